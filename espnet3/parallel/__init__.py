@@ -1,0 +1,89 @@
+"""One provider, one runner, the same two classes on one core or on a cluster.
+
+The names below are imported when first used: `import espnet3.parallel` itself loads neither
+dask nor torch nor omegaconf.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from espnet3.parallel.base_runner import BaseRunner as BaseRunner
+    from espnet3.parallel.config import ParallelConfig as ParallelConfig
+    from espnet3.parallel.env_provider import EnvironmentProvider as EnvironmentProvider
+    from espnet3.parallel.errors import BatchLengthError as BatchLengthError
+    from espnet3.parallel.errors import ConfigError as ConfigError
+    from espnet3.parallel.errors import EnvConflictError as EnvConflictError
+    from espnet3.parallel.errors import EnvTypeError as EnvTypeError
+    from espnet3.parallel.errors import ItemError as ItemError
+    from espnet3.parallel.errors import MissingPackageError as MissingPackageError
+    from espnet3.parallel.errors import NoWorkersError as NoWorkersError
+    from espnet3.parallel.errors import ParallelError as ParallelError
+    from espnet3.parallel.errors import PoisonItemError as PoisonItemError
+    from espnet3.parallel.errors import SignatureError as SignatureError
+    from espnet3.parallel.errors import TooManyFailuresError as TooManyFailuresError
+    from espnet3.parallel.errors import WorkerSetupError as WorkerSetupError
+    from espnet3.parallel.inference_provider import InferenceProvider as InferenceProvider
+    from espnet3.parallel.parallel import DictReturnWorkerPlugin as DictReturnWorkerPlugin
+    from espnet3.parallel.parallel import build_client as build_client
+    from espnet3.parallel.parallel import get_client as get_client
+    from espnet3.parallel.parallel import get_parallel_config as get_parallel_config
+    from espnet3.parallel.parallel import make_client as make_client
+    from espnet3.parallel.parallel import parallel_for as parallel_for
+    from espnet3.parallel.parallel import parallel_map as parallel_map
+    from espnet3.parallel.parallel import parallel_submit as parallel_submit
+    from espnet3.parallel.parallel import set_parallel as set_parallel
+    from espnet3.parallel.parallel import wrap_func_with_worker_env as wrap_func_with_worker_env
+    from espnet3.parallel.records import ItemFailure as ItemFailure
+    from espnet3.parallel.records import RunSummary as RunSummary
+
+_HOME = {
+    "base_runner": ["BaseRunner"],
+    "config": ["ParallelConfig"],
+    "env_provider": ["EnvironmentProvider"],
+    "errors": [
+        "BatchLengthError",
+        "ConfigError",
+        "EnvConflictError",
+        "EnvTypeError",
+        "ItemError",
+        "MissingPackageError",
+        "NoWorkersError",
+        "ParallelError",
+        "PoisonItemError",
+        "SignatureError",
+        "TooManyFailuresError",
+        "WorkerSetupError",
+    ],
+    "inference_provider": ["InferenceProvider"],
+    "parallel": [
+        "DictReturnWorkerPlugin",
+        "build_client",
+        "get_client",
+        "get_parallel_config",
+        "make_client",
+        "parallel_for",
+        "parallel_map",
+        "parallel_submit",
+        "set_parallel",
+        "wrap_func_with_worker_env",
+    ],
+    "records": ["ItemFailure", "RunSummary"],
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

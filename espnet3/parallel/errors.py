@@ -1,0 +1,95 @@
+"""Every exception this package raises on purpose.
+
+    ParallelError
+    ├── ConfigError              (ValueError)    the `parallel` block or an argument is wrong
+    ├── MissingPackageError      (ImportError, RuntimeError)  a backend's package is not installed
+    ├── SignatureError           (TypeError)     forward/func does not fit what it would be given
+    ├── EnvConflictError         (ValueError)    a keyword is given by the caller and by the env
+    ├── BatchLengthError         (ValueError)    batch_forward returned another number of results
+    ├── WorkerSetupError         (RuntimeError)  the env could not be built on a worker
+    │   └── EnvTypeError         (ValueError)    it was built, and is not a dict
+    ├── ItemError                (RuntimeError)  one item failed and on_error is "raise"
+    │   └── PoisonItemError                      one item killed its worker process twice
+    ├── TooManyFailuresError     (RuntimeError)  max_failures was passed
+    └── NoWorkersError           (RuntimeError)  no worker came, or none is left
+
+The second base lets code that only knows the standard library's types catch them too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from espnet3.parallel.records import ItemFailure
+
+
+class ParallelError(Exception):
+    """Base of all errors raised by `espnet3.parallel`."""
+
+
+class ConfigError(ParallelError, ValueError):
+    """A `parallel` block or an argument is wrong; the message says where, the value and the fix."""
+
+
+class MissingPackageError(ParallelError, ImportError, RuntimeError):
+    """A backend needs a package that is not installed; the message holds the `pip install` line."""
+
+
+class SignatureError(ParallelError, TypeError):
+    """A function's parameters do not fit what the env and the caller would give it."""
+
+
+class EnvConflictError(ParallelError, ValueError):
+    """A keyword given by the caller is also a name of the worker env."""
+
+
+class BatchLengthError(ParallelError, ValueError):
+    """`batch_forward` returned another number of results than it was given indices."""
+
+
+class WorkerSetupError(ParallelError, RuntimeError):
+    """The env could not be built in a worker process (or in this one).
+
+    The message holds the worker's traceback; the original exception, where it can travel, is
+    the `__cause__`.
+    """
+
+
+class EnvTypeError(WorkerSetupError, ValueError):
+    """A provider or `setup_fn` returned something that is not a dict."""
+
+
+class ItemError(ParallelError, RuntimeError):
+    """One item failed and the run was told to stop (`on_error="raise"`).
+
+    Attributes:
+        failure: The `ItemFailure` record of the item.
+        index: The failed index, as the caller gave it.
+        worker: The worker that ran it.
+
+    The original exception is the `__cause__`.
+    """
+
+    def __init__(self, failure: ItemFailure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+        self.index = failure.index
+        self.worker = failure.worker
+
+    def __str__(self) -> str:
+        f = self.failure
+        again = f" after {f.attempts} attempts" if f.attempts > 1 else ""
+        return f"item {f.index!r} failed on {f.worker}{again}: {f.error_type}: {f.message}"
+
+
+class PoisonItemError(ItemError):
+    """One item killed its worker process twice: a crash, not an exception of the item."""
+
+
+class TooManyFailuresError(ParallelError, RuntimeError):
+    """More items failed than `max_failures` allows."""
+
+
+class NoWorkersError(ParallelError, RuntimeError):
+    """No worker connected within `start_timeout`, or every worker is gone for good."""

@@ -1,0 +1,78 @@
+"""Facts that travel between the driver, the workers and the disk: frozen and slotted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a run does with its items, wherever it runs.
+
+    Attributes:
+        on_error: "raise" stops at the first failed item, "record" puts an `ItemFailure` in its place.
+        max_retries: How often an item that raised is tried again, in place.
+        seed: Seeds `random`, numpy and torch before each item from (seed, index); None leaves them.
+        batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
+    """
+
+    on_error: str = "raise"
+    max_retries: int = 0
+    seed: int | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailure:
+    """What is put in the place of a failed item's result.
+
+    Attributes:
+        index: The index as the caller gave it.
+        error_type: Name of the exception's class, with its module where it is not a builtin.
+        message: `str()` of the exception.
+        traceback: The traceback on the worker, as text.
+        attempts: How often the item was tried.
+        worker: Name or address of the worker that ran it last.
+        cause: "error" (it raised), "poison" (it killed its worker), "result" (its result cannot travel).
+    """
+
+    index: Any
+    error_type: str
+    message: str
+    traceback: str
+    attempts: int
+    worker: str
+    cause: str = "error"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a plain dict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The figures of one finished run, as printed in its last line.
+
+    Attributes:
+        items: Items planned.
+        failed: Items whose outcome is an `ItemFailure`.
+        retries: Times an item was tried again because it had raised.
+        deaths: Worker processes lost while they held items.
+        seconds: Wall time.
+        busy_seconds: Sum over workers of the time spent inside runs of items.
+        slots: Worker slots that took part.
+    """
+
+    items: int
+    failed: int
+    retries: int
+    deaths: int
+    seconds: float
+    busy_seconds: float
+    slots: int
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the slots' wall time that was spent on items, between 0 and 1."""
+        return self.busy_seconds / max(1e-9, self.seconds * max(1, self.slots))

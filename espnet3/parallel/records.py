@@ -50,6 +50,21 @@ class ItemFailure:
         return asdict(self)
 
 
+@dataclass(slots=True)
+class Tally:
+    """Counts of a job, kept up to date while it runs: the one record here that changes.
+
+    Attributes:
+        deaths: Worker processes lost while they held items.
+        busy: Seconds spent inside runs of items, over all slots.
+        slots: The most worker slots that took part at once.
+    """
+
+    deaths: int = 0
+    busy: float = 0.0
+    slots: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """The figures of one finished run, as printed in its last line.

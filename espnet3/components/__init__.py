@@ -1,0 +1,1 @@
+"""Parts that systems and recipes are put together from: data preparation and metrics."""

@@ -1,0 +1,146 @@
+"""Builders of datasets that know when they are already built."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.files import sha256_of, write_text_atomic
+
+logger = logging.getLogger(__name__)
+
+MARKER = "built.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFiles:
+    """What `DatasetBuilder.make` wrote, as paths under the data folder.
+
+    Attributes:
+        index: Small files that describe the data (manifest, transcripts): checked by content.
+        payload: The data itself (audio): checked by size, which stays cheap for a large corpus.
+        facts: Figures worth keeping (utterances, seconds, source version): stored in the marker.
+    """
+
+    index: Iterable[Path]
+    payload: Iterable[Path] = ()
+    facts: Mapping[str, Any] | None = None
+
+
+class DatasetBuilder(ABC):
+    """Prepares a dataset in one folder, once.
+
+    A subclass writes `make`. `build` calls it when the folder is not complete and then writes the
+    marker `built.json`, last: a folder without it was never finished. `is_built` compares the
+    marker with the files and with the options, so that a lost file, an edited manifest, another
+    option or a newer builder lead to a new build.
+
+    Args:
+        data_dir: The folder that holds the dataset.
+    """
+
+    version: int = 1
+    """Raise it when `make` writes something else than before for the same options."""
+
+    def __init__(self, data_dir: str | os.PathLike[str]) -> None:
+        self.data_dir = Path(data_dir)
+
+    @abstractmethod
+    def make(self) -> BuiltFiles:
+        """Write the dataset under `data_dir` and say which files belong to it."""
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the JSON-able options that the content depends on."""
+        return {}
+
+    @property
+    def marker(self) -> Path:
+        """The file that says the dataset is complete."""
+        return self.data_dir / MARKER
+
+    def why_not_built(self) -> str | None:
+        """Return what is missing or different, or None when the dataset is complete."""
+        try:
+            marker = json.loads(self.marker.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return f"{self.marker} is not there"
+        except json.JSONDecodeError as error:
+            return f"{self.marker} is not JSON ({error})"
+        for name, wanted in self._identity().items():
+            if marker.get(name) != wanted:
+                return f"{name} is {wanted!r}, the folder was built with {marker.get(name)!r}"
+        for name, known in marker["files"].items():
+            path = self.data_dir / name
+            if not path.is_file():
+                return f"{path} is not there"
+            if path.stat().st_size != known["bytes"]:
+                return f"{path} has {path.stat().st_size} bytes, not {known['bytes']}"
+            if "sha256" in known and sha256_of(path) != known["sha256"]:
+                return f"{path} was changed after the build"
+        return None
+
+    def is_built(self) -> bool:
+        """Tell whether the folder holds the complete dataset for these options."""
+        return self.why_not_built() is None
+
+    def build(self) -> bool:
+        """Build the dataset unless it is complete.
+
+        Returns:
+            True when it was built now, False when it was there already.
+        """
+        reason = self.why_not_built()
+        if reason is None:
+            logger.info("%s: already built in %s", type(self).__name__, self.data_dir)
+            return False
+        logger.info("%s: building %s (%s)", type(self).__name__, self.data_dir, reason)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.marker.unlink(missing_ok=True)
+        made = self.make()
+        files: dict[str, dict[str, Any]] = {}
+        for path in made.payload:
+            files[self._name(path)] = {"bytes": path.stat().st_size}
+        for path in made.index:
+            files[self._name(path)] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        content = {
+            **self._identity(),
+            "facts": dict(made.facts or {}),
+            "files": dict(sorted(files.items())),
+        }
+        write_text_atomic(self.marker, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures that `make` reported for the dataset that is in the folder.
+
+        Raises:
+            FileNotFoundError: The dataset was never built.
+        """
+        content = json.loads(self.marker.read_text(encoding="utf-8"))
+        return dict(content["facts"])
+
+    def _identity(self) -> dict[str, Any]:
+        # Through JSON, so that a tuple in the options equals the list that is read back.
+        options = json.loads(json.dumps(dict(self.options())))
+        return {
+            "schema": _SCHEMA,
+            "builder": type(self).__name__,
+            "version": self.version,
+            "options": options,
+        }
+
+    def _name(self, path: Path) -> str:
+        try:
+            return path.relative_to(self.data_dir).as_posix()
+        except ValueError:
+            raise ValueError(
+                f"{type(self).__name__}.make returned {path}, which is not under its data folder "
+                f"{self.data_dir}; write the dataset's files there"
+            ) from None

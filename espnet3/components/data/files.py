@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all, and their fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+
+def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it into place.
+
+    A reader sees the old content or the new one, never a part; a failed writer leaves `path` as
+    it was. The temporary name is unique, so that two writers of one path do not meet.
+
+    Args:
+        path: The file to replace; its folder is made when it is not there.
+        write: Called with the open binary file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not tempfile.mkstemp: its files are 0600 whatever the umask, and others could not read them.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text with Unix line ends on every platform, whole or not at all."""
+    write_atomic(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return the hex SHA-256 of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,20 @@
+"""Character error rate."""
+
+from __future__ import annotations
+
+from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwer
+
+
+class CER(ErrorRate):
+    """Character error rate: edited characters over reference characters, as a fraction.
+
+    A space between words counts as a character.
+    """
+
+    name = "cer"
+    units = "characters"
+
+    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
+        """Count character edits with jiwer."""
+        out = require_jiwer().process_characters(references, hypotheses)
+        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

@@ -1,0 +1,109 @@
+"""The common half of WER and CER: counts, a rate, and the multi-word utterances apart."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from espnet3.components.metrics.abs_metric import AbsMetric
+
+
+class Edits(NamedTuple):
+    """Edit counts of one or many pairs of reference and hypothesis."""
+
+    substitutions: int
+    deletions: int
+    insertions: int
+    hits: int
+
+    @property
+    def errors(self) -> int:
+        """All edits together."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def reference_units(self) -> int:
+        """Words or characters of the references."""
+        return self.substitutions + self.deletions + self.hits
+
+
+class ErrorRate(AbsMetric):
+    """Edits divided by reference units, over all utterances and over the longer ones.
+
+    One-word utterances have no context: a recogniser with a language model does far worse on
+    them, and a corpus full of them says little about sentences. Each entry of `min_words`
+    therefore adds a group of the utterances whose reference has at least that many words.
+
+    Args:
+        ref_key: Column of the references.
+        hyp_key: Column of the hypotheses.
+        min_words: Least numbers of reference words, one group each.
+    """
+
+    name: str
+    """Key of the rate in the result, such as "wer"."""
+    units: str
+    """Key of the number of reference units, such as "words"."""
+
+    def __init__(self, ref_key: str = "ref", hyp_key: str = "hyp", min_words: Sequence[int] = (2, 5)) -> None:
+        self.ref_key = ref_key
+        self.hyp_key = hyp_key
+        self.min_words = tuple(min_words)
+        for least in self.min_words:
+            if not isinstance(least, int) or least < 1:
+                raise ValueError(f"min_words: {least!r} is not a positive number of words")
+
+    @abstractmethod
+    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
+        """Count the edits that turn the references into the hypotheses."""
+
+    def __call__(
+        self, data: Mapping[str, Sequence[str]], test_name: str, inference_dir: Path
+    ) -> dict[str, Any]:
+        """Return the rate and its counts, and the same for each group of `min_words`.
+
+        Raises:
+            KeyError: `data` lacks a column.
+            ValueError: The columns differ in length.
+        """
+        for key in (self.ref_key, self.hyp_key):
+            if key not in data:
+                raise KeyError(f"{type(self).__name__}: no column {key!r} among {sorted(data)}")
+        pairs = list(zip(data[self.ref_key], data[self.hyp_key], strict=True))
+        return {
+            **self._score(pairs),
+            "min_words": {
+                str(least): self._score([pair for pair in pairs if len(pair[0].split()) >= least])
+                for least in self.min_words
+            },
+        }
+
+    def _score(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+        edits = (
+            self.count([ref for ref, _ in pairs], [hyp for _, hyp in pairs]) if pairs else Edits(0, 0, 0, 0)
+        )
+        units = edits.reference_units
+        return {
+            # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.
+            self.name: edits.errors / units if units else None,
+            "errors": edits.errors,
+            self.units: units,
+            "substitutions": edits.substitutions,
+            "deletions": edits.deletions,
+            "insertions": edits.insertions,
+            "utterances": len(pairs),
+            "exact": sum(ref.split() == hyp.split() for ref, hyp in pairs),
+        }
+
+
+def require_jiwer() -> Any:
+    """Import jiwer, or say how to get it."""
+    try:
+        import jiwer
+    except ImportError as error:
+        raise ImportError(
+            "WER and CER need the package jiwer; install it with: pip install 'espnet3-parallel[recipe]'"
+        ) from error
+    return jiwer

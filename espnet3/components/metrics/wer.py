@@ -1,0 +1,17 @@
+"""Word error rate."""
+
+from __future__ import annotations
+
+from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwer
+
+
+class WER(ErrorRate):
+    """Word error rate: edited words over reference words, as a fraction."""
+
+    name = "wer"
+    units = "words"
+
+    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
+        """Count word edits with jiwer; words are what whitespace separates."""
+        out = require_jiwer().process_words(references, hypotheses)
+        return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

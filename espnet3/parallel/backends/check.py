@@ -1,0 +1,106 @@
+"""Everything that is wrong with the options of a backend, as a list of sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
+from espnet3.parallel.backends.options import has_option
+from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.wording import shown
+
+# OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
+MISSING = "???"
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is the mark of a missing one."""
+    return isinstance(value, str) and value == MISSING
+
+
+def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str]:
+    """Return what is wrong with `options`: where, the value, why and the fix, one string each.
+
+    Args:
+        row: The backend, or None where `env` is unknown: then only what is wrong everywhere is found.
+        options: The options as plain values.
+    """
+    problems = []
+    for name, value in options.items():
+        reason = _refused_name(row, name) or _refused_value(row, name, value)
+        if reason:
+            problems.append(f"options.{name} = {shown(value, name)}: {reason}")
+    return problems if row is None else [*problems, *_missing(row, options)]
+
+
+def _refused_name(row: Backend | None, name: Any) -> str:
+    if not isinstance(name, str):
+        return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
+    if row is None:
+        if name == "n_workers":
+            return "set n_workers beside env"
+        return TO_TRAINER if is_trainer_key(name) and not owners(name) else ""
+    if name in row.controlled:
+        return f"not an option of {row.name}: {row.controlled[name]}"
+    known = has_option(row, name)
+    # None: the package is not installed. That is said when the cluster is built; until then an
+    # option may be right, unless it is one of trainer.
+    if known or (known is None and not is_trainer_key(name)):
+        return ""
+    return unknown_option(row, name)
+
+
+def _refused_value(row: Backend | None, name: str, value: Any) -> str:
+    if row is None or is_missing(value):
+        return ""
+    if row.is_jobqueue and name == "walltime" and _is_number(value):
+        return (
+            "YAML reads a time without quotes as a number; write it in quotes: "
+            f'walltime: "{_clock(value, short=row.name == "lsf")}"'
+        )
+    if row.name == "ssh" and name == "hosts" and (not isinstance(value, list) or not value):
+        return "must be a list of host names, such as [node1, node2]; the first runs the scheduler"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _clock(value: float, *, short: bool) -> str:
+    """Write the number that YAML 1.1 made of a time in base 60 as that time.
+
+    Args:
+        value: 14400 for 4:00:00, or 240 for 4:00.
+        short: The scheduler counts hours:minutes (LSF), not hours:minutes:seconds.
+    """
+    if not math.isfinite(value) or value <= 0:
+        return "04:00" if short else "04:00:00"
+    left, last = divmod(int(value), 60)
+    return f"{left:02d}:{last:02d}" if short else f"{left // 60:02d}:{left % 60:02d}:{last:02d}"
+
+
+def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
+    return [
+        f"options.{name} is missing: {row.name} requires it, such as {example}"
+        for name, example in row.required.items()
+        if options.get(name) is None and not (row.is_jobqueue and _set_by_site(row, options, name))
+    ]
+
+
+def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
+    """Tell whether the site's jobqueue.yaml or environment gives a required option.
+
+    dask-jobqueue reads there what its constructor is not given, so the configuration may be right
+    without it. dask is imported for this, and only here: for a configuration that would otherwise
+    be refused.
+    """
+    if not installed("dask_jobqueue"):
+        return False
+    from dask import config
+
+    section = options.get("config_name") or row.name
+    return config.get(f"jobqueue.{section}.{name}", None) is not None

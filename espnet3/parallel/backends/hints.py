@@ -1,0 +1,88 @@
+"""Where a name that is not accepted here belongs: other backends, `trainer`, or a slip of the pen.
+
+What is accepted never depends on this module, but for one case: a name of `trainer` is refused even
+where the backend's package is not installed and its options cannot be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from espnet3.parallel.backends.options import allowed_options, has_option
+from espnet3.parallel.backends.signatures import installed, parameters
+from espnet3.parallel.backends.table import BACKENDS, Backend
+from espnet3.parallel.backends.wording import did_you_mean, shown
+
+TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
+
+# Words for hints, read beside the live signature of lightning.Trainer or in its absence. The last
+# two are keys of a recipe's configuration, not parameters of the Trainer.
+_TRAINER_WORDS = {
+    *("accelerator", "devices", "num_nodes", "strategy", "precision", "callbacks", "max_epochs", "max_steps"),
+    *("accumulate_grad_batches", "gradient_clip_val", "sync_batchnorm", "use_distributed_sampler"),
+    *("num_device", "trainer"),
+}
+_TRAINER_SIGNATURES = (
+    "lightning.pytorch.trainer.trainer:Trainer.__init__",
+    "pytorch_lightning.trainer.trainer:Trainer.__init__",
+)
+# Words for hints, read only where dask_jobqueue is not installed.
+_SCHEDULER_WORDS = {
+    *("queue", "account", "project", "walltime", "cores", "memory", "disk", "resource_spec", "shebang"),
+    *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name"),
+    *("log_directory", "worker_extra_args"),
+}
+# What ESPnet2 scripts called it.
+_RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_workers"}
+
+
+def is_trainer_key(name: str) -> bool:
+    """Tell whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
+    return name in _TRAINER_WORDS or any(name in (parameters(ref) or ()) for ref in _TRAINER_SIGNATURES)
+
+
+def owners(name: str) -> tuple[str, ...]:
+    """Return the backends that accept an option, in the order of the table."""
+    by_word = name in _SCHEDULER_WORDS and not installed("dask_jobqueue")
+    return tuple(
+        row.name for row in BACKENDS.values() if has_option(row, name) or (by_word and row.is_jobqueue)
+    )
+
+
+def unknown_option(row: Backend, name: str) -> str:
+    """Return why an option that the row does not have is wrong, and what to do."""
+    instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
+    if others := owners(name):
+        return f"belongs to {', '.join(others)}, not to {row.name}{instead}"
+    if is_trainer_key(name):
+        return TO_TRAINER
+    guess = did_you_mean(name, allowed_options(row) or ())
+    takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"
+    return f"unknown option of {row.name}{instead or takes}.{guess}"
+
+
+def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
+    """Return why a key beside `env` is wrong, and what to do.
+
+    Args:
+        row: The backend chosen by `env`, or None where `env` is unknown.
+        name: The key.
+        value: Its value, shown in the corrected line.
+        known: The keys that are right beside `env`.
+    """
+    if row is not None and name in row.controlled:
+        return f"unknown key: {row.controlled[name]}"
+    having = owners(name)
+    if row is not None and row.name in having:
+        return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
+    if having:
+        not_here = "" if row is None else f", not of {row.name}"
+        return f"belongs under options of {', '.join(having)}{not_here}"
+    if is_trainer_key(name):
+        return TO_TRAINER
+    if name in _RENAMED:
+        return f"unknown key: it is called {_RENAMED[name]} here"
+    guess = did_you_mean(name, known)
+    if not guess and row is not None:
+        guess = did_you_mean(name, allowed_options(row) or ()).replace("?", ", under options?")
+    return f"unknown key.{guess} Known: {', '.join(known)}"

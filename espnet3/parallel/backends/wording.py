@@ -1,0 +1,56 @@
+"""How names, guesses and values are written in messages: short, stable, and without secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from difflib import get_close_matches
+from typing import Any
+
+_WIDTH = 80  # characters of a value that a message shows
+_MASK = "***"
+_SECRET_WORDS = r"pass(?:word|wd|phrase)|secret|token|credential|(?:api|access|private)[-_]?key"
+_SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
+# Scheduler options hold shell text: "export WANDB_API_KEY=..." or "--token=..." names its secret there.
+_SECRET_ASSIGNMENT = re.compile(rf"([\w-]*(?:{_SECRET_WORDS})[\w-]*)(\s*=\s*)(\S+)", re.IGNORECASE)
+
+
+def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'x'?" for the closest known name, or an empty string.
+
+    Args:
+        word: What was written; only a string can have a close match.
+        known: The names it may have been meant for.
+        cutoff: Least similarity, from 0 (anything) to 1 (equal), as in `difflib`.
+    """
+    if not isinstance(word, str):
+        return ""
+    by_lower = {name.lower(): name for name in sorted(known)}
+    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def masked(value: Any, name: object = "") -> Any:
+    """Return a copy of `value` in which what looks like a secret is replaced by `***`.
+
+    Args:
+        value: Any value; mappings and sequences are walked, other objects are kept.
+        name: The key the value stands under: `password: x` is a secret because of its key.
+    """
+    if isinstance(name, str) and _SECRET_NAME.search(name) and value is not None:
+        return _MASK
+    if isinstance(value, str):
+        return _SECRET_ASSIGNMENT.sub(rf"\1\2{_MASK}", value)
+    if isinstance(value, Mapping):
+        # Kubernetes writes variables as {"name": "API_TOKEN", "value": "..."}: the name is a value.
+        named = value.get("name")
+        return {k: masked(v, named if k == "value" else k) for k, v in value.items()}
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray)):
+        return [masked(item) for item in value]
+    return value
+
+
+def shown(value: Any, name: object = "") -> str:
+    """Return the value as a message shows it: masked, on one line, at most 80 characters."""
+    text = " ".join(repr(masked(value, name)).split())
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."

@@ -1,0 +1,273 @@
+"""BaseRunner: one static `forward(idx, **env)` over many indices, wherever they run."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.env_provider import worker_setup_of
+from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
+from espnet3.parallel.launchers.execute import Task, outcomes
+from espnet3.parallel.parallel import active_client, get_parallel_config
+from espnet3.parallel.plan import Work
+from espnet3.parallel.progress import Progress
+from espnet3.parallel.raising import item_error
+from espnet3.parallel.records import Policy, RunSummary
+from espnet3.parallel.sharded import run_shards
+from espnet3.parallel.shards import Hooks, ShardResult, cut, make_shard_function
+
+_STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
+_HOOKS = ("open_writers", "write_record", "close_writers")
+
+
+class BaseRunner(ABC):
+    """Runs `forward` over indices: in this process, over Dask workers, the same answer everywhere.
+
+    Args:
+        provider: Builds the env, once per process.
+        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result.
+        async_mode: Submit detached jobs instead of waiting.
+        async_specs_dir: Where detached jobs' specs are written.
+        async_result_dir: Where detached jobs write where there is no `output_dir`.
+        async_num_workers: Detached jobs at a time.
+        output_dir: Folder of the run.
+        shard_subdir: Subfolder of it for the shards.
+        resume: Go on with what a folder already holds.
+        on_error: "raise" stops at the first failed item with an `ItemError`; "record" puts an
+            `ItemFailure` in the item's place and goes on.
+        max_retries: How often an item that raised is tried again, in place.
+        seed: Seeds `random`, numpy and torch before each item from (seed, index). Batches are then
+            of one item, so that no draw depends on a neighbour.
+        progress: Show a bar (or a line a minute) and a last line on standard error.
+        max_failures: With "record", stop once more items than this have failed: a number, or a
+            share of all items below 1.
+        setup_timeout: Seconds the env may take to build; None takes the configuration's.
+
+    Attributes:
+        summary: The figures of the last finished run (`RunSummary`), or None.
+
+    Raises:
+        ConfigError: An argument is wrong.
+        SignatureError: When a subclass is defined whose `forward` is not static.
+    """
+
+    summary: RunSummary | None = None
+    item_cost: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _STATIC:
+            own = cls.__dict__.get(name)
+            if own is not None and not isinstance(own, (staticmethod, classmethod)):
+                raise SignatureError(
+                    f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
+                    f"Put @staticmethod above it and take what it needs from the env"
+                )
+
+    def __init__(
+        self,
+        provider: Any,
+        *,
+        batch_size: int | None = None,
+        async_mode: bool = False,
+        async_specs_dir: str | Path = "./_async_specs",
+        async_result_dir: str | Path = "./_async_results",
+        async_num_workers: int | None = None,
+        output_dir: str | Path | None = None,
+        shard_subdir: str = "",
+        resume: bool | str = True,
+        on_error: str = "raise",
+        max_retries: int = 0,
+        seed: int | None = None,
+        progress: bool = True,
+        max_failures: float | None = None,
+        setup_timeout: float | None = None,
+    ) -> None:
+        _check_whole("batch_size", batch_size, least=1, or_none=True)
+        _check_whole("max_retries", max_retries, least=0)
+        _check_whole("seed", seed, or_none=True)
+        if on_error not in ("raise", "record"):
+            raise ConfigError(f'on_error must be "raise" or "record", not {on_error!r}')
+        if async_mode:
+            raise ConfigError("async_mode=True: detached runs are not part of this version yet")
+        self.provider = provider
+        self.batch_size = batch_size
+        self.async_mode = async_mode
+        self.async_specs_dir = Path(async_specs_dir)
+        self.async_result_dir = Path(async_result_dir)
+        self.async_num_workers = async_num_workers
+        self.output_dir = Path(output_dir) if output_dir is not None else None
+        self.shard_subdir = shard_subdir
+        self.resume = resume
+        self.on_error = on_error
+        self.max_retries = max_retries
+        self.seed = seed
+        self.progress = progress
+        self.max_failures = max_failures
+        self.setup_timeout = setup_timeout
+
+    @staticmethod
+    @abstractmethod
+    def forward(idx: Any, **env: Any) -> Any:
+        """Compute one item's result; parameters after the first are env entries, by name."""
+
+    @staticmethod
+    def batch_forward(indices: list[Any], **env: Any) -> list[Any]:
+        """Compute several items' results, one per index, in their order. Optional."""
+        raise NotImplementedError
+
+    @staticmethod
+    def open_writers(shard_dir: Path, **env: Any) -> Any:
+        """Open a shard's writers; what is returned is given to the other two hooks. Optional."""
+        return {}
+
+    @staticmethod
+    def write_record(writers: Any, result: Any, state: dict[str, Any], **env: Any) -> None:
+        """Write one result; `state` lives as long as the shard and holds `index`. Optional."""
+
+    @staticmethod
+    def close_writers(writers: Any, state: dict[str, Any], **env: Any) -> None:
+        """Close a shard's writers, also after an error. Optional."""
+
+    def merge(self, shard_dirs: list[Path]) -> Any:
+        """Combine what the shards wrote; what it returns is the result of the call. Optional."""
+        raise NotImplementedError
+
+    def __call__(self, indices: Iterable[Any]) -> Any:
+        """Run all indices.
+
+        Args:
+            indices: Any iterable; a `range` or list is not copied.
+
+        Returns:
+            The results, a list in the order of the indices; with `merge` overridden, what it returns.
+
+        Raises:
+            ItemError: The first failed item, unless failures are recorded.
+            TooManyFailuresError: More failed than `max_failures`.
+            WorkerSetupError: The env could not be built.
+            SignatureError: `forward` needs something the env does not hold.
+        """
+        items = indices if isinstance(indices, Sequence) else list(indices)
+        cost = self._costs(items)
+        progress = Progress(len(items), type(self).__name__, self.progress)
+        writes = self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+        run = self._run_shards if writes else self._run_items
+        try:
+            result, self.summary = run(items, cost, progress)
+        except BaseException:
+            progress.close()
+            raise
+        progress.close(self.summary)
+        return result
+
+    # --- how ---
+
+    def _run_items(
+        self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
+    ) -> tuple[list[Any], RunSummary]:
+        begin = time.perf_counter()
+        results: list[Any] = [None] * len(items)
+        failed = retries = 0
+        work = Work(items, cost, align=self.batch_size or 1)
+        order = work.order
+        with outcomes(self._task(), work, active_client(), get_parallel_config()) as (pairs, tally):
+            for run, block in pairs:
+                n = len(block.values)
+                if order is None:
+                    results[run.start : run.start + n] = block.values
+                else:
+                    for place, value in zip(order[run.start : run.start + n], block.values, strict=True):
+                        results[place] = value
+                failed += len(block.failed)
+                retries += block.retries
+                progress.add(n)
+                if block.error is not None:
+                    raise item_error(block.error, block.stop)
+                self._check_budget(failed, len(items))
+        summary = RunSummary(
+            items=len(items),
+            failed=failed,
+            retries=retries,
+            deaths=tally.deaths,
+            seconds=time.perf_counter() - begin,
+            busy_seconds=tally.busy,
+            slots=tally.slots,
+        )
+        return results, summary
+
+    def _run_shards(
+        self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
+    ) -> tuple[Any, RunSummary]:
+        if self.output_dir is None:
+            raise ConfigError(
+                f"{type(self).__name__} writes files of its own (it overrides a writer hook or merge): "
+                "give it an output_dir"
+            )
+        cls, policy = type(self), self._policy()
+        merges = self._overrides("merge")
+        hooks = Hooks(cls.forward, self._batch(), cls.open_writers, cls.write_record, cls.close_writers)
+        shards = cut(items, cost, self.output_dir / self.shard_subdir, self.batch_size or 1)
+        task = self._task(make_shard_function(hooks, policy, keep_values=not merges))
+        failed = 0
+
+        def report(done: ShardResult) -> None:
+            nonlocal failed
+            failed += len(done.failed)
+            progress.add(len(done.values))
+            self._check_budget(failed, len(items))
+
+        results, summary = run_shards(shards, task, active_client(), get_parallel_config(), policy, report)
+        if merges:
+            return self.merge([Path(shard.folder) for shard in shards]), summary
+        return [value for result in results for value in result.values], summary
+
+    def _task(self, shard_function: Any = None) -> Task:
+        """Return what the launchers run: this runner's functions, or a function of shards."""
+        alone = shard_function is None
+        return Task(
+            one=type(self).forward if alone else shard_function,
+            many=self._batch() if alone else None,
+            setup=worker_setup_of(self.provider),
+            setup_here=self.provider.build_env_local,
+            policy=self._policy() if alone else Policy(on_error="record"),
+            setup_timeout=self.setup_timeout,
+        )
+
+    def _batch(self) -> Any:
+        return type(self).batch_forward if self.batch_size and self._overrides("batch_forward") else None
+
+    def _policy(self) -> Policy:
+        return Policy(self.on_error, self.max_retries, self.seed, self.batch_size)
+
+    def _check_budget(self, failed: int, total: int) -> None:
+        """Stop a run that is hopeless."""
+        limit = self.max_failures
+        if limit is None or failed <= (limit * total if 0 < limit < 1 else limit):
+            return
+        raise TooManyFailuresError(f"{failed} of {total} items failed, and max_failures is {limit:g}")
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(BaseRunner, name)
+
+    def _costs(self, items: Sequence[Any]) -> list[float] | None:
+        if self.item_cost is None:
+            return None
+        costs = [float(self.item_cost(item)) for item in items]
+        for item, cost in zip(items, costs, strict=True):
+            if not (math.isfinite(cost) and cost >= 0):
+                raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
+        return costs
+
+
+def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool = False) -> None:
+    if value is None and or_none:
+        return
+    if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
+        return
+    kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
+    raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")

@@ -1,0 +1,248 @@
+"""The `parallel` block: read, copied, checked as a whole, and never changed afterwards."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
+
+from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
+from espnet3.parallel.backends.hints import unknown_key
+from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
+from espnet3.parallel.backends.wording import masked, shown
+from espnet3.parallel.errors import ConfigError
+
+
+class Options(Mapping[str, Any]):
+    """Options of a backend, which cannot be changed: each read returns a copy.
+
+    Containers are plain dicts and lists, so `dict(options)` can be given to a cluster class as it
+    is. Objects that are no containers (a `Security`, a class) are kept as they are. What looks like
+    a secret is masked in `repr`.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {name: _copy(value) for name, value in values.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return _copy(self._values[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(masked(self._values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParallelConfig(Mapping[str, Any]):
+    """A checked `parallel` block; it also reads as a mapping (`config["env"]`, `config.get(...)`).
+
+    Attributes:
+        env: Which backend starts the workers, a row of `espnet3.parallel.backends`.
+        n_workers: Workers asked for.
+        options: Arguments for the backend's cluster class.
+        setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
+        start_timeout: Seconds without any worker before giving up.
+
+    Raises:
+        ConfigError: Something is wrong; the message holds all of it.
+    """
+
+    env: str = "local"
+    n_workers: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    setup_timeout: float | None = None
+    start_timeout: float = 60.0
+
+    @classmethod
+    def parse(cls, config: Any) -> ParallelConfig:
+        """Return the configuration that a caller's object describes.
+
+        Args:
+            config: None (the defaults), a ParallelConfig, any mapping, or a `DictConfig`, whose
+                interpolations are resolved. It is copied: later edits of it change nothing.
+
+        Raises:
+            ConfigError: Something is wrong; the message holds all of it, each with the place, the
+                value and the fix.
+        """
+        if isinstance(config, cls):
+            return config
+        return cls(**_checked(config))
+
+    def __post_init__(self) -> None:
+        for name, value in _checked({name: getattr(self, name) for name in _names()}).items():
+            object.__setattr__(self, name, Options(value) if name == "options" else value)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _names():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_names())
+
+    def __len__(self) -> int:
+        return len(_names())
+
+
+def _names() -> tuple[str, ...]:
+    return tuple(each.name for each in fields(ParallelConfig))
+
+
+def _checked(config: Any) -> dict[str, Any]:
+    """Return the fields that `config` gives, as plain values that are right, or raise ConfigError."""
+    if _is_none(config):
+        return {}
+    problems: list[str] = []
+    raw = _plain(config, "", problems)
+    if not isinstance(raw, dict):
+        hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
+        raise ConfigError(
+            "The parallel config must be a mapping with env, n_workers and options "
+            f"(a dict, a DictConfig or a ParallelConfig), not {type(config).__name__}: {shown(raw)}{hint}"
+        )
+    if "parallel" in raw:
+        raise ConfigError(
+            "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
+        )
+    backend = _check_env(raw, problems)
+    _check_keys(raw, backend, problems)
+    _check_n_workers(raw, problems)
+    _check_timeout(raw, "setup_timeout", problems, or_none=True)
+    _check_timeout(raw, "start_timeout", problems)
+    _check_options(raw, backend, problems)
+    if problems:
+        raise ConfigError(_message(problems))
+    return raw
+
+
+def _message(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return f"The parallel config is wrong: {problems[0]}"
+    lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
+    return "\n".join([f"The parallel config has {len(problems)} problems:", *lines])
+
+
+def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:
+    env = raw.get("env", "local")
+    found = BACKENDS.get(env) if isinstance(env, str) else None
+    if found is None and not is_missing(env):
+        problems.append(f"env: {unknown_env(env)}")
+    return found
+
+
+def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+    known = _names()
+    for key, value in raw.items():
+        if not isinstance(key, str):
+            problems.append(f"{key!r} = {shown(value)}: unknown key. Known: {', '.join(known)}")
+        elif key not in known:
+            problems.append(f"{key} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
+
+
+def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
+    value = raw.get("n_workers", 1)
+    if is_missing(value):
+        return
+    # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    # Integral rather than int: numpy's integers count too.
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        problems.append(f"n_workers = {shown(raw['n_workers'])}: must be a positive integer, such as 4")
+    elif "n_workers" in raw:
+        raw["n_workers"] = int(value)
+
+
+def _check_timeout(raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False) -> None:
+    value = raw.get(name, 1.0)
+    if is_missing(value) or (value is None and or_none):
+        return
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        none = ", or null for no limit" if or_none else ""
+        problems.append(f"{name} = {shown(value)}: must be a positive number of seconds, such as 600{none}")
+    elif name in raw:
+        raw[name] = float(value)
+
+
+def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+    if raw.get("options") is None:  # a line `options:` with nothing after it
+        raw["options"] = {}
+    options = raw["options"]
+    if isinstance(options, dict):
+        problems.extend(option_problems(backend, options))
+    elif not is_missing(options):
+        problems.append(
+            f"options = {shown(options)}: must be a mapping of option names to values, "
+            f"not {type(options).__name__}; write options: {{}} for none"
+        )
+
+
+def _plain(value: Any, where: str, problems: list[str]) -> Any:
+    """Return `value` with its containers copied into plain dicts and lists, however deep.
+
+    Args:
+        value: Any value. A set becomes a sorted list: its own order changes with the hash seed.
+        where: The place of the value, for messages.
+        problems: Gathers what is missing or cannot be resolved; it is `MISSING` in the result.
+    """
+    if isinstance(value, Mapping):
+        place = f"{where}." if where else ""
+        return {key: _entry(value, key, f"{place}{key}", problems) for key in value}
+    if isinstance(value, (list, tuple)) or _is_omegaconf(value):
+        return [_entry(value, at, f"{where}[{at}]", problems) for at in range(len(value))]
+    if isinstance(value, Set):
+        items = [_plain(item, where, problems) for item in value]
+        return sorted(items, key=lambda item: (str(item), type(item).__name__))
+    return value
+
+
+def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
+    """Return one entry of a container, plain; OmegaConf resolves its interpolations on the way."""
+    if _is_omegaconf(container):
+        omegaconf = sys.modules["omegaconf"]
+        if omegaconf.OmegaConf.is_missing(container, key):
+            value = MISSING
+        else:
+            try:
+                value = container[key]
+            except omegaconf.errors.OmegaConfBaseException as error:
+                reason = str(error).splitlines()[0]
+                problems.append(f"{where}: {reason}; define what it refers to, or write the value")
+                return MISSING
+    else:
+        value = container[key]
+    if is_missing(value):
+        problems.append(f"{where} = {MISSING}: the value is missing; write one")
+        return MISSING
+    return _plain(value, where, problems)
+
+
+def _is_omegaconf(value: Any) -> bool:
+    # Only a program that has imported omegaconf can hold one of its objects.
+    omegaconf = sys.modules.get("omegaconf")
+    return omegaconf is not None and isinstance(value, omegaconf.Container)
+
+
+def _is_none(config: Any) -> bool:
+    """Tell whether it is None or the DictConfig of an empty file."""
+    if not _is_omegaconf(config):
+        return config is None
+    return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,40 @@
+"""The common provider: a dataset and a model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from espnet3.parallel.env_provider import EnvironmentProvider
+
+
+class InferenceProvider(EnvironmentProvider):
+    """Builds `{"dataset": ..., "model": ..., **params}` from a config.
+
+    Args:
+        config: Handed to `build_dataset` and `build_model` as it is.
+        params: Further env entries (device, beam size, ...); they join the env under their names.
+    """
+
+    def __init__(self, config: Any = None, params: Mapping[str, Any] | None = None) -> None:
+        super().__init__(config)
+        self.params: dict[str, Any] = dict(params or {})
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Build dataset and model in this process and add the params."""
+        return {
+            "dataset": self.build_dataset(self.config),
+            "model": self.build_model(self.config),
+            **self.params,
+        }
+
+    @staticmethod
+    @abstractmethod
+    def build_dataset(config: Any) -> Any:
+        """Return the dataset; `forward` gets it as `dataset`."""
+
+    @staticmethod
+    @abstractmethod
+    def build_model(config: Any) -> Any:
+        """Return the model; `forward` gets it as `model`."""

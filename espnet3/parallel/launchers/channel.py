@@ -1,0 +1,220 @@
+"""A framed, authenticated stream of Python objects between the driver and one worker slot.
+
+One message is one pickle (protocol 5). Large `bytes` and out-of-band buffers (numpy arrays) are
+handed to the kernel where they lie, without being copied into the pickle first; the receiver
+reads a message into one buffer that it keeps, because fresh pages cost more than the copy.
+Nothing is unpickled before both ends have proved that they hold the pool's key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pickle
+import select
+import socket
+import struct
+from typing import Any
+
+_HEAD = struct.Struct("!QI")  # bytes of the pickle, number of out-of-band buffers
+_SIZE = struct.Struct("!Q")
+_MAX_IOV = 512  # below every platform's IOV_MAX
+_KEEP = 64 << 20  # a receive buffer larger than this is given back after use
+_NONCE = 32
+
+
+class ChannelClosedError(ConnectionError):
+    """The other end went away, in the middle of a message or between two."""
+
+
+class _Parts:
+    """The write side of a Pickler: collects what it writes instead of joining it."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        # large bytes arrive as themselves; a frame is a bytes object of its own
+        self.parts.append(data)
+        n = len(data)
+        self.size += n
+        return n
+
+
+class Channel:
+    """One connected socket; `send` and `recv` move whole objects.
+
+    Args:
+        sock: A connected stream socket; the channel owns it from here on.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = 0  # bytes of the last message
+        self._inbox = bytearray(1 << 16)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, so that selectors take a channel."""
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket; the other end reads an end of file."""
+        self.sock.close()
+
+    def readable(self) -> bool:
+        """Say whether `recv` would find something (a message or the end) without waiting."""
+        return bool(self._poll.poll(0))
+
+    def send(self, obj: Any) -> int:
+        """Send one object and return the bytes it took.
+
+        Raises:
+            ChannelClosedError: If the other end is gone.
+            Exception: Whatever pickling `obj` raises; nothing has been sent then.
+        """
+        return self.send_parts(*pickle_parts(obj))
+
+    def send_parts(self, out: _Parts, buffers: list[pickle.PickleBuffer]) -> int:
+        """Send what `pickle_parts` made."""
+        head = [_HEAD.pack(out.size, len(buffers))]
+        raw = [b.raw() for b in buffers]
+        head.extend(_SIZE.pack(r.nbytes) for r in raw)
+        return self._write([b"".join(head), *out.parts, *raw])
+
+    def recv(self) -> Any:
+        """Wait for one object.
+
+        Raises:
+            ChannelClosedError: At the end of the stream.
+        """
+        size, n_buffers = _HEAD.unpack(self._read(_HEAD.size))
+        sizes = [_SIZE.unpack(self._read(_SIZE.size))[0] for _ in range(n_buffers)]
+        self.received = size + sum(sizes)
+        view = self._read(size)
+        buffers = []
+        for n in sizes:
+            buffer = bytearray(n)
+            self._fill(memoryview(buffer))
+            buffers.append(buffer)
+        try:
+            return pickle.loads(view, buffers=buffers)
+        finally:
+            view.release()
+            if len(self._inbox) > _KEEP:
+                self._inbox = bytearray(1 << 16)
+
+    def _read(self, n: int) -> memoryview:
+        """Return a view of the next `n` bytes, good until the next read."""
+        if n > len(self._inbox):
+            self._inbox = bytearray(max(n, min(2 * n, _KEEP)))
+        view = memoryview(self._inbox)[:n]
+        self._fill(view)
+        return view
+
+    def _fill(self, view: memoryview) -> None:
+        at, n = 0, view.nbytes
+        while at < n:
+            try:
+                got = self.sock.recv_into(view[at:])
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from error
+            if not got:
+                raise ChannelClosedError("the other end closed the channel")
+            at += got
+
+    def _write(self, parts: list[Any]) -> int:
+        total = sum(memoryview(p).nbytes for p in parts)
+        views = [memoryview(p) for p in parts]
+        at = 0
+        try:
+            while at < len(views):
+                sent = self.sock.sendmsg(views[at : at + _MAX_IOV])
+                while at < len(views) and sent >= views[at].nbytes:
+                    sent -= views[at].nbytes
+                    at += 1
+                if sent:
+                    views[at] = views[at][sent:]
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+        return total
+
+
+def pickle_parts(obj: Any, pickler: Any = pickle.Pickler) -> tuple[_Parts, list[pickle.PickleBuffer]]:
+    """Pickle an object for `Channel.send_parts`; an object that cannot travel raises here."""
+    out = _Parts()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler(out, 5, buffer_callback=buffers.append).dump(obj)
+    return out, buffers
+
+
+# --- both ends prove that they hold the key, before anything is unpickled -------------------------
+
+
+def _proof(key: bytes, who: bytes, theirs: bytes, mine: bytes) -> bytes:
+    return hmac.new(key, who + theirs + mine, hashlib.sha256).digest()
+
+
+def _exactly(sock: socket.socket, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        more = sock.recv(n - len(data))
+        if not more:
+            raise ChannelClosedError("the other end closed during the handshake")
+        data += more
+    return data
+
+
+def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes, timeout: float) -> None:
+    sock.settimeout(timeout)
+    mine = os.urandom(_NONCE)
+    sock.sendall(mine)
+    theirs = _exactly(sock, _NONCE)
+    sock.sendall(_proof(key, me, theirs, mine))
+    if not hmac.compare_digest(_exactly(sock, 32), _proof(key, peer, mine, theirs)):
+        raise PermissionError("the other end does not hold this pool's key")
+    sock.settimeout(None)
+
+
+def greet_worker(sock: socket.socket, key: bytes, timeout: float = 5.0) -> Channel:
+    """Driver side of the handshake; returns the channel or raises."""
+    _handshake(sock, key, b"driver", b"worker", timeout)
+    return Channel(sock)
+
+
+def connect(address: Any, key: bytes, timeout: float = 5.0) -> Channel:
+    """Connect to a driver's listener and prove the key.
+
+    Args:
+        address: A path (unix socket) or a (host, port) pair.
+        key: The pool's key.
+        timeout: Seconds for the connection and the handshake.
+
+    Raises:
+        OSError: If the driver cannot be reached.
+    """
+    if isinstance(address, str):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(timeout)
+        try:
+            sock.connect(address)
+        except BaseException:
+            sock.close()
+            raise
+    else:
+        sock = socket.create_connection(address, timeout)
+    try:
+        _handshake(sock, key, b"worker", b"driver", timeout)
+    except BaseException:
+        sock.close()
+        raise
+    return Channel(sock)

@@ -1,0 +1,127 @@
+"""The Dask client this package hands out, and how one is opened for a `parallel` block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Client, WorkerPlugin
+
+from espnet3.parallel.backends import BACKENDS, load_cluster_class
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.injection import ENVS, SetupFn, wrap_func_with_worker_env
+from espnet3.parallel.launchers.forkserver import ForkServer
+from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
+from espnet3.parallel.launchers.pool import close_pool
+
+
+class DictReturnWorkerPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
+    """Builds an env on every worker as soon as it is registered.
+
+    Args:
+        setup_fn: Returns the env, a dict.
+
+    Raises:
+        EnvTypeError: On registration (a `ValueError`), if it returns anything else.
+        WorkerSetupError: On registration, if it raises.
+    """
+
+    def __init__(self, setup_fn: SetupFn) -> None:
+        self.setup_fn = setup_fn
+        self.key = f"plugin-{id(self):x}"
+
+    def setup(self, worker: Any) -> None:
+        """Build the env in the worker's process and make it the default there."""
+        ENVS.register(self.key, self.setup_fn, default=True)
+        ENVS.get(self.key)
+
+    def teardown(self, worker: Any) -> None:
+        """Forget the env."""
+        ENVS.drop(self.key)
+
+
+class LazyEnvPlugin(DictReturnWorkerPlugin):
+    """As its base, but the env is built when the first item needs it.
+
+    A worker whose plugin raises does not start, and its job waits for ever; an item that finds
+    the env broken brings the traceback to the driver.
+    """
+
+    def setup(self, worker: Any) -> None:
+        """Make the env known in the worker's process."""
+        ENVS.register(self.key, self.setup_fn, default=True)
+
+
+class EnvClient(Client):  # type: ignore[misc]  # distributed is untyped
+    """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
+
+    Args:
+        cluster: Closed together with the client.
+    """
+
+    def __init__(self, cluster: Any) -> None:
+        self._espnet3_cluster = cluster
+        super().__init__(cluster, set_as_default=False)
+
+    def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
+        """As `Client.map`, with the worker env."""
+        return super().map(wrap_func_with_worker_env(func), *iterables, **kwargs)
+
+    def submit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As `Client.submit`, with the worker env."""
+        return super().submit(wrap_func_with_worker_env(func), *args, **kwargs)
+
+    def close(self, *args: Any, **kwargs: Any) -> Any:
+        """Close the pilots, the client and its cluster."""
+        close_pool(self)
+        try:
+            return super().close(*args, **kwargs)
+        finally:
+            cluster, self._espnet3_cluster = self._espnet3_cluster, None
+            if cluster is not None:
+                cluster.close()
+
+
+def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) -> EnvClient:
+    """Start the cluster of a `parallel` block and connect to it.
+
+    Args:
+        config: The checked block.
+        forkserver: Returns the server that local workers are forked from.
+
+    Raises:
+        MissingPackageError: The backend's package is not installed.
+    """
+    options = dict(config.options)
+    if config.env == "local":
+        cluster: Any = local_cluster(config.n_workers, options, forkserver)
+    else:
+        row = BACKENDS[config.env]
+        make = load_cluster_class(row)
+        if row.is_jobqueue or config.env == "kube":
+            cluster = make(**options)
+            cluster.scale(config.n_workers)
+        elif config.env == "ssh":
+            cluster = make(**options)
+        else:
+            cluster = make(n_workers=config.n_workers, **options)
+    try:
+        return EnvClient(cluster)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def abort(client: Any) -> None:
+    """Kill a client's local workers at once: what they are in the middle of is not wanted."""
+    cluster = getattr(client, "_espnet3_cluster", None)
+    if isinstance(cluster, ForkedCluster):
+        cluster.kill_workers()
+
+
+def explain(client: Any, pid: int | None) -> str | None:
+    """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
+    cluster = getattr(client, "cluster", None)
+    if not isinstance(cluster, ForkedCluster):
+        return None
+    return cluster.failure() if pid is None else cluster.exit_of(pid)

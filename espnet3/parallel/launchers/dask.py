@@ -1,0 +1,297 @@
+"""The driver's loop over pilots: hands out runs, takes outcomes, tells a crash from an exception.
+
+    Work ──take──> Run ──channel──> pilot (run_items) ──channel──> Block ──> the caller
+      ^                                   │
+      ├── tail, when the 50 ms are over ──┤
+      └── the items of a worker that died, one by one, in a process that does nothing else
+"""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+
+from espnet3.parallel.engine import Block, failure_of
+from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
+from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.launchers.pilot import Done, Job, SetupReport
+from espnet3.parallel.launchers.pool import Lease, Pool, Slot
+from espnet3.parallel.plan import Run, Sizer, Work
+from espnet3.parallel.raising import load_error
+from espnet3.parallel.records import ItemFailure, Tally
+
+_JOB_IDS = itertools.count(1)
+_DEADLY = 2  # workers one item may take with it
+_AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
+_TICK = 0.2  # seconds between looks at a cluster that has no workers
+
+
+class PilotRun:
+    """One job on one pool.
+
+    Args:
+        pool: The client's slots.
+        work: The items.
+        job: What the slots run.
+        start_timeout: Seconds without any worker before giving up.
+        may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
+        explain: Says how a process ended, or why none comes, where the cluster knows.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        work: Work,
+        job: Job,
+        start_timeout: float,
+        may_take: Callable[[], bool] = lambda: True,
+        explain: Callable[[int | None], str | None] = lambda pid: None,
+    ) -> None:
+        self.tally = Tally(slots=0)
+        self._pool = pool
+        self._work = work
+        self._job = job
+        self._id = next(_JOB_IDS)
+        self._blob = cloudpickle.dumps(job)
+        self._timeout = start_timeout
+        self._may_take = may_take
+        self._explain = explain
+        self._selector = selectors.DefaultSelector()
+        self._ready: dict[Slot, None] = {}
+        self._quarantined: set[tuple[str, int]] = set()
+        self._dead: set[tuple[str, int]] = set()
+        self._sizer = Sizer(lambda: len(self._ready))
+        self._prefetch = True
+        self._flying = 0
+        self._out: list[tuple[Run, Block]] = []
+
+    def __iter__(self) -> Iterator[tuple[Run, Block]]:
+        """Yield each run with its outcomes, as they come in; a block's `error` is the last thing.
+
+        Raises:
+            WorkerSetupError: The env could not be built on a worker.
+            NoWorkersError: No worker came within `start_timeout`, or none is left.
+        """
+        lease = self._pool.lease()
+        self._selector.register(lease, selectors.EVENT_READ)
+        try:
+            self._welcome(lease)
+            quiet_since = time.monotonic()
+            while self._flying or not self._work.empty:
+                events = self._selector.select(_TICK)
+                if self._ready:
+                    quiet_since = time.monotonic()
+                else:
+                    self._check_patience(lease, quiet_since)
+                for key, _ in events:
+                    if key.fileobj is lease:
+                        self._welcome(lease)
+                    else:
+                        self._read(lease, key.fileobj)  # type: ignore[arg-type]  # only slots are registered
+                self._fill_all(lease)
+                if self._out:
+                    out, self._out = self._out, []
+                    yield from out
+                    self._fill_all(lease)
+        finally:
+            self._selector.close()
+            for slot in lease.slots:
+                try:
+                    slot.channel.send(("end", self._id))
+                except ChannelClosedError:  # the next job that takes this slot finds out
+                    continue
+            lease.close()
+
+    # --- workers come and go ---
+
+    def _welcome(self, lease: Lease) -> None:
+        for slot in lease.collect():
+            self._selector.register(slot, selectors.EVENT_READ)
+            try:
+                slot.channel.send(("job", self._id, self._blob))
+            except ChannelClosedError:
+                self._lost(lease, slot)
+
+    def _check_patience(self, lease: Lease, since: float) -> None:
+        waited = time.monotonic() - since
+        reason = self._explain(None)
+        if reason is not None:
+            raise NoWorkersError(f"no worker is left and none can be started: {reason}")
+        if waited > self._timeout and not lease.slots:
+            raise NoWorkersError(
+                f"no worker connected within start_timeout = {self._timeout:g} s; "
+                "look at the workers' logs, or raise it in the `parallel` block"
+            )
+        if waited > 1.0 and lease.slots and not self._asked:
+            # every slot hangs in an item of an earlier, abandoned job
+            self._asked = True
+            lease.ask_for_more()
+
+    _asked = False
+
+    def _lost(self, lease: Lease, slot: Slot) -> None:
+        self._selector.unregister(slot)
+        self._ready.pop(slot, None)
+        process = slot.hello.process
+        self._quarantined.discard(process)
+        runs = list(slot.flying)
+        self._flying -= len(runs)
+        lease.lost(slot)
+        if runs and process not in self._dead:
+            self._dead.add(process)
+            self.tally.deaths += 1
+        for run in runs[1:]:  # not begun: nobody's fault
+            if run.deaths:
+                self._work.suspects.append(run)
+            else:
+                self._work.put_back(run)
+        if runs:
+            self._blame(runs[0], slot)
+
+    def _blame(self, run: Run, slot: Slot) -> None:
+        deaths = run.deaths + 1
+        if len(run.items) > 1 or deaths < _DEADLY:
+            self._work.put_back_alone(run, deaths)
+            return
+        how = self._explain(slot.hello.pid) or "ended without a word"
+        failure = ItemFailure(
+            index=run.items[0],
+            error_type="WorkerDied",
+            message=f"its worker process (pid {slot.hello.pid}) {how}; it was the only item there, "
+            f"and the {deaths}. worker lost with it",
+            traceback="",
+            attempts=deaths,
+            worker=slot.hello.worker,
+            cause="poison",
+        )
+        self._finish(run, failure)
+
+    def _finish(self, run: Run, failure: ItemFailure, error: BaseException | None = None) -> None:
+        if self._job.policy.on_error == "raise":
+            self._out.append((run, Block(error=error or RuntimeError(failure.message), stop=failure)))
+        else:
+            self._out.append((run, Block(values=[failure], failed=[0])))
+
+    # --- messages up ---
+
+    def _read(self, lease: Lease, slot: Slot) -> None:
+        if slot not in lease.slots:  # lost while handling an earlier event of the same round
+            return
+        try:
+            message = slot.channel.recv()
+        except (ChannelClosedError, OSError):
+            self._lost(lease, slot)
+            return
+        except Exception as error:  # a result that cannot be loaded here; its frame was read whole
+            self._unreadable(slot, error)
+            return
+        if message[1] != self._id:  # from a job that is over
+            return
+        if message[0] == "ready":
+            slot.ready = True
+            self._ready[slot] = None
+            self.tally.slots = max(self.tally.slots, len(self._ready))
+        elif message[0] == "setup":
+            raise setup_error(message[2])
+        else:
+            self._done(slot, message[2], message[3])
+
+    def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
+        run = slot.flying.popleft()
+        self._flying -= 1
+        self._quarantined.discard(slot.hello.process)
+        n = len(values)
+        self.tally.busy += done.seconds
+        block = Block(values, done.failed, done.retries, done.seconds, load_error(done.error), done.stop)
+        if done.stop is not None and block.error is None:
+            block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
+        if n < len(run.items) and block.error is None:
+            tail = Run(run.start + n, run.items[n:])
+            run = Run(run.start, run.items[:n], n_bytes=run.n_bytes)
+            self._work.put_back(tail)
+        if n:
+            self._sizer.seen(self._work.units(run), n, done.seconds, max(run.n_bytes, slot.channel.received))
+        self._out.append((run, block))
+
+    def _unreadable(self, slot: Slot, error: Exception) -> None:
+        run = slot.flying.popleft()
+        self._flying -= 1
+        self._quarantined.discard(slot.hello.process)
+        if len(run.items) > 1:
+            self._work.put_back_alone(run, run.deaths)
+            return
+        failure = failure_of(error, run.items[0], 1, slot.hello.worker, cause="result")
+        self._finish(run, failure, error)
+
+    # --- runs down ---
+
+    def _fill_all(self, lease: Lease) -> None:
+        for slot in list(self._ready):
+            if slot in self._ready and not self._fill(lease, slot):
+                return
+
+    def _fill(self, lease: Lease, slot: Slot) -> bool:
+        """Give a slot what it may hold; False if there is nothing to give to anyone."""
+        process = slot.hello.process
+        if self._work.suspects and not slot.flying and process not in self._quarantined:
+            if not any(s.flying for s in self._ready if s.hello.process == process):
+                self._quarantined.add(process)
+                self._send(lease, slot, self._work.suspects.popleft())
+                return True
+        left = self._work.left
+        window = self._sizer.window(left) if self._prefetch else 1
+        while len(slot.flying) < window and process not in self._quarantined:
+            if not self._may_take():
+                return False
+            units, most = self._sizer.next(left)
+            run = self._work.take(units, most)
+            if run is None:
+                return bool(self._work.suspects)
+            if not self._send(lease, slot, run):
+                break
+        return True
+
+    def _send(self, lease: Lease, slot: Slot, run: Run) -> bool:
+        """Send a run; False if it went back to the work.
+
+        A busy worker does not read, and may itself be about to wait for us: what it is sent
+        ahead must fit in the socket's buffer, or both would wait for ever.
+        """
+        # a list may hold instances of the script's own classes, which travel by value
+        items = run.items if isinstance(run.items, range) else cloudpickle.dumps(run.items, 5)
+        parts, buffers = pickle_parts(("run", self._id, items))
+        run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
+        if slot.flying and run.n_bytes > _AHEAD:
+            self._prefetch = False
+            self._work.put_back(run)
+            return False
+        slot.flying.append(run)
+        self._flying += 1
+        try:
+            slot.channel.send_parts(parts, buffers)
+        except ChannelClosedError:
+            # it has died since; of its runs the first was begun, unless this one is the first
+            if len(slot.flying) == 1:
+                slot.flying.clear()
+                self._flying -= 1
+                (self._work.suspects.append if run.deaths else self._work.put_back)(run)
+            self._lost(lease, slot)
+            return False
+        return True
+
+
+def setup_error(report: SetupReport) -> ParallelError:
+    """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
+    error = load_error(report.error)
+    if isinstance(error, ParallelError):
+        ours: ParallelError = type(error)(report.message)
+        ours.__cause__ = error.__cause__
+        return ours
+    wrapped = WorkerSetupError(report.message)
+    wrapped.__cause__ = error
+    return wrapped

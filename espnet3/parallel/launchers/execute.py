@@ -1,0 +1,150 @@
+"""Chooses where a job runs, and hands back its outcomes: the one way from a call to a launcher."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine import Block, Call
+from espnet3.parallel.injection import SetupFn, bind
+from espnet3.parallel.launchers.forkserver import ForkServer
+from espnet3.parallel.launchers.inline import build_here, run_inline
+from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.records import Policy, Tally
+
+if TYPE_CHECKING:
+    from espnet3.parallel.launchers.client import EnvClient
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to run per item, before it is known where.
+
+    Attributes:
+        one: Called per item.
+        many: Called per batch, or None.
+        kwargs: Keywords for every item.
+        setup: Builds the env in a worker process; None uses the client's own, if it has one.
+        setup_here: Builds it in this process.
+        policy: Errors, retries, seed, batch size.
+        setup_timeout: Seconds the env may take; None uses the configuration's.
+    """
+
+    one: Callable[..., Any]
+    many: Callable[..., Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    setup: SetupFn | None = None
+    setup_here: SetupFn | None = None
+    policy: Policy = field(default_factory=Policy)
+    setup_timeout: float | None = None
+
+
+def runs_here(config: ParallelConfig) -> bool:
+    """Whether a configuration means this process: local, one worker."""
+    return config.env == "local" and config.n_workers == 1
+
+
+def start_client(config: ParallelConfig) -> EnvClient:
+    """Start the cluster of a configuration and connect to it.
+
+    The fork server of local workers is started first: it imports `distributed` while this
+    process does the same.
+    """
+    server: ForkServer | None = None
+    if config.env == "local" and config.options.get("processes", True):
+        server = ForkServer()
+    try:
+        from espnet3.parallel.launchers.client import open_client
+
+        return open_client(config, lambda: server or ForkServer())
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+
+
+@contextmanager
+def owned_client(config: ParallelConfig) -> Iterator[EnvClient]:
+    """Open a client for a block of code; on an error its workers are killed, not asked."""
+    client = start_client(config)
+    from espnet3.parallel.launchers.client import abort
+
+    try:
+        yield client
+    except BaseException:
+        abort(client)
+        raise
+    finally:
+        client.close()
+
+
+@contextmanager
+def outcomes(
+    task: Task,
+    work: Work,
+    client: Any,
+    config: ParallelConfig,
+    may_take: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[Iterator[tuple[Run, Block]], Any]]:
+    """Run a task's items; where is decided here.
+
+    Args:
+        task: What to run.
+        work: The items.
+        client: Runs on its workers; None decides by `config`.
+        config: The registered configuration.
+        may_take: Asked before a run is handed out.
+
+    Yields:
+        The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
+    """
+    if client is not None:
+        yield _on_pilots(task, work, client, config, may_take)
+    elif runs_here(config):
+        yield _inline(task, work, config)
+    else:
+        with owned_client(config) as own:
+            yield _on_pilots(task, work, own, config, may_take)
+
+
+def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Iterator[tuple[Run, Block]], Tally]:
+    tally = Tally()
+    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
+    env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
+    many = bind(task.many, env, task.kwargs) if task.many is not None else None
+    call = Call(bind(task.one, env, task.kwargs), many)
+
+    def counted() -> Iterator[tuple[Run, Block]]:
+        for run, block in run_inline(work, call, task.policy):
+            tally.busy += block.seconds
+            yield run, block
+
+    return counted(), tally
+
+
+def _on_pilots(
+    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
+) -> tuple[Iterator[tuple[Run, Block]], Any]:
+    from espnet3.parallel.launchers.client import explain
+    from espnet3.parallel.launchers.dask import PilotRun
+    from espnet3.parallel.launchers.pilot import Job
+    from espnet3.parallel.launchers.pool import pool_of
+
+    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
+    job = Job(
+        one=task.one,
+        many=task.many,
+        kwargs=task.kwargs,
+        env_key="" if task.setup is None else f"run-{uuid.uuid4().hex}",
+        setup=task.setup,
+        policy=task.policy,
+        setup_timeout=timeout,
+    )
+    run = PilotRun(
+        pool_of(client), work, job, config.start_timeout, may_take, lambda pid: explain(client, pid)
+    )
+    return iter(run), run.tally

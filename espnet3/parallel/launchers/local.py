@@ -1,0 +1,281 @@
+"""`env: local`: a real `LocalCluster` whose workers are forked by our own server.
+
+Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds and
+never imports the caller's main module, and one that dies is replaced at once under its old name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dask
+import psutil
+from distributed import LocalCluster
+from distributed.core import Status
+from distributed.deploy.spec import ProcessInterface
+from distributed.worker_memory import parse_memory_limit
+
+from espnet3.parallel.launchers.forkserver import ForkServer, kill_group, search_path, send_boot
+
+logger = logging.getLogger(__name__)
+
+# Dask's periodic work costs 2 to 4 points of efficiency on two cores; none of it serves a pilot.
+# A value the user set (file, environment, dask.config.set) stays.
+QUIET: dict[str, Any] = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "2s",
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.worker.http.routes": [],
+    "distributed.scheduler.http.routes": [],
+}
+
+_STARTS = 3  # starts in a row that may fail before a worker is given up
+_GRACE = 2.0  # seconds a worker has to close by itself
+_MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
+_MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
+
+
+def quiet_config() -> dict[str, Any]:
+    """Return the entries of `QUIET` that the user has not set."""
+    untouched: dict[str, Any] = {}
+    defaults = dask.config.merge(*reversed(dask.config.defaults))
+    for key, value in QUIET.items():
+        if dask.config.get(key, None) == dask.config.get(key, None, config=defaults):
+            untouched[key] = value
+    return untouched
+
+
+def describe_exit(status: int) -> str:
+    """Turn a wait status into words: "killed by SIGSEGV", "exited with code 3"."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exited with code {os.WEXITSTATUS(status)}"
+
+
+class ForkedWorker(ProcessInterface):  # type: ignore[misc]  # distributed is untyped
+    """One local worker process, replaced when it dies, as `SpecCluster` wants it.
+
+    Args:
+        scheduler: The scheduler's address.
+        name: The worker's name; a replacement takes it over.
+        forkserver: Where processes come from.
+        memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
+        options: Everything else goes to `distributed.Worker`.
+    """
+
+    def __init__(
+        self,
+        scheduler: str,
+        *,
+        name: Any,
+        forkserver: ForkServer,
+        memory_limit: Any = "auto",
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(scheduler=scheduler, name=name)
+        self.name = name
+        self.scheduler = scheduler
+        self.server = forkserver
+        self.env = {str(k): str(v) for k, v in (env or {}).items()}
+        nthreads = options.get("nthreads") or 1
+        self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
+        self.options = {**options, "name": name, "memory_limit": self.memory_limit}
+        self.pid: int | None = None
+        self.directory: str | None = None
+        self.exits: dict[int, str] = {}
+        self.failure: str | None = None
+        self._gone = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Fork the process and wait until its worker is registered with the scheduler."""
+        await self._spawn()
+        await super().start()
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._gone.clear()
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(self.server.sock, self._read_server)
+            pid: asyncio.Future[int] = loop.create_future()
+            self.server.fork(theirs.fileno(), pid.set_result, self._on_exit)
+        except OSError as error:
+            ours.close()
+            raise RuntimeError("the server that forks local workers is gone") from error
+        finally:
+            theirs.close()
+        boot = {
+            "scheduler": self.scheduler,
+            "options": self.options,
+            "env": {**os.environ, **self.env},
+            "cwd": os.getcwd(),
+            "path": search_path(),
+            "config": dask.config.config,
+        }
+        await loop.run_in_executor(None, send_boot, ours, boot)
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self.pid = await pid
+        line = await reader.readline()
+        answer = json.loads(line) if line else {"error": "it ended while it was starting"}
+        if "error" in answer:
+            raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
+        self.address = answer["address"]
+        self.directory = answer["directory"]
+        if self.memory_limit:
+            self._watch = loop.create_task(self._watch_memory(self.pid))
+
+    def _read_server(self) -> None:
+        if not self.server.read_events():
+            asyncio.get_running_loop().remove_reader(self.server.sock)
+
+    def _on_exit(self, status: int) -> None:
+        assert self.pid is not None
+        self.exits[self.pid] = describe_exit(status)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self._gone.set()
+        if self.status == Status.running:
+            logger.info("worker %s (pid %s) %s; starting another", self.name, self.pid, self.exits[self.pid])
+            self._restart = asyncio.get_running_loop().create_task(self._respawn())
+
+    async def _respawn(self) -> None:
+        for _ in range(_STARTS):
+            try:
+                await self._spawn()
+            except (RuntimeError, OSError) as error:
+                self.failure = str(error)
+                continue
+            self.failure = None
+            return
+        logger.error("worker %s is given up after %d failed starts: %s", self.name, _STARTS, self.failure)
+
+    async def _watch_memory(self, pid: int) -> None:
+        process = psutil.Process(pid)
+        while True:
+            await asyncio.sleep(_MEMORY_EVERY)
+            try:
+                used = process.memory_info().rss
+            except psutil.NoSuchProcess:
+                return
+            if used > _MEMORY_SHARE * self.memory_limit:
+                logger.warning(
+                    "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed",
+                    self.name,
+                    used / 2**30,
+                    self.memory_limit / 2**30,
+                )
+                kill_group(pid)
+                return
+
+    async def close(self) -> None:
+        """Ask the worker to stop; after two seconds, and for all that it started, SIGKILL."""
+        if self.status != Status.closed:
+            self.status = Status.closing
+            if self._restart is not None:
+                self._restart.cancel()
+            if self.pid is not None:
+                if not self._gone.is_set():
+                    await self._stop()
+                kill_group(self.pid)
+        await super().close()
+
+    async def _stop(self) -> None:
+        assert self._writer is not None and self.pid is not None
+        try:
+            self._writer.write(b"stop\n")
+            await asyncio.wait_for(self._gone.wait(), _GRACE)
+        except (asyncio.TimeoutError, OSError):
+            kill_group(self.pid)
+            await self._gone.wait()
+
+    def kill(self) -> None:
+        """SIGKILL the process without replacing it; callable from any thread."""
+        self.status = Status.closing
+        if self.pid is not None and not self._gone.is_set():
+            kill_group(self.pid)
+
+
+class ForkedCluster(LocalCluster):  # type: ignore[misc]  # distributed is untyped
+    """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes."""
+
+    def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
+        self.forkserver = forkserver
+        super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
+
+    def kill_workers(self) -> None:
+        """SIGKILL every worker: an aborted run does not wait for items in progress."""
+        for worker in list(self.workers.values()):
+            worker.kill()
+
+    def exit_of(self, pid: int) -> str | None:
+        """Say how a worker process ended, where that is known yet."""
+        for worker in list(self.workers.values()):
+            if pid in worker.exits:
+                return str(worker.exits[pid])
+        return None
+
+    def failure(self) -> str | None:
+        """Return why workers could not be replaced, once none is left to hope for."""
+        workers = list(self.workers.values())
+        reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
+        return str(reasons[0]) if workers and len(reasons) == len(workers) else None
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            asyncio.get_running_loop().remove_reader(self.forkserver.sock)
+            await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+
+
+def local_cluster(n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]) -> LocalCluster:
+    """Start the cluster of `env: local`.
+
+    Args:
+        n_workers: Worker processes.
+        options: Keywords of `LocalCluster`, as the user wrote them.
+        start: Returns the fork server; not called where the user asked for threads.
+
+    Raises:
+        RuntimeError: If a worker does not start, with its traceback.
+    """
+    merged: dict[str, Any] = {
+        "threads_per_worker": 1,
+        "dashboard_address": _dashboard(),
+        "silence_logs": logging.ERROR,
+        **options,
+    }
+    with dask.config.set(quiet_config()):
+        if merged.pop("processes", True) is False:
+            return LocalCluster(n_workers=n_workers, processes=False, **merged)
+        server = start()
+        try:
+            return ForkedCluster(n_workers=n_workers, forkserver=server, **merged)
+        except BaseException:
+            server.close()
+            raise
+
+
+def _dashboard() -> str | None:
+    """Loopback and any port where bokeh is installed, else none (LocalCluster's own is 0.0.0.0:8787)."""
+    from importlib.util import find_spec
+
+    return "127.0.0.1:0" if find_spec("bokeh") else None

@@ -1,0 +1,60 @@
+"""What a forked local worker process runs: one `distributed.Worker`, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+
+def run(sock: socket.socket, boot: dict[str, Any]) -> None:
+    """Run a Dask worker as `boot` says.
+
+    Args:
+        sock: The socket to the driver: "ready" or an error goes up as one JSON line, a byte that
+            comes down means stop, its end means that the driver is gone.
+        boot: scheduler (address), options (of `distributed.Worker`), env, cwd, path, config.
+    """
+    os.environ.update(boot["env"])
+    sys.path[:] = boot["path"]
+    os.chdir(boot["cwd"])
+    import dask
+
+    dask.config.set(boot["config"])
+    asyncio.run(_serve(sock, boot))
+
+
+async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
+    from distributed import Worker
+
+    sock.setblocking(False)
+    stop = asyncio.Event()
+
+    def on_message() -> None:
+        try:
+            message = sock.recv(16)
+        except BlockingIOError:
+            return
+        if not message:  # the driver is gone: leave at once, with all we started
+            os.killpg(os.getpid(), signal.SIGKILL)
+        stop.set()
+
+    asyncio.get_running_loop().add_reader(sock, on_message)
+    try:
+        worker = await Worker(boot["scheduler"], **boot["options"])
+    except Exception:
+        await _say(sock, {"error": traceback.format_exc()})
+        return
+    await _say(sock, {"address": worker.address, "directory": worker.local_directory})
+    finished = asyncio.ensure_future(worker.finished())
+    await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")
+
+
+async def _say(sock: socket.socket, message: dict[str, Any]) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, json.dumps(message).encode() + b"\n")

@@ -1,0 +1,243 @@
+"""The driver's side of the pilots: one listener per client, and the slots that connected to it.
+
+    client ──register_plugin(PilotHost)──> every worker, now and later
+    worker slot ──connect, prove the key, Hello──> Pool ──lease()──> a job's loop
+
+Only workers open connections. A slot serves one job at a time; a second job that runs at the
+same time (nested, or from another thread) gets slots of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import uuid
+import weakref
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+
+from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.launchers.pilot import Hello, PilotHost
+from espnet3.parallel.plan import Run
+
+_BACKLOG = 1024
+
+
+class Slot:
+    """One connected worker slot, as the driver sees it.
+
+    Attributes:
+        channel: Its channel.
+        hello: Who it is.
+        flying: Runs of the current job sent and not answered; the first one is being run.
+        ready: Whether it has the current job's env.
+    """
+
+    __slots__ = ("channel", "flying", "hello", "ready")
+
+    def __init__(self, channel: Channel, hello: Hello) -> None:
+        self.channel = channel
+        self.hello = hello
+        self.flying: deque[Run] = deque()
+        self.ready = False
+
+    def fileno(self) -> int:
+        """Return the channel's descriptor, for selectors."""
+        return self.channel.fileno()
+
+
+class Pool:
+    """All slots of one client's workers.
+
+    Args:
+        client: A `distributed.Client`, ours or the user's own.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._key = os.urandom(32)
+        self._lock = threading.Lock()
+        self._idle: list[Slot] = []
+        self._leased = 0
+        self._controls: dict[tuple[str, int], Channel] = {}
+        self._waiting: list[Lease] = []
+        self._folder: str | None = None
+        self._name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
+        self._door, address = self._listen(client.scheduler.address)
+        thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
+        thread.start()
+        client.register_plugin(PilotHost(address, self._key, self._name), name=self._name)
+
+    def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
+        """Listen where the workers can reach us: a private unix socket if they are on this host."""
+        host = urlsplit(scheduler).hostname or ""
+        if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
+            self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
+            path = os.path.join(self._folder, "pool")
+            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            door.bind(path)
+            door.listen(_BACKLOG)
+            return door, path
+        # the address this host has on the way to the scheduler, never every address
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            ours = probe.getsockname()[0]
+        door = socket.create_server((ours, 0), backlog=_BACKLOG)
+        return door, door.getsockname()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._door.accept()
+            except OSError:  # the door was closed
+                return
+            try:
+                channel = greet_worker(sock, self._key)
+                hello = channel.recv()
+            except (OSError, PermissionError):
+                sock.close()
+                continue
+            self._admit(channel, hello)
+
+    def _admit(self, channel: Channel, hello: Hello) -> None:
+        with self._lock:
+            if hello.control:
+                self._controls[hello.process] = channel
+                return
+            self._idle.append(Slot(channel, hello))
+            waiting = list(self._waiting)
+        for lease in waiting:
+            lease.wake()
+
+    def lease(self) -> Lease:
+        """Open a lease: the right to take slots until it is closed."""
+        lease = Lease(self)
+        with self._lock:
+            self._waiting.append(lease)
+            busy = not self._idle and self._leased
+        if busy:
+            self.ask_for_more()
+        return lease
+
+    def ask_for_more(self) -> None:
+        """Have every worker open one more slot: those there are serve another job or hang in an item."""
+        with self._lock:
+            controls = list(self._controls.items())
+        for process, control in controls:
+            try:
+                control.send(1)
+            except ChannelClosedError:
+                self._controls.pop(process, None)
+
+    def _take(self) -> list[Slot]:
+        """Hand every idle slot to a lease; one whose worker has died says so when it is read."""
+        with self._lock:
+            slots, self._idle = self._idle, []
+            self._leased += len(slots)
+            return slots
+
+    def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
+        with self._lock:
+            if lease in self._waiting:
+                self._waiting.remove(lease)
+            self._leased -= len(slots)
+            self._idle.extend(slots)
+
+    def _forget(self, slot: Slot) -> None:
+        with self._lock:
+            self._leased -= 1
+        slot.channel.close()
+
+    def close(self) -> None:
+        """Close the door and every idle slot; pilots end when their channel does."""
+        # closing a socket does not wake a thread blocked in accept(); shutting it down does
+        try:
+            self._door.shutdown(socket.SHUT_RDWR)
+        except OSError:  # some platforms refuse it on a listening socket, where close is enough
+            pass
+        self._door.close()
+        with self._lock:
+            for slot in self._idle:
+                slot.channel.close()
+            for control in self._controls.values():
+                control.close()
+            self._idle.clear()
+            self._controls.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Lease:
+    """One job's slots. `fileno()` becomes readable when new slots may be taken."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        self._wake_r.setblocking(False)
+        self.slots: set[Slot] = set()
+
+    def fileno(self) -> int:
+        """Return the descriptor that `wake` makes readable."""
+        return self._wake_r.fileno()
+
+    def wake(self) -> None:
+        """Tell the job's loop that slots have arrived; from any thread."""
+        try:
+            self._wake_w.send(b"!")
+        except OSError:  # full (the loop will wake anyway) or closed (the job is over)
+            pass
+
+    def collect(self) -> list[Slot]:
+        """Take the slots that are free now."""
+        try:
+            self._wake_r.recv(4096)
+        except BlockingIOError:
+            pass
+        fresh = self._pool._take()
+        self.slots.update(fresh)
+        return fresh
+
+    def ask_for_more(self) -> None:
+        """As `Pool.ask_for_more`."""
+        self._pool.ask_for_more()
+
+    def lost(self, slot: Slot) -> None:
+        """Drop a slot whose worker is gone."""
+        self.slots.discard(slot)
+        self._pool._forget(slot)
+
+    def close(self) -> None:
+        """Return the slots."""
+        for slot in self.slots:
+            slot.flying.clear()
+            slot.ready = False
+        self._pool._give_back(self, list(self.slots))
+        self.slots.clear()
+        self._wake_r.close()
+        self._wake_w.close()
+
+
+_POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
+_POOLS_LOCK = threading.Lock()
+
+
+def pool_of(client: Any) -> Pool:
+    """Return a client's pool, made on first use and closed with the client."""
+    with _POOLS_LOCK:
+        pool = _POOLS.get(client)
+        if pool is None:
+            pool = _POOLS[client] = Pool(client)
+            weakref.finalize(client, pool.close)
+        return pool
+
+
+def close_pool(client: Any) -> None:
+    """Close a client's pool, if it has one."""
+    with _POOLS_LOCK:
+        pool = _POOLS.pop(client, None)
+    if pool is not None:
+        pool.close()

@@ -1,0 +1,253 @@
+"""The functions of `espnet3.parallel`: from `set_parallel` to `parallel_submit`."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine import Block
+from espnet3.parallel.injection import EnvCall, SetupFn, bind, wrap_func_with_worker_env
+from espnet3.parallel.launchers.background import submit_in_background
+from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
+from espnet3.parallel.launchers.inline import build_here
+from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.raising import named_error
+
+if TYPE_CHECKING:
+    from espnet3.parallel.launchers.client import DictReturnWorkerPlugin as DictReturnWorkerPlugin
+    from espnet3.parallel.launchers.client import EnvClient
+
+__all__ = [
+    "DictReturnWorkerPlugin",
+    "build_client",
+    "get_client",
+    "get_parallel_config",
+    "make_client",
+    "parallel_for",
+    "parallel_map",
+    "parallel_submit",
+    "set_parallel",
+    "wrap_func_with_worker_env",
+]
+
+_MAX_BUFFERED = 32  # runs (8 MB each at most) that an ordered parallel_for holds back for a slow one
+
+_config = ParallelConfig()
+_open_clients: list[Any] = []
+_lock = threading.Lock()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DictReturnWorkerPlugin":  # a subclass of a Dask class, so made when first asked for
+        from espnet3.parallel.launchers.client import DictReturnWorkerPlugin
+
+        return DictReturnWorkerPlugin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def set_parallel(config: Any) -> None:
+    """Register the configuration that later calls use.
+
+    Args:
+        config: A mapping, `DictConfig` or `ParallelConfig` with `env`, `n_workers` and `options`;
+            None goes back to the default (local, one worker). It is checked and copied at once.
+
+    Raises:
+        ConfigError: With everything that is wrong in it.
+    """
+    global _config
+    _config = ParallelConfig.parse(config)
+
+
+def get_parallel_config() -> ParallelConfig:
+    """Return the registered configuration; `local` with one worker if there is none."""
+    return _config
+
+
+def build_client(config: Any = None) -> EnvClient:
+    """Start the cluster of a configuration and return a client; closing it closes both.
+
+    Args:
+        config: As for `set_parallel`; None takes the registered one.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        MissingPackageError: Its backend is not installed.
+    """
+    return start_client(_config if config is None else ParallelConfig.parse(config))
+
+
+make_client = build_client
+
+
+@contextmanager
+def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[EnvClient]:
+    """Open a client for a `with` block; its `map` and `submit` inject the worker env.
+
+    While it is open, `parallel_*` and runners called without `client=` use it. Leaving it closes
+    client and cluster; leaving it by an exception (Ctrl-C too) kills the workers first.
+
+    Args:
+        config: As for `set_parallel`; None takes the registered one.
+        setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
+    """
+    parsed = _config if config is None else ParallelConfig.parse(config)
+    with owned_client(parsed) as client:
+        if setup_fn is not None:
+            from espnet3.parallel.launchers.client import LazyEnvPlugin
+
+            client.register_plugin(LazyEnvPlugin(setup_fn), name="env")
+        with _lock:
+            _open_clients.append(client)
+        try:
+            yield client
+        finally:
+            with _lock:
+                _open_clients.remove(client)
+
+
+def active_client(client: Any = None) -> Any:
+    """Return `client`, else the innermost open `get_client`, else None."""
+    if client is not None:
+        return client
+    with _lock:
+        return _open_clients[-1] if _open_clients else None
+
+
+def parallel_map(
+    func: Callable[..., Any],
+    data: Iterable[Any],
+    client: Any = None,
+    setup_fn: SetupFn | None = None,
+    **kwargs: Any,
+) -> list[Any]:
+    """Return `[func(x, **kwargs) for x in data]`, computed in parallel, in the order of `data`.
+
+    Args:
+        func: Called with one item; parameters that the env holds are injected by name.
+        data: The items.
+        client: A Dask client to run on; None takes the open `get_client`, else the registered
+            configuration (this process, if that says one local worker).
+        setup_fn: Builds the env for this call.
+        **kwargs: Given to every call of `func`.
+
+    Raises:
+        Exception: The first failing item's own, with a note that names the item.
+        EnvConflictError: A keyword is also a name of the env.
+        WorkerSetupError: The env could not be built.
+    """
+    items = data if isinstance(data, Sequence) else list(data)
+    results: list[Any] = [None] * len(items)
+    task = _task(func, setup_fn, kwargs)
+    if not items:
+        return results
+    with outcomes(task, Work(items), active_client(client), _config) as (pairs, _):
+        for run, block in pairs:
+            results[run.start : run.start + len(block.values)] = block.values
+            if block.error is not None:
+                raise named_error(block.error, block.stop, run.start + len(block.values))
+    return results
+
+
+def parallel_for(
+    func: Callable[..., Any],
+    args: Iterable[Any],
+    client: Any = None,
+    setup_fn: SetupFn | None = None,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Iterator[Any]:
+    """Yield `func(x, **kwargs)` for each x as results complete; `args` may never end.
+
+    Memory is bounded: a consumer that is slow, or closes the generator early, leaves a few runs
+    unfinished, which are then cancelled.
+
+    Args:
+        func: As for `parallel_map`.
+        args: The items; taken as they are needed.
+        client: As for `parallel_map`.
+        setup_fn: As for `parallel_map`.
+        ordered: Yield in the order of `args` instead.
+        **kwargs: Given to every call of `func`.
+
+    Raises:
+        Exception: As `parallel_map`, from the iteration.
+    """
+    task = _task(func, setup_fn, kwargs)
+    items = args if isinstance(args, Sequence) else iter(args)
+    return _stream(task, Work(items), active_client(client), _config, ordered)
+
+
+def _stream(task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool) -> Iterator[Any]:
+    if work.empty:
+        return
+    waiting: dict[int, tuple[Run, Block]] = {}
+    position = 0
+    with outcomes(task, work, client, config, lambda: len(waiting) < _MAX_BUFFERED) as (pairs, _):
+        for run, block in pairs:
+            if not ordered:
+                yield from block.values
+                if block.error is not None:
+                    raise named_error(block.error, block.stop, run.start + len(block.values))
+                continue
+            waiting[run.start] = (run, block)
+            while position in waiting:
+                first, done = waiting.pop(position)
+                position += len(done.values)
+                yield from done.values
+                if done.error is not None:
+                    raise named_error(done.error, done.stop, position)
+
+
+def parallel_submit(
+    func: Callable[..., Any],
+    *args: Any,
+    client: Any = None,
+    setup_fn: SetupFn | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Run `func(*args, **kwargs)` on a worker and return a future.
+
+    Args:
+        func: Parameters that the env holds are injected by name.
+        *args: Given to `func`.
+        client: As for `parallel_map`.
+        setup_fn: As for `parallel_map`.
+        **kwargs: Given to `func`.
+
+    Returns:
+        A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
+        already done if the configuration means this process.
+    """
+    chosen = active_client(client)
+    if chosen is None and runs_here(_config):
+        return _submit_here(func, args, kwargs, setup_fn)
+    key = f"submit-{uuid.uuid4().hex}" if setup_fn is not None else None
+    call = EnvCall(func, key, setup_fn, kwargs)
+    if chosen is not None:
+        return chosen.submit(call, *args, pure=False)
+    return submit_in_background(_config, call, args)
+
+
+def _submit_here(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], setup_fn: SetupFn | None
+) -> Future[Any]:
+    future: Future[Any] = Future()
+    env = build_here(setup_fn, _config.setup_timeout) if setup_fn is not None else {}
+    call = bind(func, env, kwargs, len(args))
+    try:
+        future.set_result(call(*args))
+    except Exception as error:  # a future carries its call's exception to `result()`
+        future.set_exception(error)
+    return future
+
+
+def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:
+    if not callable(func):
+        raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")
+    return Task(one=func, kwargs=kwargs, setup=setup_fn, setup_here=setup_fn)

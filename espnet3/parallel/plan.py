@@ -1,0 +1,224 @@
+"""Cutting indices into runs: by time as it is measured, by cost where it is known.
+
+A run is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
+one, the most expensive items go first. Nobody sets a chunk size: a run is cut to what a worker
+did in 50 ms so far, capped by the bytes its results took, and gets shorter near the end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
+GROW = 8  # a run may be this many times as long as the last one
+MAX_BYTES = 8 << 20  # of results per run
+MAX_ITEMS = 1 << 18  # per run; the list of its results is the driver's and the worker's memory
+_FLOOR = 0.0005  # seconds: runs near the end get no shorter than this, the trip would cost more
+_PATIENCE = 0.01  # seconds a run waits for a slow iterator before it goes with fewer items
+_WARM = 8.0  # an average over so many runs
+
+
+@dataclass(slots=True)
+class Run:
+    """Items that travel together.
+
+    Attributes:
+        start: Position of the first item in the dispatch order.
+        items: The indices themselves (a slice; a list where the order is not the caller's).
+        deaths: Workers that died while these items were in flight; a run with any holds one item
+            and goes to a process that does nothing else.
+        n_bytes: Size it had when it was sent.
+    """
+
+    start: int
+    items: Sequence[Any]
+    deaths: int = 0
+    n_bytes: int = 0
+
+    def __lt__(self, other: Run) -> bool:
+        return self.start < other.start
+
+
+class Work:
+    """The items still to be handed out, in dispatch order.
+
+    Args:
+        items: A sequence, or an iterator that may never end.
+        cost: Cost of each item (any unit), sequences only; the dearest go first.
+        align: Runs start at multiples of this (the batch size), so that batches are the same
+            whatever the number of workers.
+    """
+
+    def __init__(
+        self, items: Sequence[Any] | Iterator[Any], cost: Sequence[float] | None = None, align: int = 1
+    ) -> None:
+        self.align = align
+        self.order: array[int] | None = None
+        self.suspects: deque[Run] = deque()
+        self._returned: list[Run] = []
+        self._next = 0
+        self._iterator: Iterator[Any] | None = None
+        self._sums: array[float] | None = None
+        self._ended = False
+        if isinstance(items, Sequence):
+            self._items: Sequence[Any] = items
+            self.total: int | None = len(items)
+            if cost is not None:
+                self.order = array("q", sorted(range(len(items)), key=lambda i: -cost[i]))
+                self._sums = array("d", itertools.accumulate(cost[i] for i in self.order))
+        else:
+            self._items = ()
+            self._iterator = items
+            self.total = None
+
+    @property
+    def left(self) -> float:
+        """Work not handed out yet, in units; infinite while an iterator has not ended."""
+        if self.total is None:
+            return float("inf")
+        returned = sum(self.units(r) for r in self._returned)
+        if self._sums is None:
+            return self.total - self._next + returned
+        done = self._sums[self._next - 1] if self._next else 0.0
+        return (self._sums[-1] if self.total else 0.0) - done + returned
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing can be handed out (a returned tail may change that)."""
+        return not (self._returned or self.suspects) and self.total is not None and self._next >= self.total
+
+    def units(self, run: Run) -> float:
+        """Return how much work a run is: its cost, or its number of items."""
+        if self._sums is None:
+            return float(len(run.items))
+        end = run.start + len(run.items) - 1
+        return max(self._sums[end] - (self._sums[run.start - 1] if run.start else 0.0), 1e-12)
+
+    def take(self, units: float, most: int) -> Run | None:
+        """Hand out the next run.
+
+        Args:
+            units: About how much work it should be, in cost (or items).
+            most: Items it may have at most.
+
+        Returns:
+            A run of at least one item, or None if nothing is left.
+        """
+        if self._returned:
+            run = heapq.heappop(self._returned)
+            count = min(self._count(run.start, units, most), len(run.items))
+            if count < len(run.items):
+                heapq.heappush(self._returned, Run(run.start + count, run.items[count:]))
+                run = Run(run.start, run.items[:count])
+            return run
+        if self.total is not None and self._next >= self.total:
+            return None
+        at = self._next
+        if self._iterator is not None:
+            items: Sequence[Any] = self._pull(max(1, int(min(units, most))))
+        else:
+            assert self.total is not None
+            items = self._slice(at, min(at + self._count(at, units, most), self.total))
+        self._next += len(items)
+        if self._iterator is not None and self._ended:
+            self.total = self._next
+        return Run(at, items) if items else None
+
+    def _count(self, at: int, units: float, most: int) -> int:
+        """Return how many items from `at` on make about `units` of work."""
+        if self._sums is None:
+            count = int(min(units, most))
+        else:
+            goal = (self._sums[at - 1] if at else 0.0) + units
+            count = min(bisect_left(self._sums, goal, at) - at, most)
+        return max(self.align, count // self.align * self.align)
+
+    def _slice(self, a: int, b: int) -> Sequence[Any]:
+        if self.order is None:
+            return self._items[a:b]
+        items = self._items
+        return [items[i] for i in self.order[a:b]]
+
+    def _pull(self, count: int) -> list[Any]:
+        """Take up to `count` items from the iterator, fewer if it is slow to give them."""
+        assert self._iterator is not None
+        items: list[Any] = []
+        begin = last = time.perf_counter()
+        step = 1
+        while len(items) < count:
+            asked = min(step, count - len(items))
+            part = list(itertools.islice(self._iterator, asked))
+            items += part
+            if len(part) < asked:
+                self._ended = True
+                break
+            now = time.perf_counter()
+            if now - begin > _PATIENCE:
+                break
+            step = step * 2 if now - last < _PATIENCE / 16 else max(1, step // 4)
+            last = now
+        return items
+
+    def put_back(self, run: Run) -> None:
+        """Take back what was not run: a tail, or a lost worker's items."""
+        heapq.heappush(self._returned, run)
+
+    def put_back_alone(self, run: Run, deaths: int) -> None:
+        """Take back items that must go one by one, each by itself in a process.
+
+        Args:
+            run: What was in flight.
+            deaths: Workers each of its items has now been with when they died.
+        """
+        self.suspects.extend(Run(run.start + k, [item], deaths) for k, item in enumerate(run.items))
+
+
+class Sizer:
+    """Chooses how much work the next run should be, from the speed and sizes seen.
+
+    Args:
+        slots: Returns the number of worker slots now.
+    """
+
+    def __init__(self, slots: Callable[[], int]) -> None:
+        self._slots = slots
+        self._rate = 0.0  # units per second of one slot
+        self._units = 0.0
+        self._runs = 0.0
+        self._bytes_per_item = 0.0
+
+    def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
+        """Learn from one finished run."""
+        rate = units / max(seconds, 1e-6)
+        weight = 1.0 / min(self._runs + 1.0, _WARM)
+        self._runs += 1.0
+        self._rate += (rate - self._rate) * weight
+        self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
+        self._units = min(self._rate * BUDGET, max(units, self._units) * GROW)
+
+    def next(self, left: float) -> tuple[float, int]:
+        """Return the units and the most items of the next run.
+
+        Args:
+            left: Units not handed out yet.
+        """
+        most = MAX_ITEMS
+        if self._bytes_per_item:
+            most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
+        share = max(left / (4 * max(1, self._slots())), self._rate * _FLOOR)
+        return min(self._units, share), most
+
+    def window(self, left: float) -> int:
+        """Return how many runs a slot may hold: a second one only while plenty is left.
+
+        A run that waits behind a long item is a run nobody else can take.
+        """
+        return 2 if self._runs and left > 8 * max(1, self._slots()) * self._units else 1

@@ -1,0 +1,69 @@
+"""What a run says while it goes and when it ends, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from espnet3.parallel.records import RunSummary
+
+_QUIET_EVERY = 60.0  # seconds between lines where nobody watches
+
+
+class Progress:
+    """A bar in items on a terminal; elsewhere one line a minute.
+
+    Args:
+        total: Items planned.
+        name: Shown before the bar.
+        enabled: False says nothing at all.
+    """
+
+    def __init__(self, total: int, name: str, enabled: bool) -> None:
+        self.total = total
+        self.name = name
+        self.enabled = enabled
+        self.done = 0
+        self._begin = self._last = time.monotonic()
+        self._bar: Any = None
+        if enabled and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc=name, unit="item", smoothing=0.05, dynamic_ncols=True)
+
+    def add(self, n: int) -> None:
+        """Count `n` more items."""
+        self.done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif self.enabled and time.monotonic() - self._last > _QUIET_EVERY:
+            self._last = time.monotonic()
+            rate = self.done / (self._last - self._begin)
+            left = (self.total - self.done) / rate if rate else float("inf")
+            print(
+                f"{self.name}: {self.done:,} of {self.total:,} items, {rate:.1f} items/s, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self, summary: RunSummary | None = None) -> None:
+        """Take the bar away and print the last line."""
+        if self._bar is not None:
+            self._bar.close()
+        if self.enabled and summary is not None:
+            print(f"{self.name}: {last_line(summary)}", file=sys.stderr, flush=True)
+
+
+def last_line(summary: RunSummary) -> str:
+    """Return the line a run ends with: items, failures, seconds, items/s, efficiency."""
+    s = summary
+    rate = s.items / max(s.seconds, 1e-9)
+    failures = f"{s.failed:,} failed" if s.failed else "none failed"
+    extra = f", {s.retries:,} retries" if s.retries else ""
+    extra += f", {s.deaths} worker{'s' if s.deaths > 1 else ''} lost and replaced" if s.deaths else ""
+    workers = f"{s.slots} workers" if s.slots != 1 else "1 worker"
+    return (
+        f"{s.items:,} items, {failures}{extra}, {s.seconds:.2f} s, {rate:,.1f} items/s, "
+        f"efficiency {min(s.efficiency, 1.0):.2f} on {workers}"
+    )

@@ -1,0 +1,90 @@
+"""How an item's exception travels, and what the caller finally sees."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+
+from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
+from espnet3.parallel.records import ItemFailure
+
+
+class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause
+    """Shows the worker's traceback under the exception that came from there."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def pickle_error(error: BaseException | None) -> bytes | None:
+    """Pickle an exception with its cause, if it survives the trip; else None."""
+    if error is None:
+        return None
+    cause = error.__cause__ if isinstance(error, (WorkerSetupError, ItemError)) else None
+    for candidate in ((error, cause), (error, None)):
+        try:
+            blob = cloudpickle.dumps(candidate)
+            pickle.loads(blob)  # many exceptions can be pickled and not loaded
+        except Exception:  # user classes may raise anything here; the failure record says it in words
+            continue
+        return bytes(blob)
+    return None
+
+
+def load_error(blob: bytes | None) -> BaseException | None:
+    """Load an exception that a worker pickled, with its cause."""
+    if blob is None:
+        return None
+    try:
+        error, cause = pickle.loads(blob)
+    except Exception:  # its class cannot be imported here; the failure record says it in words
+        return None
+    if cause is not None:
+        error.__cause__ = cause
+    return error  # type: ignore[no-any-return]  # what pickle_error put there
+
+
+def named_error(error: BaseException, failure: ItemFailure | None, position: int) -> BaseException:
+    """Return an item's own exception with a note that names the item, as `parallel_*` raise it.
+
+    Args:
+        error: The exception.
+        failure: Its record; None if it is no item's.
+        position: The item's place in the data.
+    """
+    if failure is None:
+        return error
+    note = f"in item {position} ({failure.index!r:.200}), on {failure.worker}"
+    if failure.attempts > 1:
+        note += f", tried {failure.attempts} times"
+    _add_note(error, note)
+    _show_remote(error, failure)
+    return error
+
+
+def item_error(error: BaseException, failure: ItemFailure | None) -> BaseException:
+    """Return the `ItemError` of a failed item, caused by its own exception, as runners raise it."""
+    if failure is None:  # not an item's: the runner's own mistake, as it is
+        return error
+    if failure.cause == "poison":
+        return PoisonItemError(failure)
+    _show_remote(error, failure)
+    wrapped = ItemError(failure)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _show_remote(error: BaseException, failure: ItemFailure) -> None:
+    if failure.traceback and error.__cause__ is None and error.__traceback__ is None:
+        error.__cause__ = RemoteTraceback(failure.traceback)
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
+    notes: Any = getattr(error, "__notes__", None)
+    if not isinstance(notes, list):
+        notes = []
+        error.__notes__ = notes  # type: ignore[attr-defined]  # 3.10
+    notes.append(note)

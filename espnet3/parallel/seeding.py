@@ -1,0 +1,103 @@
+"""The same random numbers for the same item, whichever worker draws them.
+
+`random`, numpy and torch are seeded before each item from (seed, index). A library that an item
+imports itself, after that moment, is seeded as soon as its import is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+
+def item_seed(seed: int, index: Any) -> int:
+    """Return a 64-bit seed from (seed, index) that depends on nothing else.
+
+    `hash()` would do for integers, but differs between processes for strings.
+    """
+    digest = hashlib.blake2b(f"{seed}\0{index!r}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _seed_numpy(numpy: Any, value: int) -> None:
+    numpy.random.seed(value & 0xFFFFFFFF)
+
+
+def _seed_torch(torch: Any, value: int) -> None:
+    torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF)
+
+
+_LATE = {"numpy": _seed_numpy, "torch": _seed_torch}
+
+
+def seed_all(value: int) -> None:
+    """Seed `random`, and numpy and torch where they are loaded, with one 64-bit value."""
+    random.seed(value)
+    for name, seed in _LATE.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            seed(module, value)
+
+
+class _SeedAfterImport:
+    """A meta path finder that seeds numpy or torch right after an item imported it first."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        seed = _LATE.get(name)
+        if seed is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            seed(module, self.value)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # this loader serves one import
+        return spec
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[Any]:
+    """Yield a function that seeds for one index; the caller's `random` state is put back after.
+
+    Args:
+        seed: The run's seed; None yields None and touches nothing.
+    """
+    if seed is None:
+        yield None
+        return
+    late = _SeedAfterImport()
+    before = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_before = numpy.random.get_state() if numpy is not None else None
+    torch = sys.modules.get("torch")
+    torch_before = torch.get_rng_state() if torch is not None else None
+    sys.meta_path.insert(0, late)
+
+    def seed_for(index: Any) -> None:
+        late.value = item_seed(seed, index)
+        seed_all(late.value)
+
+    try:
+        yield seed_for
+    finally:
+        sys.meta_path.remove(late)
+        random.setstate(before)
+        if numpy is not None:
+            numpy.random.set_state(numpy_before)
+        if torch is not None:
+            torch.set_rng_state(torch_before)

@@ -1,0 +1,100 @@
+"""The driver of runs with writers of their own: plans shards, settles poison, puts results together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.launchers.execute import Task, outcomes
+from espnet3.parallel.plan import Work
+from espnet3.parallel.raising import item_error, load_error
+from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
+from espnet3.parallel.shards import Shard, ShardResult, poisoned
+
+
+def run_shards(
+    shards: Sequence[Shard],
+    task: Task,
+    client: Any,
+    config: ParallelConfig,
+    policy: Policy,
+    report: Callable[[ShardResult], None],
+) -> tuple[list[ShardResult], RunSummary]:
+    """Run every shard to its end.
+
+    Args:
+        shards: What to run.
+        task: Its `one` runs a `Shard`.
+        client: As for `outcomes`.
+        config: As for `outcomes`.
+        policy: What the items inside are run with.
+        report: Told of each finished shard; may raise to stop the run.
+
+    Returns:
+        The shards' results in their order, and the run's figures.
+
+    Raises:
+        ItemError: An item failed, or killed its worker, and `policy.on_error` is "raise".
+    """
+    begin = time.perf_counter()
+    results: dict[int, ShardResult] = {}
+    todo = list(shards)
+    total = Tally()
+    while todo:
+        work = Work(todo, [shard.cost for shard in todo])
+        assert work.order is not None
+        again: list[Shard] = []
+        with outcomes(task, work, client, config) as (pairs, tally):
+            for run, block in pairs:
+                if block.error is not None:
+                    raise item_error(block.error, block.stop)
+                for place, value in zip(range(run.start, run.start + len(block.values)), block.values, strict=True):
+                    shard = todo[work.order[place]]
+                    if isinstance(value, ItemFailure):
+                        again.append(_without_poison(shard, value, policy))
+                        continue
+                    if value.stop is not None:
+                        raise _stopped(value)
+                    results[shard.number] = value
+                    report(value)
+        total = Tally(total.deaths + tally.deaths, total.busy + tally.busy, max(total.slots, tally.slots))
+        todo = again
+    ordered = [results[shard.number] for shard in shards]
+    summary = RunSummary(
+        items=sum(len(r.values) for r in ordered),
+        failed=sum(len(r.failed) for r in ordered),
+        retries=sum(r.retries for r in ordered),
+        deaths=total.deaths,
+        seconds=time.perf_counter() - begin,
+        busy_seconds=total.busy,
+        slots=total.slots,
+    )
+    return ordered, summary
+
+
+def _stopped(result: ShardResult) -> BaseException:
+    assert result.stop is not None
+    error = load_error(result.error)
+    if result.stop.cause == "runner" and error is not None:
+        return error
+    return item_error(error or RuntimeError(result.stop.message), result.stop)
+
+
+def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
+    """Return the shard to run in place of one that killed its workers.
+
+    Raises:
+        PoisonItemError: If the guilty item is known and failures are not recorded.
+    """
+    if death.cause != "poison":  # the shard's result could not travel, though its values are checked
+        raise item_error(RuntimeError(death.message), death)
+    suspects = poisoned(shard)
+    if len(suspects) > 1:
+        return replace(shard, alone=True)
+    failure = replace(death, index=shard.items[suspects[0]])
+    if policy.on_error == "raise":
+        raise item_error(RuntimeError(failure.message), failure)
+    return replace(shard, skip={**shard.skip, suspects[0]: failure})

@@ -1,0 +1,153 @@
+"""Runs with writers of their own: whole shards, each in a folder, from `open_writers` to `merge`.
+
+A shard is one item of the engine's: it goes to whoever is free, and starts over in an emptied
+folder if its worker dies. Inside it, the runner's items go through the same loop as everywhere.
+Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
+so that concatenating what they wrote gives the same bytes anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.engine import Call, failure_of, run_items
+from espnet3.parallel.injection import bind
+from espnet3.parallel.raising import pickle_error
+from espnet3.parallel.records import ItemFailure, Policy
+
+SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
+_MARK = "in_flight.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """A runner's functions, as a worker needs them."""
+
+    forward: Callable[..., Any]
+    batch_forward: Callable[..., Any] | None
+    open_writers: Callable[..., Any]
+    write_record: Callable[..., Any]
+    close_writers: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard's work.
+
+    Attributes:
+        number: Its place in the order; its folder is `split.<number>`.
+        folder: Where its writers write.
+        items: Its indices.
+        cost: What it costs, in the unit of the items' costs.
+        skip: Positions not to run, with the failure to put in their place (poison of earlier tries).
+        alone: Run its items one by one, without batches: one of a batch is poison.
+    """
+
+    number: int
+    folder: str
+    items: Sequence[Any]
+    cost: float = 1.0
+    skip: dict[int, ItemFailure] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What comes back.
+
+    Attributes:
+        values: One per item; None where only the files are wanted, an `ItemFailure` where it failed.
+        failed: Positions of the failures.
+        retries: Times an item was tried again.
+        stop: The failure that stopped the shard; its cause is "runner" for the runner's own mistake.
+        error: Its exception, pickled, where it can be.
+    """
+
+    values: list[Any]
+    failed: list[int]
+    retries: int = 0
+    stop: ItemFailure | None = None
+    error: bytes | None = None
+
+
+def cut(items: Sequence[Any], cost: Sequence[float] | None, base: Path, align: int) -> list[Shard]:
+    """Cut indices into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries."""
+    n = len(items)
+    weights = cost if cost is not None else [1.0] * n
+    goal = sum(weights) / max(1, min(SHARDS, n))
+    shards: list[Shard] = []
+    begin, have = 0, 0.0
+    for i in range(n):
+        have += weights[i]
+        at_end = i + 1 == n
+        if at_end or (have >= goal * (1 - 1e-9) and (i + 1) % align == 0):
+            number = len(shards)
+            shards.append(Shard(number, str(base / f"split.{number}"), items[begin : i + 1], have))
+            begin, have = i + 1, 0.0
+    return shards
+
+
+def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
+    """Return the function that runs one shard in its env."""
+
+    def run_shard(shard: Shard, **env: Any) -> ShardResult:
+        return _run(shard, env, hooks, policy, keep_values)
+
+    return run_shard
+
+
+def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool) -> ShardResult:
+    folder = Path(shard.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark = folder / _MARK
+    name = f"shard {shard.number}"
+    state: dict[str, Any] = {"shard_id": shard.number, "shard_dir": str(folder)}
+    batched = hooks.batch_forward is not None and not shard.alone
+    many = bind(hooks.batch_forward, env) if batched and hooks.batch_forward is not None else None
+    call = Call(bind(hooks.forward, env), many)
+    result = ShardResult([], [])
+    retries, at, n = 0, 0, len(shard.items)
+    writers = bind(hooks.open_writers, env)(folder)
+    write = bind(hooks.write_record, env, n_positional=3)
+    try:
+        while at < n:
+            if at in shard.skip:
+                result.failed.append(at)
+                result.values.append(shard.skip[at])
+                at += 1
+                continue
+            end = min([at + (policy.batch_size or 1 if batched else 1), n, *[k for k in shard.skip if k > at]])
+            mark.write_text(json.dumps([at, end]))
+            block = run_items(shard.items[at:end], call, policy, name)
+            retries += block.retries
+            for position, value in enumerate(block.values):
+                if position in block.failed:
+                    result.failed.append(at + position)
+                    result.values.append(value)
+                    continue
+                state["index"] = shard.items[at + position]
+                write(writers, value, state)
+                result.values.append(value if keep_values else None)
+            if block.error is not None:
+                stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
+                return replace(result, stop=stop, error=pickle_error(block.error))
+            at = end
+    except Exception as error:  # a writer's mistake stops the run under any policy, and names the item
+        failure = failure_of(error, state.get("index"), 1, name)
+        return replace(result, stop=failure, error=pickle_error(error))
+    finally:
+        bind(hooks.close_writers, env, n_positional=2)(writers, state)
+    mark.unlink(missing_ok=True)
+    return replace(result, retries=retries)
+
+
+def poisoned(shard: Shard) -> list[int]:
+    """Return the positions that were in flight when a shard's worker died."""
+    begin, end = json.loads((Path(shard.folder) / _MARK).read_text())
+    return list(range(begin, end))

@@ -1,0 +1,1 @@
+"""Systems: the stages of a recipe, configured by YAML."""

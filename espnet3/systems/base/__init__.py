@@ -1,0 +1,1 @@
+"""The stages that every system shares."""

@@ -1,0 +1,84 @@
+"""Stage configs: YAML files by name, dotted overrides, plain dicts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Return a mapping or an OmegaConf config as a plain dict, interpolations resolved."""
+    if isinstance(config, DictConfig):
+        config = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping, not {type(config).__name__}: {config!r}")
+    return {str(key): value for key, value in config.items()}
+
+
+def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
+    """Find a config file by what a user may call it.
+
+    `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the
+    recipe; a path that exists from the current folder comes first.
+
+    Raises:
+        FileNotFoundError: Nothing is there; the message lists the recipe's configs.
+    """
+    name = os.fspath(name)
+    for candidate in (
+        Path(name),
+        recipe_dir / name,
+        recipe_dir / "conf" / name,
+        recipe_dir / "conf" / f"{name}.yaml",
+    ):
+        if candidate.is_file():
+            return candidate
+    there = ", ".join(sorted(path.name for path in (recipe_dir / "conf").glob("*.yaml")))
+    raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
+
+
+def load_config(path: Path) -> DictConfig:
+    """Read a YAML mapping.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    config = OmegaConf.load(path)
+    if not isinstance(config, DictConfig):
+        raise ValueError(f"{path} must hold a mapping, not a {type(config).__name__}")
+    return config
+
+
+def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str]) -> None:
+    """Set `dotted.key=value` in every config that has the first part of the key.
+
+    `+key=value` sets it in all of them whether they have it or not. Values are YAML.
+
+    Args:
+        configs: Config name -> config; changed in place.
+        overrides: What the user typed.
+
+    Raises:
+        ValueError: There is no `=`, or no config has the key.
+    """
+    for override in overrides:
+        add = override.startswith("+")
+        key, equals, _ = override.lstrip("+").partition("=")
+        if not equals or not key:
+            raise ValueError(f"override {override!r} must read key=value, such as parallel.n_workers=2")
+        top = key.partition(".")[0]
+        targets = [config for config in configs.values() if add or top in config]
+        if not targets:
+            known = sorted({str(name) for config in configs.values() for name in config})
+            close = difflib.get_close_matches(top, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(known)}"
+            raise ValueError(
+                f"override {override!r}: no config has {top!r}; {hint} (+{key}=... adds a new key)"
+            )
+        for config in targets:
+            config.merge_with_dotlist([override.lstrip("+")])

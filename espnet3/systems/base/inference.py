@@ -1,0 +1,162 @@
+"""The infer stage: decode every test set of an inference config."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from espnet3.parallel.parallel import set_parallel
+from espnet3.parallel.records import ItemFailure
+from espnet3.systems.base.config import as_dict
+from espnet3.systems.base.inference_provider import fingerprint_of
+from espnet3.systems.base.scp import read_scp, write_scp
+from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
+
+logger = logging.getLogger(__name__)
+
+PROVIDER = "espnet3.systems.base.inference_provider.InferenceProvider"
+RUNNER = "espnet3.systems.base.inference_runner.InferenceRunner"
+
+# How and where the run happens, not what it computes: the provider does not see these, so that
+# another number of workers resumes a run folder instead of being refused as a changed config.
+_EXECUTION = (
+    "parallel",
+    "provider",
+    "runner",
+    "batch_size",
+    "limit",
+    "test_sets",
+    "create_dataset",
+    "inference_dir",
+    "text_key",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InferResult:
+    """What the infer stage did for one test set.
+
+    Attributes:
+        folder: Where the `.scp` files are.
+        items: Items of the run.
+        failed: Items that failed, listed in `failed.jsonl`.
+        seconds: Wall time, with the start of the workers.
+        run: What the runner returned: the results, or a detached run.
+    """
+
+    folder: Path
+    items: int
+    failed: int
+    seconds: float
+    run: Any
+
+
+def infer(config: Any) -> dict[str, InferResult]:
+    """Run inference over the test sets and write `<inference_dir>/<test set>/<key>.scp`.
+
+    The config has:
+
+    - `dataset`, `model`: blocks with a `_target_`;
+    - `inference_dir`: where the outputs go;
+    - `input_key`: dataset field or fields for the model;
+    - `test_sets` (optional): name -> what differs from `dataset` for this set; without it there
+      is one, called `test`;
+    - `output_fn`, `model_kwargs`, `idx_key`, `output_keys`, `batch_size` (optional): see
+      `InferenceRunner`;
+    - `limit` (optional): only the first so many items of each set;
+    - `text_key` (optional): the output key that is also written as a Kaldi `text` file;
+    - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
+      such as `on_error` or `resume` of the runner;
+    - `parallel` (optional): given to `set_parallel`.
+
+    Args:
+        config: A mapping or an OmegaConf config.
+
+    Returns:
+        What was done, by the name of the test set.
+
+    Raises:
+        ValueError: A required key is missing, or a value is of the wrong kind.
+    """
+    config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
+    for key in ("dataset", "model", "inference_dir", "input_key"):
+        if config.get(key) is None:
+            raise ValueError(f"the inference config has no {key!r} (it has {', '.join(map(str, config))})")
+    if config.get("parallel") is not None:
+        set_parallel(config.parallel)
+    return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
+
+
+def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
+    sets = config.get("test_sets")
+    if sets is None:
+        return {"test": {}}
+    if not isinstance(sets, DictConfig) or not sets:
+        raise ValueError(f"test_sets must map names to what differs from the block 'dataset', not {sets!r}")
+    return {str(name): changes or {} for name, changes in sets.items()}
+
+
+def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> InferResult:
+    # Resolved here: an interpolation may point to a key that does not travel with it.
+    whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
+    folder = Path(whole["inference_dir"]) / name
+    seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
+    provider_class, provider_options = _class_and_options(whole.get("provider"), PROVIDER)
+    dataset = provider_class.build_dataset(seen)
+    if (fingerprint := fingerprint_of(dataset)) is not None:
+        seen.dataset_fingerprint = fingerprint
+    runner_class, options = _class_and_options(whole.get("runner"), RUNNER)
+    for key in ("idx_key", "output_keys", "batch_size"):
+        if whole.get(key) is not None:
+            options.setdefault(key, whole[key])
+    params = {
+        "input_key": key_list(whole["input_key"]),
+        "output_fn_path": whole.get("output_fn"),
+        "model_kwargs": whole.get("model_kwargs") or {},
+        # With the keys in its env a worker rejects the first bad result, not the driver the last.
+        "idx_key": options.get("idx_key", IDX_KEY),
+        "output_keys": output_keys_of(options),
+    }
+    provider = provider_class(seen, params=params, **provider_options)
+    runner = runner_class(provider, output_dir=folder, **options)
+    indices = _indices(len(dataset), whole.get("limit"))
+    logger.info("infer %s: %d items, outputs in %s", name, len(indices), folder)
+    begin = time.perf_counter()
+    run = runner(indices)
+    seconds = time.perf_counter() - begin
+    failed = 0
+    if isinstance(run, list):
+        failed = sum(isinstance(result, ItemFailure) for result in run)
+        if (text_key := whole.get("text_key")) is not None:
+            _write_text(folder, str(text_key))
+    return InferResult(folder, len(indices), failed, seconds, run)
+
+
+def _class_and_options(block: Mapping[str, Any] | None, default: str) -> tuple[Any, dict[str, Any]]:
+    """Return the class a block names and the other entries of the block.
+
+    Not by `instantiate`: that turns every argument into an OmegaConf object.
+    """
+    from hydra.utils import get_class  # here, as in instantiate_block
+
+    options = dict(block or {})
+    return get_class(options.pop("_target_", default)), options
+
+
+def _indices(length: int, limit: Any) -> Sequence[int]:
+    if limit is None:
+        return range(length)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit must be a positive number of items, not {limit!r}")
+    return range(min(limit, length))
+
+
+def _write_text(folder: Path, key: str) -> None:
+    """Write `<key>.scp` again as a Kaldi `text` file: sorted by id, in code point order."""
+    write_scp(folder / "text", sorted(read_scp(folder / f"{key}.scp").items()))

@@ -1,0 +1,215 @@
+"""The runner of the infer stage: dataset item -> model -> output function -> `.scp` files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.systems.base.scp_writer import IDX_KEY, ScpWriter, check_output, key_list, output_keys_of
+
+logger = logging.getLogger(__name__)
+
+
+class InferenceRunner(BaseRunner):
+    """Runs a model over a dataset and writes one `.scp` file per output key.
+
+    The env, that is the provider, supplies `dataset`, `model` and these settings:
+
+    - `input_key`: the field, or the fields, of a dataset item that the model is given by name;
+    - `output_fn`, or `output_fn_path` ("package.module.function"): called as
+      `output_fn(data=item, model_output=output, idx=index)`, returns the result dict. Without
+      one the model returns that dict itself;
+    - `model_kwargs`: further keyword arguments of each model call.
+
+    A result is a dict with a single value under `idx_key` and an entry for every output key. An
+    entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
+
+    With `output_dir` the files are written there after the run, in the order of the indices. Items
+    that failed (`on_error="record"`) are left out of them, listed in `failed.jsonl` and counted in
+    a warning.
+
+    With `batch_size` the model is given a list for each input key. When it returns a list with one
+    entry per item, `output_fn` is called for each item as before; anything else is passed on, with
+    lists as `data` and `idx`, and `output_fn` must return one dict per item. A model that cannot
+    take lists says so with `supports_batch = False`; one that raises instead is called again
+    item by item. A batch of one is always an ordinary call.
+
+    Args:
+        provider: Supplies the env.
+        idx_key: Key of the utterance id in the results.
+        hyp_key: Key or keys of the hypotheses; None for none.
+        ref_key: Key or keys of the references; None for none.
+        output_keys: Replaces both, for results that are neither.
+        **kwargs: Of `BaseRunner`: `batch_size`, `output_dir`, `on_error`, ...
+    """
+
+    def __init__(
+        self,
+        provider: Any,
+        *,
+        idx_key: str = IDX_KEY,
+        hyp_key: str | Sequence[str] | None = "hyp",
+        ref_key: str | Sequence[str] | None = "ref",
+        output_keys: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(provider, **kwargs)
+        self.idx_key = idx_key
+        self.output_keys = output_keys_of(
+            {"output_keys": output_keys, "hyp_key": hyp_key, "ref_key": ref_key}
+        )
+        if idx_key in self.output_keys or len(set(self.output_keys)) < len(self.output_keys):
+            raise ValueError(
+                f"idx_key {idx_key!r} and the output keys {self.output_keys} must all differ; "
+                "each output key names a file"
+            )
+
+    @staticmethod
+    def forward(idx: Any, dataset: Any = None, model: Any = None, **kwargs: Any) -> Any:
+        """Return the result of one dataset item, or a list of results for a list of indices.
+
+        Args:
+            idx: Index into the dataset.
+            dataset: From the env.
+            model: From the env.
+            **kwargs: The rest of the env; see the class.
+
+        Raises:
+            RuntimeError: The env has no `input_key`.
+            KeyError: The dataset item lacks an input key.
+        """
+        if isinstance(idx, (list, tuple)):
+            return InferenceRunner.batch_forward(idx, dataset=dataset, model=model, **kwargs)
+        keys, output_fn, model_kwargs = _settings(kwargs)
+        data = dataset[idx]
+        output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
+        result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
+        _check_early(result, idx, kwargs)
+        return result
+
+    @staticmethod
+    def batch_forward(
+        indices: Sequence[Any], dataset: Any = None, model: Any = None, **kwargs: Any
+    ) -> list[Any]:
+        """Return one result per index, from one call of the model where it takes lists.
+
+        Raises:
+            ValueError: The batch gave another number of results than it has items.
+        """
+        indices = list(indices)
+        if len(indices) == 1 or not getattr(model, "supports_batch", True):
+            return [InferenceRunner.forward(idx, dataset, model, **kwargs) for idx in indices]
+        keys, output_fn, model_kwargs = _settings(kwargs)
+        items = [dataset[idx] for idx in indices]
+        output = model(**{key: [_field(data, key) for data in items] for key in keys}, **model_kwargs)
+        results: Any
+        if output_fn is None:
+            results = output
+        elif isinstance(output, list) and len(output) == len(indices):
+            results = [
+                output_fn(data=data, model_output=one, idx=idx)
+                for data, one, idx in zip(items, output, indices, strict=True)
+            ]
+        else:
+            results = output_fn(data=items, model_output=output, idx=indices)
+        if not isinstance(results, (list, tuple)) or len(results) != len(indices):
+            got = f"{len(results)}" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
+            raise ValueError(
+                f"a batch of {len(indices)} items gave {got} instead of a list of as many results; let the "
+                "model return one entry per item, or set supports_batch = False on it"
+            )
+        for idx, result in zip(indices, results, strict=True):
+            _check_early(result, idx, kwargs)
+        return list(results)
+
+    def __call__(self, indices: Iterable[Any]) -> Any:
+        """Run the indices, check every result and write the `.scp` files.
+
+        Returns:
+            What `BaseRunner` returns: the results in the order of the indices; with `async_mode` a
+            `DetachedRun`, for which `write_outputs` is called with its results when it is done.
+        """
+        indices = indices if isinstance(indices, Sequence) else list(indices)
+        results = super().__call__(indices)
+        if isinstance(results, list):
+            self.write_outputs(indices, results)
+        return results
+
+    def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
+        """Check results and, with `output_dir`, write the `.scp` files of a finished run.
+
+        Args:
+            indices: The indices of the run.
+            results: As many results, in the same order.
+
+        Raises:
+            TypeError: A result is not a dict, or a value does not fit on a line.
+            ValueError: A result lacks a key, or two have the same utterance id.
+        """
+        writer = ScpWriter(self.idx_key, self.output_keys)
+        for idx, result in zip(indices, results, strict=True):
+            writer.add(idx, result)
+        if writer.failures:
+            logger.warning(
+                "%d of %d items failed and are not in the .scp files; the first: item %r, %s: %s",
+                len(writer.failures),
+                len(results),
+                writer.failures[0].index,
+                writer.failures[0].error_type,
+                writer.failures[0].message,
+            )
+        if self.output_dir is not None:
+            writer.write(Path(self.output_dir) / self.shard_subdir)
+
+
+def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | None, dict[str, Any]]:
+    """Return input keys, output function and model keywords from the env."""
+    keys = key_list(env.get("input_key"))
+    if not keys:
+        raise RuntimeError(
+            "input_key must be provided: the dataset field, or fields, that the model is given "
+            "(`input_key: speech` in the inference config, or an entry of the provider's params)"
+        )
+    output_fn = env.get("output_fn")
+    if output_fn is None and (path := env.get("output_fn_path")):
+        output_fn = load_function(path)
+    return keys, output_fn, dict(env.get("model_kwargs") or {})
+
+
+def _field(data: Any, key: str) -> Any:
+    if key not in data:
+        raise KeyError(f"Input key {key!r} not found in dataset item (it has {', '.join(map(repr, data))})")
+    return data[key]
+
+
+def _check_early(result: Any, idx: Any, env: Mapping[str, Any]) -> None:
+    """Check a result on the worker where the env names the keys, so that the first bad item tells."""
+    if "idx_key" in env and "output_keys" in env:
+        check_output(result, idx, env["idx_key"], key_list(env["output_keys"]))
+
+
+@cache
+def load_function(path: str) -> Callable[..., Any]:
+    """Import a function by its dotted path.
+
+    Raises:
+        ValueError: The path has no module part.
+        AttributeError: The module has no such name.
+        TypeError: The name is not callable.
+    """
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ValueError(f"output_fn_path {path!r} must be a dotted path such as 'src.output_fn.output_fn'")
+    module = import_module(module_name)
+    function = getattr(module, name, None)
+    if function is None:
+        raise AttributeError(f"output_fn_path {path!r}: {module.__file__} has no {name!r}")
+    if not callable(function):
+        raise TypeError(f"output_fn_path {path!r} is a {type(function).__name__}, not a function")
+    loaded: Callable[..., Any] = function
+    return loaded

@@ -1,0 +1,76 @@
+"""A system: the stages of a recipe as methods, and the order they run in."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from espnet3.systems.base.inference import InferResult, infer
+from espnet3.systems.base.inference_provider import instantiate_block
+from espnet3.systems.base.metric import measure
+
+logger = logging.getLogger(__name__)
+
+
+class BaseSystem:
+    """Runs stages, each from its own config.
+
+    A subclass adds a stage by writing a method without arguments and naming it in `stages`, or
+    changes one by overriding its method.
+
+    Args:
+        inference_config: Config of `create_dataset` and `infer`.
+        metrics_config: Config of `measure`.
+    """
+
+    stages: ClassVar[tuple[str, ...]] = ("create_dataset", "infer", "measure")
+
+    def __init__(self, inference_config: Any = None, metrics_config: Any = None) -> None:
+        self.inference_config = inference_config
+        self.metrics_config = metrics_config
+
+    def run(self, stages: Iterable[str]) -> dict[str, Any]:
+        """Run stages in the system's order, whatever order they are given in.
+
+        Returns:
+            What each stage returned, by its name.
+
+        Raises:
+            ValueError: There is no such stage; raised before the first one runs.
+        """
+        wanted = list(stages)
+        unknown = [stage for stage in wanted if stage not in self.stages]
+        if unknown:
+            raise ValueError(f"no stage {unknown[0]!r}; {type(self).__name__} has {', '.join(self.stages)}")
+        results: dict[str, Any] = {}
+        for stage in self.stages:
+            if stage not in wanted:
+                continue
+            begin = time.perf_counter()
+            results[stage] = getattr(self, stage)()
+            logger.info("stage %s: %.1f s", stage, time.perf_counter() - begin)
+        return results
+
+    def create_dataset(self) -> bool:
+        """Build the dataset with the builder that `create_dataset` names in the config.
+
+        Returns:
+            True when it was built now, False when it was complete before.
+        """
+        config = self._need("inference_config", self.inference_config, "create_dataset")
+        return bool(instantiate_block(config, "create_dataset").build())
+
+    def infer(self) -> dict[str, InferResult]:
+        """Decode the test sets; see `espnet3.systems.base.inference.infer`."""
+        return infer(self._need("inference_config", self.inference_config, "infer"))
+
+    def measure(self) -> dict[str, dict[str, Any]]:
+        """Compute the metrics; see `espnet3.systems.base.metric.measure`."""
+        return measure(self._need("metrics_config", self.metrics_config, "measure"))
+
+    def _need(self, name: str, config: Any, stage: str) -> Any:
+        if config is None:
+            raise ValueError(f"stage {stage} needs {name}, and {type(self).__name__} was made without it")
+        return config

@@ -73,13 +73,16 @@ class EnvClient(Client):  # type: ignore[misc]  # distributed is untyped
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the pilots, the client and its cluster."""
+        if self._espnet3_cluster is None or self.asynchronous:
+            # closed before; or collected as garbage on the event loop's own thread, where waiting
+            # for the cluster would wait for ever (Dask closes it when the program ends)
+            return super().close(*args, **kwargs)
+        cluster, self._espnet3_cluster = self._espnet3_cluster, None
         close_pool(self)
         try:
             return super().close(*args, **kwargs)
         finally:
-            cluster, self._espnet3_cluster = self._espnet3_cluster, None
-            if cluster is not None:
-                cluster.close()
+            cluster.close()
 
 
 def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) -> EnvClient:

@@ -39,6 +39,11 @@ QUIET: dict[str, Any] = {
     "distributed.scheduler.http.routes": [],
 }
 
+# what Dask logs about a worker that was killed on purpose; a user's own logging settings stay
+for _name in ("distributed.batched", "distributed.comm", "distributed.core", "distributed.scheduler"):
+    if not logging.getLogger(_name).level:
+        logging.getLogger(_name).setLevel(logging.ERROR)
+
 _STARTS = 3  # starts in a row that may fail before a worker is given up
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it

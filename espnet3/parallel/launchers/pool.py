@@ -222,17 +222,23 @@ class Lease:
 
 
 _POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
-_POOLS_LOCK = threading.Lock()
+# re-entrant: a garbage collection inside a locked region may close another client's pool
+_POOLS_LOCK = threading.RLock()
 
 
 def pool_of(client: Any) -> Pool:
     """Return a client's pool, made on first use and closed with the client."""
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
-        if pool is None:
-            pool = _POOLS[client] = Pool(client)
+    if pool is None:
+        fresh = Pool(client)  # talks to the scheduler: not under the lock
+        with _POOLS_LOCK:
+            pool = _POOLS.setdefault(client, fresh)
+        if pool is fresh:
             weakref.finalize(client, pool.close)
-        return pool
+        else:
+            fresh.close()
+    return pool
 
 
 def close_pool(client: Any) -> None:

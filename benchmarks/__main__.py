@@ -1,0 +1,114 @@
+"""`python -m benchmarks`: run the workloads on this project and on its peers, and print who needs what."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks import OUT, WORKERS, cases, machine, memory, rounds, summary, tables
+from benchmarks.rounds import Measurement
+from benchmarks.systems import SYSTEMS, load
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; 0 unless a measurement of ours failed or hung, or the run was interrupted."""
+    args = _parse(argv)
+    systems: list[str] = args.systems or [s for s in SYSTEMS if load(s).in_quick or not args.quick]
+    hints = any(load(name).takes_hints for name in systems)
+    picked: list[cases.Case] = [case for case in args.workloads if hints or not case.only_hinted]
+    for name in SYSTEMS:
+        if name not in systems and not args.systems:
+            _say(f"{name} is not in --quick (it starts in seconds); name it with --systems")
+    about = machine.describe([package for name in systems for package in load(name).needs])
+    if about["load_average"] > 0.25 * about["cpus"]:
+        _say(f"the machine is not quiet (load {about['load_average']:.1f}): take no figure from this run")
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+
+    taken: list[Measurement] = []
+    complete = False
+    try:
+        for m in rounds.run(picked, systems, args.rounds, args.quick):
+            taken.append(m)
+            _progress(m, args.rounds)
+        complete = True
+    except KeyboardInterrupt:
+        _say("interrupted: what was taken until now is reported")
+
+    rows = summary.summarise(picked, systems, taken)
+    result = {
+        "schema": 1,
+        "command": shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if argv is None else argv)]),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - begin, 1),
+        "complete": complete,
+        "quick": args.quick,
+        "rounds": args.rounds,
+        "workers": WORKERS,
+        "memory_method": memory.METHOD,
+        "machine": {**about, "load_average_after": machine.load()},
+        "systems": {name: {"title": load(name).title, "missing": load(name).missing()} for name in systems},
+        "cases": {case.name: case.title for case in picked},
+        "measurements": [m.to_json() for m in taken],
+        "summary": [row.to_json() for row in rows],
+    }
+    print(tables.details(picked, rows))
+    print(tables.overview(picked, systems, rows))
+    print(
+        f"\n{args.rounds} round{'s' * (args.rounds != 1)}, {result['seconds']} s, Python {about['python']},"
+        f" {about['cpus']} CPUs, load {about['load_average']:.2f} before."
+        + (" Sizes of --quick: the shape, not the figures." if args.quick else "")
+    )
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    _say(f"written: {args.out}")
+    bad = any(m.system == summary.OURS and m.status in ("failed", "hangs") for m in taken)
+    return int(bad or not complete)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round, under two minutes")
+    parser.add_argument(
+        "--workloads", metavar="W1,W3-first", help=f"of {', '.join(c.name for c in cases.table())}"
+    )
+    parser.add_argument("--systems", metavar="ours,pool", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--rounds", type=int, help="default 3, with --quick 1")
+    parser.add_argument("--out", type=Path, default=OUT / "benchmarks.json", help="default %(default)s")
+    args = parser.parse_args(argv)
+    args.rounds = args.rounds if args.rounds is not None else 1 if args.quick else 3
+    if args.rounds < 1:
+        parser.error(f"--rounds is {args.rounds}; it must be at least 1")
+    try:
+        args.workloads = cases.select(_names(args.workloads), args.quick)
+        args.systems = _names(args.systems)
+        for name in args.systems or ():
+            load(name)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else list(dict.fromkeys(x.strip() for x in text.split(",") if x.strip()))
+
+
+def _progress(m: Measurement, of: int) -> None:
+    if m.status == "left out":
+        return
+    figures = ", ".join(f"{key} {tables.number(value)}" for key, value in m.figures.items())
+    said = f"{m.status}: {(m.detail.strip().splitlines() or [''])[-1][:120]}" if m.status != "ok" else ""
+    _say(f"[{m.round}/{of}] {m.case:14} {m.system:11} {' '.join(filter(None, [figures, m.outcome, said]))}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,131 @@
+"""The plan of a benchmark and its execution: rounds of cases, and in each case every system in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import ROOT, machine
+from benchmarks.cases import CLOSE, EXIT, Case
+from benchmarks.launch import Ended, contained
+from benchmarks.systems import load
+
+
+@dataclass(slots=True)
+class Measurement:
+    """One cell of one round.
+
+    Attributes:
+        round: From 1.
+        case: Name of the case.
+        system: Name of the system.
+        status: "ok", "hangs", "failed", "left out" or "not installed".
+        n: Items run; 0 where nothing ran.
+        figures: The numbers, by key.
+        outcome: In words: what became of a W6 run, where a W5 item ran.
+        named: W6: whether the caller is told which item is the poison.
+        lost: W6: what the system said of items without a result.
+        detail: Why there is no figure, or the error a W6 run ended with.
+        left_behind: Processes that outlived the measurement and were killed.
+        load_average: Of the machine, just before.
+    """
+
+    round: int
+    case: str
+    system: str
+    status: str
+    n: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    outcome: str = ""
+    named: bool | None = None
+    lost: list[str] = field(default_factory=list)
+    detail: str = ""
+    left_behind: int = 0
+    load_average: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a plain dict."""
+        return asdict(self)
+
+
+def run(
+    cases: Sequence[Case],
+    systems: Sequence[str],
+    rounds: int,
+    quick: bool,
+) -> Iterator[Measurement]:
+    """Yield every measurement of every round.
+
+    Within a round all systems take a case one after another, so that a machine that changes its pace
+    changes it for all; which of them is first moves on with each round. What hung is not tried again.
+    """
+    hung: set[tuple[str, str]] = set()
+    for number in range(1, rounds + 1):
+        for case in cases:
+            shift = (number - 1) % len(systems)
+            for name in [*systems[shift:], *systems[:shift]]:
+                if (case.name, name) in hung or (case.only_hinted and not load(name).takes_hints):
+                    continue
+                m = measure(case, name, number, quick)
+                if m.status == "hangs":
+                    hung.add((case.name, name))
+                yield m
+
+
+def measure(case: Case, name: str, number: int, quick: bool) -> Measurement:
+    """Take one measurement in a fresh process, or say why there is none."""
+    system = load(name)
+    if missing := system.missing():
+        return Measurement(number, case.name, name, "not installed", detail=", ".join(missing))
+    if reason := system.left_out(case):
+        return Measurement(number, case.name, name, "left out", detail=reason)
+    pace = machine.load()
+    with TemporaryDirectory(prefix="espnet3-bench-") as folder:
+        scratch = Path(folder)
+        argv = [sys.executable, "-m", "benchmarks.child", "--case", case.name, "--system", name]
+        argv += ["--quick"] * quick + ["--scratch", folder, "--started", repr(time.monotonic())]
+        log = scratch / "log"
+        ended = contained(argv, timeout=case.timeout, cwd=ROOT, log=log, env={"PYTHONPATH": _import_path()})
+        m = _read(scratch, ended, Measurement(number, case.name, name, "ok", load_average=pace))
+        wanted = {figure.key for figure in case.figures}
+        m.figures = {key: value for key, value in m.figures.items() if key in wanted}
+        if m.status in ("hangs", "failed") and (tail := log.read_text(errors="replace").strip()[-1500:]):
+            m.detail += f"\n{tail}"
+    return m
+
+
+def _import_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def _read(scratch: Path, ended: Ended, m: Measurement) -> Measurement:
+    """Fill in a measurement from the report its process wrote and from the way the process ended."""
+    path = scratch / "report.json"
+    report = json.loads(path.read_text()) if path.exists() else {}
+    m.n, m.left_behind = report.get("n", 0), ended.left_behind
+    taken, phase = report.get("taken"), report.get("phase", "import")
+    if taken:
+        m.figures, m.outcome, m.detail = taken["figures"], taken["outcome"], taken["error"]
+        m.named, m.lost = taken["named"], taken["lost"]
+        m.figures[EXIT.key] = ended.exited - taken["last"]
+        m.figures[CLOSE.key] = report.get("close_s", m.figures[EXIT.key])
+    if ended.timed_out:
+        m.status, m.outcome = "hangs", f"hangs in {phase}"
+        m.detail = f"killed in phase {phase!r}"
+        if (count := scratch / "results").exists():
+            m.outcome += f" after {int(count.read_text() or 0)} results"
+    elif "stop_error" in report:
+        m.detail = "\n".join(
+            filter(None, [m.detail, f"while closing: {report['stop_error'].splitlines()[-1]}"])
+        )
+    if not ended.timed_out and (taken is None or ended.code != 0):
+        m.status = "failed"
+        m.detail = report.get("error", f"ended with status {ended.code} in phase {phase!r}\n{m.detail}")
+    return m

@@ -1,0 +1,127 @@
+"""From measurements to medians, ranges and ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.cases import Case, Figure
+from benchmarks.rounds import Measurement
+
+OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of one system in one case, over all rounds.
+
+    Attributes:
+        case: Name of the case.
+        figure: Key of the figure.
+        unit: Its unit.
+        lower_is_better: Which way is better.
+        system: Name of the system.
+        n: Items of each run.
+        values: One for each round that gave a figure.
+        median: Of the values; None where there are none.
+        low: The least value.
+        high: The greatest value.
+        ratio: How many times better ours is, by the medians; below 1 the other is better.
+        status: The worst status of all rounds.
+        outcome: W6: what became of the run; for a run that hangs, where.
+        named: W6: whether every round told the caller which item is the poison.
+        note: What else needs to be said.
+    """
+
+    case: str
+    figure: str
+    unit: str
+    lower_is_better: bool
+    system: str
+    n: int
+    values: tuple[float, ...]
+    median: float | None
+    low: float | None
+    high: float | None
+    ratio: float | None
+    status: str
+    outcome: str
+    named: bool | None
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a plain dict."""
+        return asdict(self)
+
+
+_BAD_FIRST = ("failed", "hangs", "not installed", "left out", "ok")
+
+
+def summarise(cases: Sequence[Case], systems: Sequence[str], taken: Iterable[Measurement]) -> list[Row]:
+    """Return a row for each figure of each case and each system, in the order of the table."""
+    of: dict[tuple[str, str], list[Measurement]] = {}
+    for m in taken:
+        of.setdefault((m.case, m.system), []).append(m)
+    rows = []
+    for case in cases:
+        for figure in case.figures:
+            ours = _values(of.get((case.name, OURS), []), figure)
+            for system in systems:
+                if found := of.get((case.name, system), []):
+                    rows.append(_row(case, figure, system, found, ours))
+    return rows
+
+
+def _values(found: Sequence[Measurement], figure: Figure) -> list[float]:
+    return [m.figures[figure.key] for m in found if m.status == "ok" and figure.key in m.figures]
+
+
+def _row(case: Case, figure: Figure, system: str, found: Sequence[Measurement], ours: Sequence[float]) -> Row:
+    values = _values(found, figure)
+    worst = min(found, key=lambda m: _BAD_FIRST.index(m.status))
+    middle = median(values) if values else None
+    return Row(
+        case.name,
+        figure.key,
+        figure.unit,
+        figure.lower_is_better,
+        system,
+        max(m.n for m in found),
+        tuple(values),
+        middle,
+        min(values, default=None),
+        max(values, default=None),
+        better_by(figure, middle, median(ours)) if ours and middle is not None else None,
+        worst.status,
+        ", ".join(sorted({m.outcome for m in found if m.outcome})),
+        None if all(m.named is None for m in found) else all(m.named for m in found),
+        _note(worst, found),
+    )
+
+
+def better_by(figure: Figure, theirs: float, ours: float) -> float | None:
+    """Return how many times better ours is; None where one of them is nothing."""
+    above, below = (theirs, ours) if figure.lower_is_better else (ours, theirs)
+    return above / below if below > 0 else None
+
+
+def _note(worst: Measurement, found: Sequence[Measurement]) -> str:
+    parts = []
+    if worst.status in ("failed", "hangs"):
+        share = f"{sum(m.status == worst.status for m in found)} of {len(found)}"
+        parts.append(f"{worst.status} ({share}): {_last_line(worst.detail) or worst.outcome}")
+    elif worst.status == "not installed":
+        parts.append(f"not installed: {worst.detail}")
+    elif worst.status == "left out":
+        parts.append(worst.detail)
+    elif worst.detail:
+        parts.append(worst.detail.split(":")[0])
+    if left := max(m.left_behind for m in found):
+        parts.append(f"{left} processes left behind")
+    return ", ".join(parts)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:100] if text.strip() else ""

@@ -1,0 +1,55 @@
+"""This project: a runner inside `get_client`, nothing tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks import WORKERS
+from benchmarks.systems.base import Lost, System
+from benchmarks.work import Work
+
+
+class Ours(System):
+    """`with get_client(...): runner(range(n))`."""
+
+    title = "espnet3.parallel"
+    needs = ("distributed", "omegaconf", "tqdm")
+    takes_hints = True
+
+    def start(self, work: Work) -> None:
+        """Open the client, which the runners then use."""
+        from espnet3.parallel import get_client
+
+        self.stack = ExitStack()
+        self.stack.enter_context(get_client({"env": "local", "n_workers": WORKERS}))
+
+    def _run(self, work: Work, on_error: str) -> Any:
+        from benchmarks.systems.ours_runners import RUNNERS, Provider, SpinForHinted
+
+        config = {} if work.env is None else {"name": work.env.name, "args": dict(work.env.args)}
+        runner = (SpinForHinted if work.costs else RUNNERS[work.item])(
+            Provider(config), progress=False, on_error=on_error
+        )
+        if isinstance(runner, SpinForHinted) and work.costs:
+            runner.costs = work.costs
+        return runner(range(work.n))
+
+    def run(self, work: Work) -> Iterable[Any]:
+        """Return the list."""
+        results: Iterable[Any] = self._run(work, "raise")
+        return results
+
+    def run_with_faults(self, work: Work) -> Iterable[Any]:
+        """Record what fails, and go on."""
+        from espnet3.parallel import ItemFailure
+
+        for result in self._run(work, "record"):
+            if isinstance(result, ItemFailure):
+                result = Lost(result.index, f"{result.cause}: {result.message}")
+            yield result
+
+    def stop(self) -> None:
+        """Leave the client's context."""
+        self.stack.close()

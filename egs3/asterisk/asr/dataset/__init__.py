@@ -1,0 +1,1 @@
+"""The corpus: how it is built and how it is read."""

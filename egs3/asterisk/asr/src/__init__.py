@@ -1,0 +1,1 @@
+"""The recipe's own code: recogniser, output function, runner, report."""

@@ -1,0 +1,71 @@
+"""WER and CER against values counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from espnet3.components.metrics.cer import CER
+from espnet3.components.metrics.wer import WER
+
+REF = ["one", "two words", "the cat sat on the mat", "press star now please"]
+HYP = ["", "two word", "the cat sat mat the hat", "press the star now please"]
+# Words: 1 deleted; 1 substituted; on -> mat and mat -> hat substituted; 1 inserted.
+DATA = {"utt_id": ["a", "b", "c", "d"], "ref": REF, "hyp": HYP}
+
+
+def test_wer_counts_by_hand() -> None:
+    """Deletions, substitutions and insertions add up to the counts made by hand."""
+    result = WER()(DATA, "test", Path())
+    assert (result["deletions"], result["substitutions"], result["insertions"]) == (1, 3, 1)
+    assert (result["errors"], result["words"], result["utterances"], result["exact"]) == (5, 13, 4, 0)
+    assert result["wer"] == pytest.approx(5 / 13)
+
+
+def test_longer_utterances_are_reported_apart() -> None:
+    """The groups hold the references of at least so many words, and nothing else."""
+    groups = WER(min_words=(2, 5))(DATA, "test", Path())["min_words"]
+    assert (groups["2"]["utterances"], groups["2"]["errors"], groups["2"]["words"]) == (3, 4, 12)
+    assert (groups["5"]["utterances"], groups["5"]["errors"], groups["5"]["words"]) == (1, 2, 6)
+
+
+def test_cer_counts_by_hand() -> None:
+    """Characters count with the spaces between words: "ab cd" for "ab d" is one deletion of five."""
+    result = CER()({"ref": ["ab cd", "xyz"], "hyp": ["ab d", "xyzz"]}, "test", Path())
+    assert (result["deletions"], result["insertions"], result["characters"]) == (1, 1, 8)
+    assert result["cer"] == pytest.approx(2 / 8)
+
+
+def test_equal_texts_have_no_errors() -> None:
+    """A perfect hypothesis has rate 0 and counts as exact; spacing does not matter."""
+    result = WER()({"ref": ["a b"], "hyp": ["a  b"]}, "test", Path())
+    assert (result["wer"], result["exact"]) == (0.0, 1)
+
+
+def test_a_group_without_words_has_no_rate() -> None:
+    """No reference words give no rate (None), which cannot be taken for a perfect 0."""
+    result = WER(min_words=(5,))({"ref": ["a"], "hyp": ["a"]}, "test", Path())
+    assert result["min_words"]["5"]["wer"] is None
+    assert WER()({"ref": [], "hyp": []}, "test", Path())["wer"] is None
+
+
+def test_an_empty_reference_counts_insertions() -> None:
+    """Words heard where nothing was said are insertions."""
+    result = WER()({"ref": ["", "a"], "hyp": ["x y", "a"]}, "test", Path())
+    assert (result["insertions"], result["words"], result["wer"]) == (2, 1, 2.0)
+
+
+def test_other_columns() -> None:
+    """The columns' names are arguments; a missing one is named with those that are there."""
+    metric = WER(ref_key="text", hyp_key="best")
+    assert metric({"text": ["a"], "best": ["b"]}, "test", Path())["errors"] == 1
+    with pytest.raises(KeyError, match=r"no column 'text' among \['hyp', 'ref'\]"):
+        metric({"ref": ["a"], "hyp": ["b"]}, "test", Path())
+
+
+@pytest.mark.parametrize("bad", [0, "2"])
+def test_min_words_must_be_positive_numbers(bad: object) -> None:
+    """A group of at least zero words, or of a word, is refused."""
+    with pytest.raises(ValueError, match="is not a positive number of words"):
+        WER(min_words=[bad])  # type: ignore[list-item]  # the mistake under test

@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from espnet3.components.data.files import sha256_of, write_atomic, write_text_atomic
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    """When the writer raises, the file keeps its content and no temporary file stays."""
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_text_is_utf8_with_unix_line_ends_and_makes_its_folder(tmp_path: Path) -> None:
+    """Text arrives byte for byte, in a folder that was not there before."""
+    write_text_atomic(tmp_path / "new" / "file", "é\nb\n")
+    assert (tmp_path / "new" / "file").read_bytes() == b"\xc3\xa9\nb\n"
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    """Others may read a written file exactly when the umask lets them."""
+    before = os.umask(0o027)
+    try:
+        write_text_atomic(tmp_path / "file", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+    """The hash is the one of the published test vector for "abc"."""
+    (tmp_path / "abc").write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_of(tmp_path / "abc") == known

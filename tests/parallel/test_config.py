@@ -1,0 +1,451 @@
+"""`ParallelConfig`: what it accepts, what it refuses and with which words, what it costs to load."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+import espnet3
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError
+
+JOB = {"cores": 4, "memory": "32GB"}  # what dask-jobqueue requires
+
+# The `parallel` blocks of the user documentation, as printed (indentation restored).
+DOCUMENTED = {
+    "basic shape": "{env: local, n_workers: 4, options: {}}",
+    "local": """
+        env: local
+        n_workers: 4
+        options:
+          threads_per_worker: 1
+        """,
+    "local_gpu": "{env: local_gpu, n_workers: 2, options: {}}",
+    "slurm": """
+        env: slurm
+        n_workers: 4
+        options:
+          queue: gpu
+          account: my-lab
+          cores: 8
+          processes: 1
+          memory: 32GB
+          walltime: "04:00:00"
+          interface: ib0
+          log_directory: logs/dask
+          job_script_prologue:
+            - "module load cuda"
+            - "source .pixi/envs/default/bin/activate"
+          job_extra_directives:
+            - "--gres=gpu:1"
+        """,
+    "migration: local": "{env: local, n_workers: 8}",
+    "migration: local_gpu": "{env: local_gpu, n_workers: 4}",
+    "migration: slurm": """
+        env: slurm
+        n_workers: 16
+        options:
+          queue: batch
+          cores: 4
+          memory: 32GB
+        """,
+    "multi-GPU: two GPUs": "{env: local_gpu, n_workers: 2}",
+    "multi-GPU: CPU": "{env: local, n_workers: 8, options: {threads_per_worker: 1}}",
+    "multi-GPU: slurm": """
+        env: slurm
+        n_workers: 16
+        options:
+          queue: gpu
+          cores: 4
+          memory: 32GB
+          walltime: "04:00:00"
+        """,
+}
+
+
+def refusal(config: object) -> str:
+    """Return the message with which a configuration is refused."""
+    with pytest.raises(ConfigError) as caught:
+        ParallelConfig.parse(config)
+    return str(caught.value)
+
+
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter that finds this checkout, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(espnet3.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- accepted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+@pytest.mark.parametrize("load", [OmegaConf.create, yaml.safe_load], ids=["omegaconf", "yaml"])
+def test_documented_blocks_are_accepted_with_all_their_values(name, load):
+    """Every documented block is accepted, and nothing of it is lost."""
+    config = ParallelConfig.parse(load(DOCUMENTED[name]))
+    wanted = yaml.safe_load(DOCUMENTED[name])
+    assert (config.env, config.n_workers) == (wanted["env"], wanted["n_workers"])
+    assert dict(config.options) == wanted.get("options", {})
+
+
+def test_documented_block_inside_a_recipe_resolves_its_interpolations():
+    """A block taken out of a recipe's DictConfig sees the values its interpolations point to."""
+    recipe = OmegaConf.create({"num_device": 3, "parallel": {"env": "local", "n_workers": "${num_device}"}})
+    assert ParallelConfig.parse(recipe.parallel).n_workers == 3
+
+
+def test_documented_slurm_dict_with_a_set_becomes_a_sorted_list():
+    """A set of directives is accepted and becomes a list whose order does not depend on the hash seed."""
+    directives = {"--gres=gpu:1", "--ntasks-per-node=1", "--cpus-per-task=4", "--output=logs/%j-%x.log"}
+    config = ParallelConfig.parse(
+        {
+            "env": "slurm",
+            "n_workers": 4,
+            "options": {
+                "queue": "gpu",
+                "cores": 1,
+                "processes": 1,
+                "memory": "16GB",
+                "walltime": "30:00",
+                "job_extra_directives": directives,
+            },
+        }
+    )
+    assert config.options["job_extra_directives"] == sorted(directives)
+
+
+@pytest.mark.parametrize("empty", [None, {}, OmegaConf.create({}), OmegaConf.create("")])
+def test_nothing_given_means_one_local_worker(empty):
+    """No configuration, or an empty one, is `local` with one worker and no options."""
+    config = ParallelConfig.parse(empty)
+    assert (config.env, config.n_workers, dict(config.options)) == ("local", 1, {})
+    assert (config.setup_timeout, config.start_timeout) == (None, 60.0)
+
+
+def test_a_dictconfig_of_none_means_the_defaults():
+    """A DictConfig whose content is None is like no configuration."""
+    assert ParallelConfig.parse(DictConfig(None)).env == "local"
+
+
+def test_a_parallel_config_is_returned_as_it_is():
+    """Parsing what was parsed before gives the same object."""
+    config = ParallelConfig.parse({"n_workers": 2})
+    assert ParallelConfig.parse(config) is config
+
+
+def test_digits_in_a_string_are_a_number_of_workers(monkeypatch):
+    """A number of workers from an environment variable, which is text, counts as the number."""
+    monkeypatch.setenv("WORKERS", "4")
+    config = ParallelConfig.parse(OmegaConf.create({"n_workers": "${oc.env:WORKERS}"}))
+    assert config.n_workers == 4
+    assert type(config.n_workers) is int
+
+
+@pytest.mark.parametrize("hosts", [["a", "b"], ("a", "b"), {"b", "a"}, OmegaConf.create(["a", "b"])])
+def test_list_like_values_become_plain_lists(hosts):
+    """A list, tuple, set or ListConfig inside a plain dict becomes a plain list."""
+    value = ParallelConfig.parse({"env": "ssh", "options": {"hosts": hosts}}).options["hosts"]
+    assert type(value) is list
+    assert value == ["a", "b"]
+
+
+def test_a_block_with_a_line_options_and_nothing_after_it_has_no_options():
+    """`options:` without a value, which YAML reads as null, means no options."""
+    assert dict(ParallelConfig.parse({"options": None}).options) == {}
+
+
+def test_timeouts_are_seconds_as_float():
+    """Both timeouts are kept, as float."""
+    config = ParallelConfig.parse({"setup_timeout": 600, "start_timeout": 2.5})
+    assert (config.setup_timeout, config.start_timeout) == (600.0, 2.5)
+    assert type(config.setup_timeout) is float
+
+
+# --- copied and frozen ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [dict, OmegaConf.create], ids=["dict", "DictConfig"])
+def test_later_edits_of_the_callers_object_change_nothing(make):
+    """The configuration is a deep copy: edits at any depth of the caller's object do not reach it."""
+    mine = make({"env": "ssh", "options": {"hosts": ["a", "b"], "connect_options": {"port": 22}}})
+    config = ParallelConfig.parse(mine)
+    mine["n_workers"] = 9
+    mine["options"]["hosts"].append("c")
+    mine["options"]["connect_options"]["port"] = 23
+    assert config.n_workers == 1
+    assert dict(config.options) == {"hosts": ["a", "b"], "connect_options": {"port": 22}}
+
+
+def test_edits_of_what_is_read_change_nothing():
+    """What an option's value is read as is a copy: edits of it do not reach the configuration."""
+    config = ParallelConfig.parse(
+        {"env": "ssh", "options": {"hosts": ["a"], "connect_options": {"port": 22}}}
+    )
+    config.options["hosts"].append("c")
+    dict(config)["options"]["connect_options"]["port"] = 23
+    assert config.options["hosts"] == ["a"]
+    assert config.options["connect_options"] == {"port": 22}
+
+
+def test_fields_and_options_cannot_be_assigned():
+    """Neither a field nor an option can be set or added."""
+    config = ParallelConfig.parse(None)
+    with pytest.raises(AttributeError):
+        config.n_workers = 2
+    with pytest.raises(TypeError):
+        config.options["threads_per_worker"] = 2
+    with pytest.raises((AttributeError, TypeError)):
+        config.other = 2
+
+
+def test_it_reads_like_a_mapping():
+    """`config["env"]`, `config.get(...)`, `dict(config)` and `**config.options` work as on a dict."""
+    config = ParallelConfig.parse({"n_workers": 2, "options": {"threads_per_worker": 1}})
+    assert config["env"] == "local"
+    assert config.get("n_workers", 1) == 2
+    assert config.get("nothing", 7) == 7
+    assert "options" in config
+    with pytest.raises(KeyError, match="nothing"):
+        config["nothing"]
+    assert list(config) == ["env", "n_workers", "options", "setup_timeout", "start_timeout"]
+    assert dict(config)["options"] == {"threads_per_worker": 1}
+    assert dict(**config.options) == {"threads_per_worker": 1}
+    assert ParallelConfig.parse(dict(config)) == config
+
+
+def test_it_survives_pickle_and_deepcopy():
+    """A configuration can be pickled and copied, and equals its copy."""
+    config = ParallelConfig.parse({"env": "slurm", "options": {**JOB, "job_extra_directives": ["-x"]}})
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert copy.deepcopy(config) == config
+
+
+def test_the_constructor_checks_too():
+    """A wrong configuration cannot be constructed without `parse` either."""
+    with pytest.raises(ConfigError, match="n_workers = 0"):
+        ParallelConfig(n_workers=0)
+    assert ParallelConfig(env="slurm", options=JOB).options["cores"] == 4
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "guess"),
+    [("lcoal", "local"), ("SLURM", "slurm"), ("gpu", "local_gpu"), ("kubernetes", "kube")],
+)
+def test_unknown_env_names_the_closest_and_lists_all(env, guess):
+    """An unknown env is refused with the value, the closest name and all names."""
+    message = refusal({"env": env})
+    assert f"Unknown env {env!r}. Did you mean {guess!r}?" in message
+    assert "local, local_gpu, slurm, pbs, sge, lsf, htcondor, moab, oar, ssh, kube" in message
+
+
+@pytest.mark.parametrize("env", [None, 5, ["local"], "zzz"])
+def test_an_env_like_no_other_is_refused_without_a_guess(env):
+    """An env that is close to none, or no text, is refused without a guess."""
+    message = refusal({"env": env})
+    assert f"Unknown env {env!r}" in message
+    assert "Did you mean" not in message
+
+
+@pytest.mark.parametrize("value", [0, -1, "4x", "", "0", "-1", "+4", "4_0", "٤", 2.5, 2.0, True, None, [4]])
+def test_n_workers_must_be_a_positive_integer(value):
+    """Anything but a positive integer is refused, with the value as it was given."""
+    assert f"n_workers = {value!r}: must be a positive integer" in refusal({"n_workers": value})
+
+
+@pytest.mark.parametrize("name", ["setup_timeout", "start_timeout"])
+@pytest.mark.parametrize("value", [0, -1, "60", True, float("nan"), float("inf"), [1]])
+def test_timeouts_must_be_positive_numbers(name, value):
+    """A timeout that is not a positive, finite number is refused, with its name and value."""
+    assert f"{name} = {value!r}: must be a positive number of seconds" in refusal({name: value})
+
+
+def test_start_timeout_cannot_be_null():
+    """Waiting for a first worker always ends: `start_timeout: null` is refused."""
+    assert "start_timeout = None" in refusal({"start_timeout": None})
+
+
+@pytest.mark.parametrize("config", [[1], "conf.yaml", 3, OmegaConf.create([1]), object])
+def test_what_is_no_mapping_is_refused_with_its_type(config):
+    """A configuration that is no mapping is refused with its type and what is accepted."""
+    message = refusal(config)
+    assert "must be a mapping" in message
+    assert "a dict, a DictConfig or a ParallelConfig" in message
+    assert f"not {type(config).__name__}" in message
+
+
+@pytest.mark.parametrize("make", [dict, OmegaConf.create], ids=["dict", "DictConfig"])
+def test_a_whole_recipe_is_refused_with_the_name_of_its_block(make):
+    """A configuration that holds a parallel block is refused with what to pass instead."""
+    assert "pass config.parallel" in refusal(make({"parallel": {"env": "local"}, "trainer": {"devices": 4}}))
+
+
+@pytest.mark.parametrize("options", [[1], "a", 3])
+def test_options_must_be_a_mapping(options):
+    """Options that are no mapping are refused with the value and the type."""
+    message = refusal({"options": options})
+    assert f"options = {options!r}: must be a mapping" in message
+    assert type(options).__name__ in message
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
+        ({"nj": 4}, "nj = 4: unknown key: it is called n_workers here"),
+        ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),
+        ({"zzz": 1}, "zzz = 1: unknown key. Known: env, n_workers, options, setup_timeout, start_timeout"),
+        ({7: 1}, "7 = 1: unknown key"),
+        ({"threads_per_worker": 1}, "belongs under options: write options: {threads_per_worker: 1}"),
+        (
+            {"env": "slurm", "queue": "gpu", "options": JOB},
+            "belongs under options: write options: {queue: 'gpu'}",
+        ),
+        (
+            {"queue": "gpu"},
+            "queue = 'gpu': belongs under options of slurm, pbs, sge, lsf, moab, oar, not of local",
+        ),
+        (
+            {"job_extra_directives": []},
+            "belongs under options of slurm, pbs, sge, lsf, htcondor, moab, oar, not of local",
+        ),
+        ({"worker_class": "x"}, "worker_class = 'x': unknown key: espnet3.parallel chooses"),
+    ],
+)
+def test_unknown_keys_are_refused_with_the_place_they_belong_to(config, says):
+    """A key that does not belong beside env is refused with its value and where it belongs."""
+    assert says in refusal(config)
+
+
+@pytest.mark.parametrize(
+    "name", ["accelerator", "devices", "num_nodes", "num_device", "strategy", "precision"]
+)
+@pytest.mark.parametrize("env", ["local", "local_gpu", "slurm", "kube", "lcoal"])
+def test_trainer_keys_are_refused_in_both_places_under_any_env(name, env):
+    """A trainer key is refused beside env and under options, also where the env is wrong or not installed."""
+    options = {name: 1, **(JOB if env == "slurm" else {})}
+    message = refusal({"env": env, name: 1, "options": options})
+    assert f"\n  {'1' if env != 'lcoal' else '2'}. {name} = 1: belongs to trainer" in message
+    assert f"options.{name} = 1: belongs to trainer" in message
+
+
+def test_all_problems_come_in_one_message():
+    """One message holds every problem, numbered."""
+    message = refusal(
+        {
+            "env": "slurm",
+            "n_workers": 0,
+            "devices": 4,
+            "start_timeout": -1,
+            "options": {"cores": 4, "qeue": "gpu", "walltime": 14400},
+        }
+    )
+    assert message.startswith("The parallel config has 6 problems:\n  1. ")
+    for part in ("devices", "n_workers = 0", "start_timeout = -1", "options.qeue", "options.walltime"):
+        assert part in message
+    assert "options.memory is missing" in message
+
+
+def test_a_missing_value_is_an_error_with_its_place():
+    """`???` is refused with its place wherever it stands, and causes no second message."""
+    message = refusal(OmegaConf.create({"env": "slurm", "options": {"cores": 4, "memory": "???"}}))
+    assert message == "The parallel config is wrong: options.memory = ???: the value is missing; write one"
+    message = refusal(OmegaConf.create({"env": "???", "options": {"hosts": ["a", "???"]}}))
+    assert "env = ???" in message
+    assert "options.hosts[1] = ???" in message
+    assert "Unknown env" not in message
+    assert "n_workers = ???" in refusal({"n_workers": "???"})
+
+
+def test_an_interpolation_that_leads_nowhere_is_an_error_with_its_place():
+    """An interpolation that cannot be resolved is refused with its place and what it refers to."""
+    message = refusal(OmegaConf.create({"options": {"name": "${nowhere}"}}))
+    assert "options.name: Interpolation key 'nowhere' not found" in message
+
+
+def test_messages_and_repr_hold_no_secret():
+    """What looks like a password or token is masked in messages and in `repr`."""
+    ssh = {"hosts": ["a", "b"], "connect_options": {"username": "me", "password": "hunter2"}}
+    text = repr(ParallelConfig.parse({"env": "ssh", "options": ssh}))
+    assert "'username': 'me'" in text
+    assert "hunter2" not in text
+    message = refusal({"env": "ssh", "options": {"conect_options": {"password": "hunter2"}, **ssh}})
+    assert "Did you mean 'connect_options'?" in message
+    assert "hunter2" not in message
+    prologue = {**JOB, "job_script_prologue": ["export WANDB_API_KEY=hunter2"]}
+    assert "hunter2" not in repr(ParallelConfig.parse({"env": "pbs", "options": prologue}))
+    variables = [{"name": "API_TOKEN", "value": "hunter2"}]
+    assert "hunter2" not in refusal({"env": "local", "options": {"env_vars": variables}})
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+LOADED = """
+import sys
+print(sorted({name.partition(".")[0] for name in sys.modules}
+             & {"dask", "distributed", "dask_jobqueue", "asyncssh", "omegaconf", "torch", "lightning"}))
+"""
+
+
+def test_parsing_loads_neither_dask_nor_omegaconf():
+    """Importing the module and parsing right and wrong configurations of any env imports no heavy package."""
+    code = f"""
+from espnet3.parallel.config import ParallelConfig
+job = {JOB!r} | {{"disk": "1GB"}}
+ParallelConfig.parse(None)
+ParallelConfig.parse({{"n_workers": 2, "options": {{"threads_per_worker": 1, "lifetime": "1h"}}}})
+for env in ("slurm", "pbs", "sge", "lsf", "moab", "oar", "htcondor"):
+    job = {JOB!r} | ({{"disk": "1GB"}} if env == "htcondor" else {{}})
+    ParallelConfig.parse({{"env": env, "options": job}})
+ParallelConfig.parse({{"env": "ssh", "options": {{"hosts": ["a", "b"]}}}})
+ParallelConfig.parse({{"env": "kube"}})
+try:
+    ParallelConfig.parse({{"env": "local", "devices": 1, "options": {{"queue": "gpu", "zzz": 1}}}})
+except ValueError as error:
+    assert "3 problems" in str(error)
+else:
+    raise SystemExit("accepted")
+{LOADED}"""
+    assert run_python(code) == "[]\n"
+
+
+def test_a_dictconfig_loads_nothing_but_omegaconf():
+    """Parsing a DictConfig imports no dask either."""
+    code = f"""
+from omegaconf import OmegaConf
+from espnet3.parallel.config import ParallelConfig
+ParallelConfig.parse(OmegaConf.create({{"env": "slurm", "options": {JOB!r}}}))
+{LOADED}"""
+    assert run_python(code) == "['omegaconf']\n"
+
+
+def test_the_large_worker_module_is_read_only_when_needed():
+    """`distributed/worker.py` is opened for an option that only Worker has, and for no other."""
+    code = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from espnet3.parallel.config import ParallelConfig
+def reads_worker():
+    return any(name.replace("\\\\", "/").endswith("distributed/worker.py") for name in opened)
+ParallelConfig.parse({"options": {"threads_per_worker": 1, "memory_limit": "1GB", "interface": "lo"}})
+print(reads_worker())
+ParallelConfig.parse({"options": {"lifetime": "1h"}})
+print(reads_worker())
+"""
+    assert run_python(code) == "False\nTrue\n"

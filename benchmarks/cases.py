@@ -30,6 +30,9 @@ EXIT = Figure("exit_s", "s from last result to process gone")
 RESULTS = Figure("results", "right results", lower_is_better=False)
 FAULT_SECONDS = Figure("seconds", "s to an answer or an error")
 
+COMPLETE = "complete"
+"""What W6 calls a run that lost nothing but the poison, and said so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

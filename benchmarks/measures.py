@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import WORKERS, memory
-from benchmarks.cases import Case
+from benchmarks.cases import COMPLETE, Case
 from benchmarks.systems.base import Lost, System
 from benchmarks.work import PAYLOAD_BYTES, Work, env, payload
 
@@ -146,7 +146,7 @@ def faults(system: System, s: Setting) -> Taken:
         raise WrongResults(f"results of items that cannot have one: {sorted(right - wanted)[:5]}")
     whole = right == wanted and not error and (s.case.poison is None or bool(lost))
     taken = Taken({"results": len(right), "seconds": seconds}, last, error=error)
-    taken.outcome = "complete" if whole else f"{len(wanted) - len(right)} lost"
+    taken.outcome = COMPLETE if whole else f"{len(wanted) - len(right)} lost"
     taken.lost = [f"{x.index}: {x.reason}" for x in lost]
     if s.case.poison is not None:
         in_error = re.search(rf"\b{s.case.poison}\b", error) is not None

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.cases import Case, Figure
+from benchmarks.cases import COMPLETE, FAULT_SECONDS, Case, Figure
 from benchmarks.rounds import Measurement
 
 OURS = "ours"
@@ -82,6 +82,8 @@ def _row(case: Case, figure: Figure, system: str, found: Sequence[Measurement], 
     values = _values(found, figure)
     worst = min(found, key=lambda m: _BAD_FIRST.index(m.status))
     middle = median(values) if values else None
+    # W6: how soon a run that lost results gave up compares with nothing.
+    whole = figure != FAULT_SECONDS or all(m.outcome == COMPLETE for m in found)
     return Row(
         case.name,
         figure.key,
@@ -93,7 +95,7 @@ def _row(case: Case, figure: Figure, system: str, found: Sequence[Measurement], 
         middle,
         min(values, default=None),
         max(values, default=None),
-        better_by(figure, middle, median(ours)) if ours and middle is not None else None,
+        better_by(figure, middle, median(ours)) if ours and whole and middle is not None else None,
         worst.status,
         ", ".join(sorted({m.outcome for m in found if m.outcome})),
         None if all(m.named is None for m in found) else all(m.named for m in found),

@@ -86,5 +86,5 @@ def _add_note(error: BaseException, note: str) -> None:
     notes: Any = getattr(error, "__notes__", None)
     if not isinstance(notes, list):
         notes = []
-        error.__notes__ = notes  # type: ignore[attr-defined]  # 3.10
+        error.__notes__ = notes
     notes.append(note)

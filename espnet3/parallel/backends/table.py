@@ -61,14 +61,21 @@ _LOCAL = {
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
     "scheduler_ip": "the cluster gives each worker the address of its scheduler",
     "nanny": "the cluster connects each worker with its nanny",
+    "forkserver": "espnet3.parallel forks the workers itself",
+    "scheduler": "the cluster gives each worker the address of its scheduler",
 }
 _LOCAL_INSTEAD = {
     "cores": "use n_workers and threads_per_worker",
     "memory": "use memory_limit, which is per worker",
 }
-# LocalCluster makes a Nanny (Worker with `processes: false`) from what it does not know itself, and
-# the Nanny hands on to its Worker what it does not know.
+# LocalCluster hands what it does not know itself to its worker class: ours for `local`, a Nanny for
+# `local_gpu`; both hand on to Worker what they do not know.
 _LOCAL_SIGNATURES = (
+    "distributed.deploy.local:LocalCluster.__init__",
+    "espnet3.parallel.launchers.local:ForkedWorker.__init__",
+    "distributed.worker:Worker.__init__",
+)
+_NANNY_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
     "distributed.nanny:Nanny.__init__",
     "distributed.worker:Worker.__init__",
@@ -123,7 +130,7 @@ _ROWS = (
         package="dask_cuda",
         extra="gpu",
         cluster="dask_cuda:LocalCUDACluster",
-        signatures=("dask_cuda.local_cuda_cluster:LocalCUDACluster.__init__", *_LOCAL_SIGNATURES),
+        signatures=("dask_cuda.local_cuda_cluster:LocalCUDACluster.__init__", *_NANNY_SIGNATURES),
         controlled={
             **_LOCAL,
             "processes": "a GPU worker is always a process",

@@ -15,7 +15,7 @@ from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
 
 
-class DictReturnWorkerPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
+class DictReturnWorkerPlugin(WorkerPlugin):
     """Builds an env on every worker as soon as it is registered.
 
     Args:
@@ -52,7 +52,7 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
         ENVS.register(self.key, self.setup_fn, default=True)
 
 
-class EnvClient(Client):  # type: ignore[misc]  # distributed is untyped
+class EnvClient(Client):
     """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
 
     Args:

@@ -20,7 +20,7 @@ from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.pilot import Done, Job, SetupReport
-from espnet3.parallel.launchers.pool import Lease, Pool, Slot
+from espnet3.parallel.launchers.pool import Lease, Slot
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import load_error
 from espnet3.parallel.records import ItemFailure, Tally
@@ -29,6 +29,8 @@ _JOB_IDS = itertools.count(1)
 _DEADLY = 2  # workers one item may take with it
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
+_STUCK = 1.0  # seconds until busy slots are given company
+_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
 
 
 class PilotRun:
@@ -41,16 +43,19 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
         explain: Says how a process ended, or why none comes, where the cluster knows.
+        fall_back: Called once when workers are there and none has connected for five seconds;
+            returns the pool to use in place of this one, or None to keep waiting.
     """
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Any,
         work: Work,
         job: Job,
         start_timeout: float,
         may_take: Callable[[], bool] = lambda: True,
         explain: Callable[[int | None], str | None] = lambda pid: None,
+        fall_back: Callable[[], Any] = lambda: None,
     ) -> None:
         self.tally = Tally(slots=0)
         self._pool = pool
@@ -61,6 +66,7 @@ class PilotRun:
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
+        self._fall_back = fall_back
         self._selector = selectors.DefaultSelector()
         self._ready: dict[Slot, None] = {}
         self._quarantined: set[tuple[str, int]] = set()
@@ -68,6 +74,8 @@ class PilotRun:
         self._sizer = Sizer(lambda: len(self._ready))
         self._prefetch = True
         self._flying = 0
+        self._asked = self._fell_back = False
+        self._draining: tuple[str, int] | None = None
         self._out: list[tuple[Run, Block]] = []
 
     def __iter__(self) -> Iterator[tuple[Run, Block]]:
@@ -77,72 +85,89 @@ class PilotRun:
             WorkerSetupError: The env could not be built on a worker.
             NoWorkersError: No worker came within `start_timeout`, or none is left.
         """
-        lease = self._pool.lease()
-        self._selector.register(lease, selectors.EVENT_READ)
+        self._lease = self._open_lease()
         try:
-            self._welcome(lease)
             quiet_since = time.monotonic()
             while self._flying or not self._work.empty:
                 events = self._selector.select(_TICK)
                 if self._ready:
                     quiet_since = time.monotonic()
                 else:
-                    self._check_patience(lease, quiet_since)
+                    self._check_patience(time.monotonic() - quiet_since)
                 for key, _ in events:
-                    if key.fileobj is lease:
-                        self._welcome(lease)
-                    else:
-                        self._read(lease, key.fileobj)  # type: ignore[arg-type]  # only slots are registered
-                self._fill_all(lease)
-                if self._out:
+                    if key.fileobj is self._lease:
+                        self._welcome()
+                    elif isinstance(key.fileobj, Slot):
+                        self._read(key.fileobj)
+                self._fill_all()
+                while self._out:
                     out, self._out = self._out, []
                     yield from out
-                    self._fill_all(lease)
+                    self._fill_all()
         finally:
             self._selector.close()
-            for slot in lease.slots:
-                try:
-                    slot.channel.send(("end", self._id))
-                except ChannelClosedError:  # the next job that takes this slot finds out
-                    continue
-            lease.close()
+            self._close_lease()
 
     # --- workers come and go ---
 
-    def _welcome(self, lease: Lease) -> None:
-        for slot in lease.collect():
+    def _open_lease(self) -> Lease:
+        lease: Lease = self._pool.lease()
+        self._selector.register(lease, selectors.EVENT_READ)
+        lease.wake()
+        return lease
+
+    def _close_lease(self) -> None:
+        for slot in self._lease.slots:
+            try:
+                slot.channel.send(("end", self._id))
+            except ChannelClosedError:  # the next job that takes this slot finds out
+                continue
+        self._lease.close()
+
+    def _welcome(self) -> None:
+        for slot in self._lease.collect():
             self._selector.register(slot, selectors.EVENT_READ)
             try:
                 slot.channel.send(("job", self._id, self._blob))
             except ChannelClosedError:
-                self._lost(lease, slot)
+                self._lost(slot)
 
-    def _check_patience(self, lease: Lease, since: float) -> None:
-        waited = time.monotonic() - since
+    def _check_patience(self, waited: float) -> None:
+        """Deal with having no worker that is ready, for `waited` seconds now."""
         reason = self._explain(None)
         if reason is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {reason}")
-        if waited > self._timeout and not lease.slots:
+        if self._lease.slots:
+            if waited > _STUCK and not self._asked:
+                # every slot hangs in an item of an earlier, abandoned job (or builds a slow env)
+                self._asked = True
+                self._lease.ask_for_more()
+            return
+        if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
                 "look at the workers' logs, or raise it in the `parallel` block"
             )
-        if waited > 1.0 and lease.slots and not self._asked:
-            # every slot hangs in an item of an earlier, abandoned job
-            self._asked = True
-            lease.ask_for_more()
+        if waited > _UNREACHED and not self._fell_back:
+            other = self._fall_back()
+            if other is not None:
+                self._fell_back = True
+                self._selector.unregister(self._lease)
+                self._close_lease()
+                self._pool = other
+                self._lease = self._open_lease()
 
-    _asked = False
-
-    def _lost(self, lease: Lease, slot: Slot) -> None:
+    def _lost(self, slot: Slot) -> None:
         self._selector.unregister(slot)
         self._ready.pop(slot, None)
         process = slot.hello.process
         self._quarantined.discard(process)
+        if self._draining == process:
+            self._draining = None
         runs = list(slot.flying)
         self._flying -= len(runs)
-        lease.lost(slot)
-        if runs and process not in self._dead:
+        self._lease.lost(slot)
+        if runs and (process not in self._dead or not slot.hello.pid):
             self._dead.add(process)
             self.tally.deaths += 1
         for run in runs[1:]:  # not begun: nobody's fault
@@ -158,12 +183,12 @@ class PilotRun:
         if len(run.items) > 1 or deaths < _DEADLY:
             self._work.put_back_alone(run, deaths)
             return
-        how = self._explain(slot.hello.pid) or "ended without a word"
+        how = self._explain(slot.hello.pid) or "ended"
         failure = ItemFailure(
             index=run.items[0],
             error_type="WorkerDied",
-            message=f"its worker process (pid {slot.hello.pid}) {how}; it was the only item there, "
-            f"and the {deaths}. worker lost with it",
+            message=f"its worker process {how}; this was the only item there, and the {deaths}. worker "
+            "lost with it",
             traceback="",
             attempts=deaths,
             worker=slot.hello.worker,
@@ -179,13 +204,13 @@ class PilotRun:
 
     # --- messages up ---
 
-    def _read(self, lease: Lease, slot: Slot) -> None:
-        if slot not in lease.slots:  # lost while handling an earlier event of the same round
+    def _read(self, slot: Slot) -> None:
+        if slot not in self._lease.slots:  # lost while handling an earlier event of the same round
             return
         try:
             message = slot.channel.recv()
         except (ChannelClosedError, OSError):
-            self._lost(lease, slot)
+            self._lost(slot)
             return
         except Exception as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
@@ -230,18 +255,22 @@ class PilotRun:
 
     # --- runs down ---
 
-    def _fill_all(self, lease: Lease) -> None:
+    def _fill_all(self) -> None:
         for slot in list(self._ready):
-            if slot in self._ready and not self._fill(lease, slot):
+            if slot in self._ready and not self._fill(slot):
                 return
 
-    def _fill(self, lease: Lease, slot: Slot) -> bool:
+    def _fill(self, slot: Slot) -> bool:
         """Give a slot what it may hold; False if there is nothing to give to anyone."""
         process = slot.hello.process
-        if self._work.suspects and not slot.flying and process not in self._quarantined:
-            if not any(s.flying for s in self._ready if s.hello.process == process):
+        if self._work.suspects and process not in self._quarantined:
+            if not any(other.flying for other in self._ready if other.hello.process == process):
+                self._draining = None
                 self._quarantined.add(process)
-                self._send(lease, slot, self._work.suspects.popleft())
+                self._send(slot, self._work.suspects.popleft())
+                return True
+            if self._draining in (None, process):  # no more for its other threads until they are idle
+                self._draining = process
                 return True
         left = self._work.left
         window = self._sizer.window(left) if self._prefetch else 1
@@ -252,11 +281,11 @@ class PilotRun:
             run = self._work.take(units, most)
             if run is None:
                 return bool(self._work.suspects)
-            if not self._send(lease, slot, run):
+            if not self._send(slot, run):
                 break
         return True
 
-    def _send(self, lease: Lease, slot: Slot, run: Run) -> bool:
+    def _send(self, slot: Slot, run: Run) -> bool:
         """Send a run; False if it went back to the work.
 
         A busy worker does not read, and may itself be about to wait for us: what it is sent
@@ -280,7 +309,7 @@ class PilotRun:
                 slot.flying.clear()
                 self._flying -= 1
                 (self._work.suspects.append if run.deaths else self._work.put_back)(run)
-            self._lost(lease, slot)
+            self._lost(slot)
             return False
         return True
 

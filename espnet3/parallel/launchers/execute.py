@@ -145,6 +145,24 @@ def _on_pilots(
         setup_timeout=timeout,
     )
     run = PilotRun(
-        pool_of(client), work, job, config.start_timeout, may_take, lambda pid: explain(client, pid)
+        pool_of(client),
+        work,
+        job,
+        config.start_timeout,
+        may_take,
+        lambda pid: explain(client, pid),
+        lambda: _as_tasks(client),
     )
     return iter(run), run.tally
+
+
+def _as_tasks(client: Any) -> Any:
+    """Replace a client's pool by one of Dask tasks, if it has workers that only it can reach."""
+    from espnet3.parallel.launchers.pool import pool_of, replace_pool
+    from espnet3.parallel.launchers.tasks import TaskPool
+
+    if not client.scheduler_info()["workers"]:
+        return None
+    tasks = TaskPool(client, pool_of(client).name)
+    replace_pool(client, tasks)
+    return tasks

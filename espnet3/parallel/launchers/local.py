@@ -67,7 +67,7 @@ def describe_exit(status: int) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
-class ForkedWorker(ProcessInterface):  # type: ignore[misc]  # distributed is untyped
+class ForkedWorker(ProcessInterface):
     """One local worker process, replaced when it dies, as `SpecCluster` wants it.
 
     Args:
@@ -173,19 +173,19 @@ class ForkedWorker(ProcessInterface):  # type: ignore[misc]  # distributed is un
         logger.error("worker %s is given up after %d failed starts: %s", self.name, _STARTS, self.failure)
 
     async def _watch_memory(self, pid: int) -> None:
-        process = psutil.Process(pid)
+        process, limit = psutil.Process(pid), self.memory_limit
         while True:
             await asyncio.sleep(_MEMORY_EVERY)
             try:
                 used = process.memory_info().rss
             except psutil.NoSuchProcess:
                 return
-            if used > _MEMORY_SHARE * self.memory_limit:
+            if limit is not None and used > _MEMORY_SHARE * limit:
                 logger.warning(
                     "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed",
                     self.name,
                     used / 2**30,
-                    self.memory_limit / 2**30,
+                    limit / 2**30,
                 )
                 kill_group(pid)
                 return
@@ -218,7 +218,7 @@ class ForkedWorker(ProcessInterface):  # type: ignore[misc]  # distributed is un
             kill_group(self.pid)
 
 
-class ForkedCluster(LocalCluster):  # type: ignore[misc]  # distributed is untyped
+class ForkedCluster(LocalCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes."""
 
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:

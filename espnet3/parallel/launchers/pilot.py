@@ -108,7 +108,7 @@ class SetupReport:
     error: bytes | None = None
 
 
-class PilotHost(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
+class PilotHost(WorkerPlugin):
     """Opens this worker's slots to one driver.
 
     Args:
@@ -237,8 +237,7 @@ class Pilot:
         return any(m[0] == "end" and m[1] == job_id for m in self._inbox)
 
     def _answer(self, job_id: int, items: Any, block: Block, policy: Policy) -> None:
-        error = pickle_error(block.error)
-        done = Done(block.failed, block.retries, block.seconds, block.stop, error)
+        done = head_of(block)
         try:
             parts = pickle_parts(("done", job_id, done, block.values))
         except Exception:  # some result needs more than pickle (a class made in a script) ...
@@ -301,6 +300,11 @@ def setup_report(error: BaseException, worker: str) -> SetupReport:
         kind, text, trace = describe_error(error)
         message = f"on worker {worker}: {kind}: {text}\n\n{trace}"
     return SetupReport(message, pickle_error(error))
+
+
+def head_of(block: Block) -> Done:
+    """Return the head of a block's answer."""
+    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:

@@ -65,11 +65,11 @@ class Pool:
         self._controls: dict[tuple[str, int], Channel] = {}
         self._waiting: list[Lease] = []
         self._folder: str | None = None
-        self._name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
+        self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self._door, address = self._listen(client.scheduler.address)
         thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         thread.start()
-        client.register_plugin(PilotHost(address, self._key, self._name), name=self._name)
+        client.register_plugin(PilotHost(address, self._key, self.name), name=self.name)
 
     def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""
@@ -221,13 +221,13 @@ class Lease:
         self._wake_w.close()
 
 
-_POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
+_POOLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
 
 
-def pool_of(client: Any) -> Pool:
-    """Return a client's pool, made on first use and closed with the client."""
+def pool_of(client: Any) -> Any:
+    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
     if pool is None:
@@ -239,6 +239,15 @@ def pool_of(client: Any) -> Pool:
         else:
             fresh.close()
     return pool
+
+
+def replace_pool(client: Any, pool: Any) -> None:
+    """Use another kind of pool for a client from now on."""
+    with _POOLS_LOCK:
+        old = _POOLS.get(client)
+        _POOLS[client] = pool
+    if old is not None:
+        old.close()
 
 
 def close_pool(client: Any) -> None:

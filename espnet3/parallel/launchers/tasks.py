@@ -1,0 +1,212 @@
+"""The fallback where workers cannot connect to the driver: the same runs as ordinary Dask tasks.
+
+A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, and its result
+is read from it like a message. It costs a scheduler's round trip per run (a millisecond or two,
+against a tenth), so it is used only when no pilot has come and workers are there.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from typing import Any
+
+import cloudpickle
+from distributed import get_worker
+from distributed.scheduler import KilledWorker
+
+from espnet3.parallel.engine import Block, Call, run_items
+from espnet3.parallel.injection import ENVS, SetupWatch
+from espnet3.parallel.launchers.channel import ChannelClosedError
+from espnet3.parallel.launchers.pilot import Hello, Job, SetupReport, head_of, portable, prepare, setup_report
+from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.plan import BUDGET
+
+_calls: dict[tuple[str, int], tuple[Call, Job]] = {}
+_lock = threading.Lock()
+
+
+def run_task(pool: str, job_id: int, blob: bytes, items: Any) -> bytes:
+    """Run one run of items on a worker; returns the pickled message a pilot would have sent."""
+    worker = str(get_worker().name)
+    late: queue.Queue[SetupReport] = queue.Queue()
+    with _lock:
+        known = _calls.get((pool, job_id))
+        if known is None:
+            answer = _prepare(blob, worker, late)
+            if isinstance(answer, SetupReport):
+                return cloudpickle.dumps(("setup", job_id, answer), 5)  # type: ignore[no-any-return]  # untyped
+            known = _calls[pool, job_id] = answer
+    call, job = known
+    if isinstance(items, bytes):
+        items = cloudpickle.loads(items)
+    block = run_items(items, call, job.policy, worker, BUDGET)
+    return _message(job_id, items, block, job, worker)
+
+
+def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, Job] | SetupReport:
+    """Build the env in a thread of its own: a task, unlike a pilot, can only answer by returning."""
+    job: Job = cloudpickle.loads(blob)
+
+    done: Any = late
+
+    def build() -> None:
+        with SetupWatch(job.setup_timeout, lambda text: late.put(SetupReport(f"on worker {worker}: {text}"))):
+            try:
+                done.put((prepare(job), job))
+            except BaseException as error:  # whatever user code does here, the driver must hear of it
+                done.put(setup_report(error, worker))
+
+    threading.Thread(target=build, name="env-build", daemon=True).start()
+    return done.get()  # type: ignore[no-any-return]  # the first of: built, failed, late
+
+
+def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> bytes:
+    head = head_of(block)
+    try:
+        return cloudpickle.dumps(("done", job_id, head, block.values), 5)  # type: ignore[no-any-return]  # untyped
+    except Exception:  # some result cannot travel: find it
+        values, head = portable(items, block, job.policy, worker)
+        return cloudpickle.dumps(("done", job_id, head, values), 5)  # type: ignore[no-any-return]  # untyped
+
+
+async def end_job(pool: str, job_id: int) -> None:
+    """Forget a job in this worker's process (a coroutine: `Client.run` waits for anything else)."""
+    with _lock:
+        _, job = _calls.pop((pool, job_id), (None, None))
+    if job is not None and job.env_key:
+        ENVS.drop(job.env_key)
+
+
+class TaskChannel:
+    """Looks like a pilot's channel to the driver's loop; behind it are Dask tasks.
+
+    Args:
+        pool: Whose slot it serves.
+    """
+
+    def __init__(self, pool: TaskPool) -> None:
+        self.received = 0
+        self._pool = pool
+        self._answers: queue.Queue[Any] = queue.Queue()
+        self._ready_r, self._ready_w = socket.socketpair()
+        self._blob = b""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while an answer waits."""
+        return self._ready_r.fileno()
+
+    def close(self) -> None:
+        """Close it; answers still to come are dropped."""
+        self._ready_r.close()
+        self._ready_w.close()
+
+    def send(self, message: Any) -> None:
+        """Take a job (kept for its runs) or the end of one."""
+        if message[0] == "job":
+            self._blob = message[2]
+            self._put(("ready", message[1]))
+        elif message[0] == "end":
+            self._pool.end(message[1])
+
+    def send_parts(self, out: Any, buffers: Any) -> None:
+        """Submit a run."""
+        data = b"".join(bytes(part) for part in out.parts)
+        _, job_id, items = cloudpickle.loads(data, buffers=[b.raw() for b in buffers])
+        future = self._pool.client.submit(
+            run_task, self._pool.name, job_id, self._blob, items, pure=False, key=None
+        )
+        future.add_done_callback(self._finished)
+
+    def _finished(self, future: Any) -> None:
+        if future.status == "finished":
+            try:
+                self._put(future.result())
+            except Exception as error:  # the scheduler or its connection is gone
+                self._put(error)
+        else:
+            self._put(future.exception() or ChannelClosedError("the task was cancelled"))
+
+    def _put(self, answer: Any) -> None:
+        self._answers.put(answer)
+        try:
+            self._ready_w.send(b"!")
+        except OSError:  # closed: the job is over
+            pass
+
+    def recv(self) -> Any:
+        """Return the next answer.
+
+        Raises:
+            ChannelClosedError: The worker that ran it died.
+        """
+        self._ready_r.recv(1)
+        answer = self._answers.get_nowait()
+        if isinstance(answer, bytes):
+            self.received = len(answer)
+            return cloudpickle.loads(answer)
+        if isinstance(answer, (KilledWorker, ChannelClosedError)):
+            raise ChannelClosedError(str(answer))
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+class TaskPool:
+    """As `Pool`, for the driver's loop; its slots are places in a sliding window of tasks.
+
+    Args:
+        client: The client whose workers run the tasks.
+        name: A name that no other pool on these workers has.
+    """
+
+    def __init__(self, client: Any, name: str) -> None:
+        self.client = client
+        self.name = name
+        self._leases: list[Lease] = []
+        self._room = 0
+        self._ended = 0
+
+    def lease(self) -> Lease:
+        """Open a lease; its slots are there at once."""
+        lease = Lease(self)  # type: ignore[arg-type]  # gives what a Lease asks of a Pool
+        self._leases.append(lease)
+        threads = sum(w["nthreads"] for w in self.client.scheduler_info(n_workers=-1)["workers"].values())
+        self._room = max(1, threads)
+        return lease
+
+    def ask_for_more(self) -> None:
+        """Nothing to do: a task waits at the scheduler."""
+
+    def _take(self) -> list[Slot]:
+        fresh, self._room = self._room, 0
+        return [self._slot() for _ in range(fresh)]
+
+    def _slot(self) -> Slot:
+        # which worker runs a task is the scheduler's choice, and Dask blames a death on all that the
+        # worker had queued: to the loop they are one process, so that a suspect goes all alone
+        hello = Hello("a Dask worker", self.name, 0, "")
+        return Slot(TaskChannel(self), hello)  # type: ignore[arg-type]  # speaks as a Channel does
+
+    def _forget(self, slot: Slot) -> None:
+        slot.channel.close()
+        self._room = 1
+        for lease in self._leases:
+            lease.wake()
+
+    def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
+        self._leases.remove(lease)
+        for slot in slots:
+            slot.channel.close()
+
+    def end(self, job_id: int) -> None:
+        """Have the workers forget a job; every slot says so, and once is enough."""
+        if job_id == self._ended:
+            return
+        self._ended = job_id
+        self.client.run(end_job, self.name, job_id, wait=False, on_error="ignore")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+

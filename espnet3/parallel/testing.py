@@ -1,0 +1,85 @@
+"""Public helpers to test your own providers and runners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from espnet3.parallel.parallel import get_client
+from espnet3.parallel.records import ItemFailure
+
+
+def same_answer(
+    runner: Any,
+    indices: Sequence[Any],
+    n_workers: Sequence[int] = (1, 2, 3),
+    batch_sizes: Sequence[int | None] = (None, 1, 7),
+) -> list[Any]:
+    """Check that a runner gives equal results wherever it runs, and return them.
+
+    It is run in this process, on 2 and 3 local workers, and with several batch sizes. What makes
+    a difference is named: a model that keeps state between items, random numbers without `seed=`,
+    a batch whose padding leaks into its items, a dependency on the order.
+
+    Args:
+        runner: A `BaseRunner` without `output_dir`; its `batch_size` is put back afterwards.
+        indices: What to run.
+        n_workers: Worker counts to try; 1 is this process.
+        batch_sizes: Batch sizes to try.
+
+    Raises:
+        AssertionError: Names the first index whose result differs, both results, and where.
+    """
+    items = list(indices)
+    before = runner.batch_size, runner.progress
+    reference: list[Any] | None = None
+    where = ""
+    try:
+        runner.progress = False
+        for n in n_workers:
+            for size in batch_sizes:
+                runner.batch_size = size
+                results = _run(runner, items, n)
+                here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
+                if reference is None:
+                    reference, where = results, here
+                    continue
+                for index, one, other in zip(items, reference, results, strict=True):
+                    if not equal(one, other):
+                        raise AssertionError(
+                            f"item {index!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}"
+                        )
+    finally:
+        runner.batch_size, runner.progress = before
+    return reference or []
+
+
+def _run(runner: Any, items: list[Any], n_workers: int) -> list[Any]:
+    if n_workers == 1:
+        from espnet3.parallel.parallel import get_parallel_config, set_parallel
+
+        config = get_parallel_config()
+        set_parallel(None)
+        try:
+            return list(runner(items))
+        finally:
+            set_parallel(config)
+    with get_client({"env": "local", "n_workers": n_workers}):
+        return list(runner(items))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Compare two results: arrays by value, nan equal to nan, failures by index and type."""
+    if isinstance(one, ItemFailure) and isinstance(other, ItemFailure):
+        return (one.index, one.error_type) == (other.index, other.error_type)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(v, other[k]) for k, v in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if hasattr(one, "dtype") and hasattr(one, "tobytes"):  # numpy, without importing it
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(one, float) and one != one:
+        return bool(other != other)
+    return bool(one == other)

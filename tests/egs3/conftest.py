@@ -1,0 +1,37 @@
+"""The Asterisk recipe's modules, and its corpus, built once per session from the real packages."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"
+# The recipe's modules are src.* and dataset.*, as run.py arranges it.
+sys.path.insert(0, str(RECIPE))
+
+
+@pytest.fixture(scope="session")
+def packages(request: pytest.FixtureRequest) -> Path:
+    """Return a folder with the two Debian packages; pytest's cache spares later sessions the download."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        pytest.skip("the corpus comes from Debian packages: needs apt-get and dpkg")
+    folder = request.config.cache.mkdir("asterisk-packages") if request.config.cache else None
+    if folder is None:
+        pytest.skip("needs pytest's cache provider for the packages")
+    from dataset.builder import AsteriskBuilder
+
+    AsteriskBuilder(folder)._packages()
+    return folder / "downloads"
+
+
+@pytest.fixture(scope="session")
+def corpus(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the data folder of the whole corpus."""
+    from dataset.builder import AsteriskBuilder
+
+    data = tmp_path_factory.mktemp("corpus") / "data"
+    assert AsteriskBuilder(data, packages).build() is True
+    return data

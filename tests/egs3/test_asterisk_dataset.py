@@ -1,0 +1,111 @@
+"""The recipe's datasets."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from dataset.dataset import FolderDataset, ManifestDataset
+
+
+def write_wav(path: Path, seconds: float, rate: int = 16000, channels: int = 1) -> None:
+    """Write a ramp."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        samples = numpy.arange(int(seconds * rate) * channels, dtype="<i2")
+        file.writeframes(samples.tobytes())
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Return a manifest of three recordings of one, two and three words."""
+    rows: list[dict[str, Any]] = []
+    for count, name in enumerate(["one", "two", "three"], 1):
+        write_wav(tmp_path / "wav" / f"{name}.wav", count / 10)
+        text = " ".join(["word"] * count)
+        rows.append({"utt_id": name, "audio": f"wav/{name}.wav", "text": text, "seconds": count / 10})
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_an_item_has_id_speech_text_and_seconds(manifest: Path) -> None:
+    """Speech is one-dimensional int16 of the length that `seconds` says."""
+    dataset = ManifestDataset(manifest)
+    item = dataset[1]
+    assert (len(dataset), item["utt_id"], item["text"], item["seconds"]) == (3, "two", "word word", 0.2)
+    assert (item["speech"].dtype, item["speech"].shape) == (numpy.int16, (3200,))
+    assert item["speech"][:4].tolist() == [0, 1, 2, 3]
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    """A dataset of files that are not there can be made and pickled; its use says what to run."""
+    dataset = pickle.loads(pickle.dumps(ManifestDataset(tmp_path / "none.jsonl")))
+    with pytest.raises(FileNotFoundError, match="run the stage create_dataset first"):
+        len(dataset)
+
+
+def test_min_words_and_at_most_choose_items(manifest: Path) -> None:
+    """min_words counts reference words; at_most spreads its choice over the list."""
+    assert [item.utt_id for item in ManifestDataset(manifest, min_words=2).items] == ["two", "three"]
+    assert [item.utt_id for item in ManifestDataset(manifest, at_most=2).items] == ["one", "two"]
+    assert len(ManifestDataset(manifest, at_most=9)) == 3
+
+
+def test_the_fingerprint_follows_the_content(manifest: Path) -> None:
+    """Equal manifests have one fingerprint, another reference or selection has another."""
+    first = ManifestDataset(manifest).fingerprint()
+    assert ManifestDataset(str(manifest)).fingerprint() == first
+    assert ManifestDataset(manifest, min_words=2).fingerprint() != first
+    manifest.write_text(manifest.read_text().replace('"word word"', '"word world"'))
+    assert ManifestDataset(manifest).fingerprint() != first
+
+
+def test_a_folder_of_wav_files_is_a_dataset(tmp_path: Path) -> None:
+    """Files are found below the folder, in the order of their names, without references."""
+    write_wav(tmp_path / "b.wav", 0.1)
+    write_wav(tmp_path / "a" / "my recording.WAV", 0.2)
+    (tmp_path / "notes.txt").write_text("x")
+    dataset = FolderDataset(tmp_path)
+    assert [item.utt_id for item in dataset.items] == ["a_my_recording", "b"]
+    assert (dataset[0]["text"], dataset[0]["seconds"], len(dataset[0]["speech"])) == (None, 0.2, 3200)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (16000, 2), (44100, 2)])
+def test_a_wrong_rate_is_named_with_the_file(tmp_path: Path, rate: int, channels: int) -> None:
+    """Another rate, or stereo, is found before any decoding, with the file and the way to convert it."""
+    write_wav(tmp_path / "good.wav", 0.1)
+    write_wav(tmp_path / "odd.wav", 0.1, rate, channels)
+    with pytest.raises(ValueError, match=rf"odd\.wav has {rate} Hz and {channels} channel.*ffmpeg"):
+        len(FolderDataset(tmp_path))
+
+
+def test_a_file_that_is_no_audio_is_named(tmp_path: Path) -> None:
+    """A text file called .wav is an error with its name."""
+    (tmp_path / "fake.wav").write_text("hello")
+    with pytest.raises(ValueError, match=r"fake\.wav cannot be read as audio"):
+        len(FolderDataset(tmp_path))
+
+
+def test_folders_without_recordings_are_errors(tmp_path: Path) -> None:
+    """A missing folder and one without wav files each have their message."""
+    with pytest.raises(FileNotFoundError, match=r"hold no \.wav file"):
+        len(FolderDataset(tmp_path))
+    with pytest.raises(NotADirectoryError, match="is not a folder"):
+        len(FolderDataset(tmp_path / "none"))
+
+
+def test_two_files_with_one_id_are_refused(tmp_path: Path) -> None:
+    """`a/b.wav` and `a_b.wav` would share a line; both are named."""
+    write_wav(tmp_path / "a" / "b.wav", 0.1)
+    write_wav(tmp_path / "a_b.wav", 0.1)
+    with pytest.raises(ValueError, match=r"would both be called 'a_b'"):
+        len(FolderDataset(tmp_path))

@@ -1,0 +1,172 @@
+"""The recipe end to end on a few prompts: recogniser, run.py, demo.py, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from dataset.dataset import ManifestDataset
+from src.recogniser import Recogniser
+from src.report import DemoFigures, demo_report, metrics_table, percent
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "egs3" / "asterisk" / "asr"
+# Four prompts of five or more words, 13 seconds in all; the selection is spread over the corpus.
+FEW = ["dataset.min_words=5", "dataset.at_most=80", "--limit", "4"]
+
+
+def script(name: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script of the recipe as a user does, from another folder."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    command = [sys.executable, str(RECIPE / name), *args]
+    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def one_process(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the outputs of all three stages in one process."""
+    home = tmp_path_factory.mktemp("home")
+    done = script("run.py", *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=home)
+    assert done.returncode == 0, done.stderr
+    assert "already built" in done.stderr
+    assert "prompts: 4 utterances, 0 failed" in done.stdout
+    return home / "exp" / "inference"
+
+
+def test_the_stages_write_scp_text_and_metrics(one_process: Path) -> None:
+    """infer leaves hyp.scp, ref.scp and text; measure leaves WER and CER over the same four prompts."""
+    folder = one_process / "prompts"
+    assert sorted(path.name for path in folder.iterdir() if path.suffix == ".scp") == ["hyp.scp", "ref.scp"]
+    assert (folder / "text").read_text() == (folder / "hyp.scp").read_text()
+    metrics = json.loads((one_process / "metrics.json").read_text())
+    wer = metrics["espnet3.components.metrics.wer.WER"]["prompts"]
+    refs = (folder / "ref.scp").read_text().splitlines()
+    assert wer["words"] == sum(len(line.split()) - 1 for line in refs)
+    assert (wer["utterances"], wer["min_words"]["5"]["utterances"], wer["failed_items"]) == (4, 4, 0)
+    assert 0.0 < wer["wer"] < 0.6
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--parallel_config", "conf/parallel_local.yaml"],
+        ["--parallel_config", "parallel_local", "+batch_size=3", "runner.longest_first=false"],
+        ["+batch_size=2"],
+    ],
+)
+def test_workers_batches_and_order_never_change_the_answer(
+    one_process: Path, corpus: Path, tmp_path: Path, args: list[str]
+) -> None:
+    """Two workers, another batch size or another order give the same bytes as one process."""
+    stages = ["--stages", "infer", "measure"]
+    done = script("run.py", *stages, *args, *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("prompts/text", "prompts/hyp.scp", "prompts/ref.scp", "metrics.json"):
+        assert (tmp_path / "exp/inference" / name).read_bytes() == (one_process / name).read_bytes(), name
+
+
+def test_the_recogniser_keeps_no_state(corpus: Path) -> None:
+    """An utterance gets the same words whatever was decoded before it, and from a new decoder."""
+    dataset = ManifestDataset(corpus / "manifest.jsonl", min_words=5)
+    short = sorted(range(len(dataset)), key=lambda k: dataset.items[k].seconds)[:6]
+    speech = [dataset[k]["speech"] for k in short]
+    recogniser = Recogniser()
+    forwards = [recogniser(one) for one in speech]
+    backwards = [recogniser(one) for one in reversed(speech)][::-1]
+    assert forwards == backwards
+    assert forwards[3] == Recogniser()(speech[3])
+    assert any(forwards)
+
+
+def test_the_recogniser_finds_no_words_in_silence() -> None:
+    """Silence, and no samples at all, give an empty string."""
+    recogniser = Recogniser()
+    assert recogniser(numpy.zeros(0, dtype="int16")) == ""
+    assert isinstance(recogniser(numpy.zeros(16000, dtype="int16")), str)
+
+
+@pytest.mark.parametrize("speech", [numpy.zeros(9), numpy.zeros((2, 9), dtype="int16"), [1, 2]])
+def test_the_recogniser_refuses_other_samples(speech: object) -> None:
+    """Floats, two channels and lists would decode to noise; the message says what came."""
+    with pytest.raises(TypeError, match="must be a one-dimensional int16 array, not"):
+        Recogniser()(speech)
+
+
+def test_the_demo_decodes_a_folder_without_references(corpus: Path, tmp_path: Path) -> None:
+    """`--audio` prints the words of each recording, with times and without a WER."""
+    (tmp_path / "mine").mkdir()
+    shutil.copy(corpus / "wav" / "vm-goodbye.wav", tmp_path / "mine" / "so long.wav")
+    done = script("demo.py", "--audio", "mine", "--workers", "1", "exp_dir=exp", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "so_long:" in done.stdout
+    assert "goodbye" in done.stdout
+    assert "real-time factor" in done.stdout
+    assert "WER" not in done.stdout
+
+
+def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> None:
+    """The closing report has WER, CER, audio, wall time and lines of reference and hypothesis."""
+    args = ["--utterances", "3", "--min_words", "5", "--workers", "1"]
+    done = script("demo.py", *args, f"data_dir={corpus}", "exp_dir=exp", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("WER", "CER", "audio", "wall time", "1 worker ", "ref ", "hyp ", "Allison Smith"):
+        assert word in done.stdout, done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--stages", "infer", "data_dirr=x"], "did you mean 'data_dir'"),
+        (["--parallel_config", "parallel_slrum"], "no config 'parallel_slrum'"),
+        (["--parallel_config", "inference"], "must hold the block 'parallel' and nothing else"),
+        (["--stages", "infre"], "no stage 'infre'"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_explained(args: list[str], message: str, tmp_path: Path) -> None:
+    """A wrong key, config or stage ends with status 2, one message and no traceback."""
+    done = script("run.py", *args, folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corpus_that_cannot_be_had_ends_without_a_traceback(tmp_path: Path) -> None:
+    """Without apt-get run.py ends with status 1 and says what to do."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path)}
+    command = [sys.executable, str(RECIPE / "run.py"), "data_dir=data", "exp_dir=exp"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True)
+    assert (done.returncode, "AUDIO=folder" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+SCORE = {"wer": 0.25, "errors": 1, "words": 4, "utterances": 2, "min_words": {}}
+
+
+def test_tables_show_a_rate_per_group() -> None:
+    """The table has a line for the whole set and one for each group; no rate shows as a dash."""
+    group = {"wer": None, "errors": 0, "words": 0, "utterances": 0}
+    table = metrics_table({"a.b.WER": {"test": {**SCORE, "min_words": {"5": group}}}})
+    head, whole, longer = table.splitlines()
+    assert head.split() == ["test", "set", "metric", "utterances", "rate", "errors", "of"]
+    assert whole.split() == ["test", "WER", "2", "25.0", "%", "1", "4", "words"]
+    assert longer.split() == ["test", "WER", "0", "(5+", "words)", "-", "0", "0", "words"]
+    assert percent(None) == "-"
+
+
+def test_the_report_names_failures_and_shortens_long_lists() -> None:
+    """Failed items are counted in the report; of many recordings the first twenty are shown."""
+    figures = DemoFigures("recordings of x", 30, 2, 60.0, 6.0, 1, Path("exp"))
+    rows = [{"utt_id": f"u{k}", "hyp": ""} for k in range(28)]
+    report = demo_report(figures, rows)
+    assert "30 recordings of x, 2 of them failed" in report
+    assert "(real-time factor 0.100)" in report
+    assert "u19:  (no words found)" in report
+    assert "u20:" not in report
+    assert f"... and 8 more in {Path('exp') / 'hyp.scp'}" in report

@@ -1,0 +1,337 @@
+"""InferenceRunner: dataset item -> model -> output function -> `.scp` files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.errors import ItemError
+from espnet3.parallel.inference_provider import InferenceProvider
+from espnet3.systems.base.inference_runner import InferenceRunner, load_function
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six"]
+
+
+def upper(text: str) -> Any:
+    """Take one text only: a list has no `upper`."""
+    return text.upper()
+
+
+class ListModel:
+    """Takes one text or a list of texts, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, text: Any) -> Any:
+        """Return upper case, one entry per text."""
+        self.calls += 1
+        return [one.upper() for one in text] if isinstance(text, list) else text.upper()
+
+
+def rows(*, data: Any, model_output: Any, idx: Any) -> Any:
+    """Make the row of one item."""
+    return {"utt_id": data["name"], "hyp": model_output, "ref": data["text"]}
+
+
+class Provider(InferenceProvider):
+    """Words as a dataset; the model is the config."""
+
+    @staticmethod
+    def build_dataset(config: Any) -> Any:
+        """Return items with a name and a text."""
+        return [{"name": f"utt{k}", "text": word} for k, word in enumerate(WORDS)]
+
+    @staticmethod
+    def build_model(config: Any) -> Any:
+        """Return the model."""
+        return config
+
+
+def make(model: Callable[..., Any] = upper, params: Any = None, **options: Any) -> InferenceRunner:
+    """Make a runner over the words."""
+    params = {"input_key": "text", "output_fn": rows, **(params or {})}
+    return InferenceRunner(Provider(model, params), progress=False, **options)
+
+
+def test_results_and_files_are_in_index_order(tmp_path: Path) -> None:
+    """The list and both files follow the indices as given, not the dataset."""
+    results = make(output_dir=tmp_path)([2, 0, 1])
+    assert [result["hyp"] for result in results] == ["TWO", "ZERO", "ONE"]
+    assert (tmp_path / "hyp.scp").read_text() == "utt2 TWO\nutt0 ZERO\nutt1 ONE\n"
+    assert (tmp_path / "ref.scp").read_text() == "utt2 two\nutt0 zero\nutt1 one\n"
+    assert sorted(path.name for path in tmp_path.glob("*.scp")) == ["hyp.scp", "ref.scp"]
+
+
+def test_without_output_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner without a folder only returns its results."""
+    monkeypatch.chdir(tmp_path)
+    assert len(make()(range(7))) == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_iterator_of_indices_is_read_once(tmp_path: Path) -> None:
+    """A generator works as well as a list."""
+    assert len(make(output_dir=tmp_path)(k for k in range(3))) == 3
+
+
+class NoLists:
+    """Says that it cannot take lists; given one it would answer wrongly."""
+
+    supports_batch = False
+
+    def __call__(self, text: Any) -> Any:
+        """Answer wrongly for a list."""
+        return "WRONG" if isinstance(text, list) else text.upper()
+
+
+@pytest.mark.parametrize("model", [upper, ListModel(), NoLists()])
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 7, 50])
+def test_batch_size_never_changes_the_result(tmp_path: Path, model: Any, batch_size: int | None) -> None:
+    """Whether the model takes lists, fails on them or declines them, the files are the same."""
+    make(model, batch_size=batch_size, output_dir=tmp_path)(range(7))
+    want = "".join(f"utt{k} {word.upper()}\n" for k, word in enumerate(WORDS))
+    assert (tmp_path / "hyp.scp").read_text() == want
+
+
+def test_a_model_that_takes_lists_is_called_once_per_batch() -> None:
+    """Seven items in batches of four are two calls, not seven."""
+    model = ListModel()
+    make(model, batch_size=4)(range(7))
+    assert model.calls == 2
+
+
+def test_an_output_function_may_split_the_batch_itself() -> None:
+    """A batched output that is no list goes to output_fn as it is, with lists."""
+
+    def joined(text: Any) -> Any:
+        return {"joined": " ".join(text)} if isinstance(text, list) else {"joined": text}
+
+    def split(*, data: Any, model_output: Any, idx: Any) -> Any:
+        parts = model_output["joined"].split()
+        if isinstance(idx, list):
+            return [{"utt_id": str(i), "hyp": p, "ref": d["text"]} for i, p, d in zip(idx, parts, data, strict=True)]
+        return {"utt_id": str(idx), "hyp": parts[0], "ref": data["text"]}
+
+    one_by_one = make(joined, {"output_fn": split})(range(7))
+    assert make(joined, {"output_fn": split}, batch_size=3)(range(7)) == one_by_one
+
+
+def test_forward_takes_a_list_of_indices() -> None:
+    """Called by hand with a list, forward returns a list of results."""
+    env = Provider(ListModel(), {"input_key": "text", "output_fn": rows}).build_env_local()
+    assert [row["hyp"] for row in InferenceRunner.forward([1, 2], **env)] == ["ONE", "TWO"]
+    assert InferenceRunner.forward(1, **env)["hyp"] == "ONE"
+
+
+def test_a_batch_with_another_number_of_results_is_an_error() -> None:
+    """By hand, a batch of two that gives three results is named as such."""
+    env = {"dataset": [{"text": "a"}, {"text": "b"}], "model": lambda text: ["x", "y", "z"], "input_key": "text"}
+    with pytest.raises(ValueError, match="a batch of 2 items gave 3 instead of"):
+        InferenceRunner.batch_forward([0, 1], **env)
+
+
+def test_without_an_output_function_the_model_returns_the_row() -> None:
+    """The model's own dict is the result, for one item and for a batch of them."""
+
+    def model(text: Any) -> Any:
+        if isinstance(text, list):
+            return [model(one) for one in text]
+        return {"utt_id": text, "hyp": text.upper(), "ref": ""}
+
+    assert make(model, {"output_fn": None})([3]) == [{"utt_id": "three", "hyp": "THREE", "ref": ""}]
+    assert len(make(model, {"output_fn": None}, batch_size=2)(range(7))) == 7
+
+
+def test_model_kwargs_and_several_inputs_reach_the_model() -> None:
+    """Each input key is a keyword of the model, beside model_kwargs."""
+
+    def model(text: str, name: str, end: str) -> str:
+        return f"{name}:{text}{end}"
+
+    params = {"input_key": ["text", "name"], "model_kwargs": {"end": "!"}}
+    assert make(model, params)([4])[0]["hyp"] == "utt4:four!"
+
+
+def test_output_fn_path_is_imported() -> None:
+    """A dotted path names the output function, so that a config can."""
+    params = {"output_fn": None, "output_fn_path": f"{__name__}.rows"}
+    assert make(upper, params)([1])[0]["hyp"] == "ONE"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "message"),
+    [
+        ("rows", ValueError, "must be a dotted path"),
+        ("json.no_such_name", AttributeError, "has no 'no_such_name'"),
+        ("no_such_module.rows", ModuleNotFoundError, "no_such_module"),
+        (f"{__name__}.WORDS", TypeError, "is a list, not a function"),
+    ],
+)
+def test_a_wrong_output_fn_path_says_why(path: str, kind: type[Exception], message: str) -> None:
+    """Each way a path can be wrong has its own message."""
+    with pytest.raises(kind, match=message):
+        load_function(path)
+
+
+def test_missing_input_key_is_an_error() -> None:
+    """Without input_key in the env the message asks for it."""
+    with pytest.raises(RuntimeError, match="input_key must be provided"):
+        InferenceRunner.forward(0, dataset=[{"text": "a"}], model=upper)
+
+
+@pytest.mark.parametrize("idx", [0, [0, 1]])
+def test_unknown_input_key_is_an_error_with_the_fields(idx: Any) -> None:
+    """A key that the dataset item lacks is named, with those it has."""
+    with pytest.raises(KeyError, match="Input key 'speech' not found in dataset item .*'text'"):
+        InferenceRunner.forward(idx, dataset=[{"text": "a"}] * 2, model=upper, input_key="speech")
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "message"),
+    [
+        ("text", TypeError, "item 5: the output must be a dict .* got str"),
+        ({"utt_id": "a", "hyp": "b"}, ValueError, "item 5: the output has 'utt_id', 'hyp' and lacks 'ref'"),
+        ({"hyp": "a", "ref": "b"}, ValueError, "lacks 'utt_id'"),
+        ({"utt_id": ["a"], "hyp": "", "ref": ""}, TypeError, "'utt_id' must be a single value, not a list"),
+        ({"utt_id": "a", "hyp": [], "ref": ""}, ValueError, "'hyp' is an empty list"),
+        ({"utt_id": "a", "hyp": "x\ny", "ref": ""}, ValueError, "item 5: 'hyp': .*line break"),
+        ({"utt_id": "a", "hyp": None, "ref": ""}, TypeError, "item 5: 'hyp': .*not NoneType"),
+        ({"utt_id": "a b", "hyp": "", "ref": ""}, ValueError, "item 5: utterance id 'a b'"),
+    ],
+)
+def test_wrong_results_are_refused(tmp_path: Path, row: Any, kind: type[Exception], message: str) -> None:
+    """A result of the wrong form is an error that names the item, and no file is written."""
+    runner = make(params={"output_fn": lambda **_: row}, output_dir=tmp_path)
+    with pytest.raises(kind, match=message):
+        runner([5])
+    assert list(tmp_path.glob("*.scp")) == []
+
+
+def test_with_the_keys_in_the_env_the_first_bad_result_stops_the_run() -> None:
+    """A worker that knows the keys rejects a bad row at its item, not after the whole run."""
+    seen = []
+
+    def bad(*, data: Any, model_output: Any, idx: Any) -> Any:
+        seen.append(idx)
+        return {"utt_id": data["name"], "hyp": model_output}
+
+    keys = {"idx_key": "utt_id", "output_keys": ["hyp", "ref"]}
+    with pytest.raises(ItemError, match="lacks 'ref'"):
+        make(params={"output_fn": bad, **keys})(range(7))
+    assert seen == [0]
+
+
+def test_two_items_with_one_id_are_refused(tmp_path: Path) -> None:
+    """An id may stand in a file once; the error names both items."""
+    runner = make(params={"output_fn": lambda **_: {"utt_id": "a", "hyp": "", "ref": ""}})
+    with pytest.raises(ValueError, match="items 3 and 4 have the same utterance id 'a'"):
+        runner([3, 4])
+
+
+def best_of(n: int) -> Callable[..., Any]:
+    """Return an output function with n hypotheses per item."""
+
+    def output_fn(*, data: Any, model_output: Any, idx: Any) -> Any:
+        return {"utt_id": data["name"], "hyp": [f"{model_output}{k}" for k in range(n)], "ref": data["text"]}
+
+    return output_fn
+
+
+def test_lists_go_to_numbered_files_and_stale_ones_are_removed(tmp_path: Path) -> None:
+    """Entry k of a list is in `hyp<k>.scp`; a later run with fewer leaves none of the old ones."""
+    make(params={"output_fn": best_of(3)}, output_dir=tmp_path)([0, 1])
+    assert (tmp_path / "hyp2.scp").read_text() == "utt0 ZERO2\nutt1 ONE2\n"
+    assert not (tmp_path / "hyp.scp").exists()
+    (tmp_path / "hyper.scp").write_text("someone else's\n")
+    make(params={"output_fn": best_of(1)}, output_dir=tmp_path)([0])
+    assert sorted(p.name for p in tmp_path.glob("*.scp")) == ["hyp0.scp", "hyper.scp", "ref.scp"]
+
+
+def test_a_key_is_a_list_always_or_never() -> None:
+    """A list for one item and a single value for another would split a column over files."""
+
+    def mixed(*, data: Any, model_output: Any, idx: Any) -> Any:
+        return {"utt_id": data["name"], "hyp": [model_output] if idx else model_output, "ref": ""}
+
+    with pytest.raises(TypeError, match="item 1: 'hyp' is a list for some items"):
+        make(params={"output_fn": mixed})([0, 1])
+
+
+def test_two_outputs_may_not_share_a_file() -> None:
+    """A list under "hyp" and a key "hyp1" would both be hyp1.scp."""
+
+    def clash(*, data: Any, model_output: Any, idx: Any) -> Any:
+        return {"utt_id": data["name"], "hyp": ["a", "b"], "hyp1": "c"}
+
+    with pytest.raises(ValueError, match=r"two outputs go to hyp1\.scp"):
+        make(params={"output_fn": clash}, output_keys=["hyp", "hyp1"])([0])
+
+
+def test_keys_can_be_chosen(tmp_path: Path) -> None:
+    """hyp_key and ref_key take lists; output_keys replaces both; an id key may have any name."""
+    params = {"output_fn": lambda **c: {"id": c["idx"], "a": 1, "b": 2, "c": 3}}
+    make(params=params, idx_key="id", hyp_key=["a", "b"], ref_key=None, output_dir=tmp_path / "x")([0])
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["a.scp", "b.scp"]
+    make(params=params, idx_key="id", output_keys="c", output_dir=tmp_path / "y")([0])
+    assert [(p.name, p.read_text()) for p in (tmp_path / "y").iterdir()] == [("c.scp", "0 3\n")]
+
+
+def test_keys_that_coincide_are_refused() -> None:
+    """The id and each output need a key of their own."""
+    with pytest.raises(ValueError, match="must all differ"):
+        make(hyp_key="utt_id")
+    with pytest.raises(ValueError, match="must all differ"):
+        make(hyp_key="text", ref_key="text")
+
+
+def fail_at_2(*, data: Any, model_output: Any, idx: Any) -> Any:
+    """Fail for one item."""
+    if idx == 2:
+        raise OSError("bad audio")
+    return rows(data=data, model_output=model_output, idx=idx)
+
+
+def test_failed_items_are_listed_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With on_error="record" the files hold the rest, failed.jsonl the failure, a warning the count."""
+    runner = make(params={"output_fn": fail_at_2}, on_error="record", output_dir=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        results = runner(range(4))
+    assert results[2].error_type == "OSError"
+    assert (tmp_path / "hyp.scp").read_text() == "utt0 ZERO\nutt1 ONE\nutt3 THREE\n"
+    (line,) = (tmp_path / "failed.jsonl").read_text().splitlines()
+    assert json.loads(line) == {
+        "index": 2,
+        "error_type": "OSError",
+        "message": "bad audio",
+        "attempts": 1,
+        "cause": "error",
+    }
+    assert "1 of 4 items failed and are not in the .scp files; the first: item 2, OSError: bad audio" in caplog.text
+
+
+def test_a_clean_run_removes_the_list_of_failures(tmp_path: Path) -> None:
+    """failed.jsonl tells of the last run only."""
+    make(params={"output_fn": fail_at_2}, on_error="record", output_dir=tmp_path)(range(4))
+    make(output_dir=tmp_path)(range(4))
+    assert not (tmp_path / "failed.jsonl").exists()
+
+
+def test_when_all_items_fail_the_files_are_empty(tmp_path: Path) -> None:
+    """Old outputs do not survive a run in which nothing succeeded."""
+    make(output_dir=tmp_path)([2])
+    make(params={"output_fn": fail_at_2}, on_error="record", output_dir=tmp_path)([2])
+    assert (tmp_path / "hyp.scp").read_text() == ""
+
+
+def test_by_default_a_failed_item_stops_the_run(tmp_path: Path) -> None:
+    """Without on_error the error names the item, carries its cause, and no file is written."""
+    with pytest.raises(ItemError, match="item 2 failed") as caught:
+        make(params={"output_fn": fail_at_2}, output_dir=tmp_path)(range(4))
+    assert isinstance(caught.value.__cause__, OSError)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,73 @@
+"""Stage configs: found by name, read, overridden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from espnet3.systems.base.config import apply_overrides, as_dict, find_config, load_config
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Return a recipe folder with two configs."""
+    (tmp_path / "recipe/conf").mkdir(parents=True)
+    (tmp_path / "recipe/conf/parallel_local.yaml").write_text("parallel: {env: local}\n")
+    (tmp_path / "recipe/conf/list.yaml").write_text("- 1\n")
+    return tmp_path / "recipe"
+
+
+@pytest.mark.parametrize("name", ["parallel_local", "parallel_local.yaml", "conf/parallel_local.yaml"])
+def test_a_config_is_found_by_its_name(recipe: Path, name: str) -> None:
+    """The bare name, the file name and the path in the recipe are the same config."""
+    assert find_config(name, recipe) == recipe / "conf/parallel_local.yaml"
+
+
+def test_a_path_from_the_current_folder_comes_first(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own file of the same name wins over the recipe's."""
+    (tmp_path / "parallel_local.yaml").write_text("parallel: {}\n")
+    monkeypatch.chdir(tmp_path)
+    assert find_config("parallel_local.yaml", recipe) == Path("parallel_local.yaml")
+
+
+def test_an_unknown_config_lists_those_there_are(recipe: Path) -> None:
+    """The message holds the names in conf/."""
+    with pytest.raises(FileNotFoundError, match=r"list\.yaml, parallel_local\.yaml"):
+        find_config("parallel_slrum", recipe)
+
+
+def test_a_config_must_be_a_mapping(recipe: Path) -> None:
+    """A YAML list is refused with the file's name."""
+    with pytest.raises(ValueError, match=r"list\.yaml must hold a mapping"):
+        load_config(recipe / "conf/list.yaml")
+    with pytest.raises(TypeError, match="must be a mapping, not list"):
+        as_dict([1])
+
+
+def test_overrides_go_to_every_config_that_has_the_key() -> None:
+    """A shared key changes in both configs, another only where it is; values are YAML."""
+    first = OmegaConf.create({"exp_tag": "a", "parallel": {"n_workers": 1}})
+    second = OmegaConf.create({"exp_tag": "a"})
+    apply_overrides({"first": first, "second": second}, ["exp_tag=b", "parallel.n_workers=4", "+limit=3"])
+    assert first == {"exp_tag": "b", "parallel": {"n_workers": 4}, "limit": 3}
+    assert second == {"exp_tag": "b", "limit": 3}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("parallell.n_workers=4", "did you mean 'parallel'"),
+        ("zzz=4", "they have exp_tag, parallel"),
+        ("parallel.n_workers", "must read key=value"),
+        ("=3", "must read key=value"),
+    ],
+)
+def test_an_override_that_fits_nothing_is_refused(override: str, message: str) -> None:
+    """A typo in a key does not pass as a new key."""
+    config = OmegaConf.create({"exp_tag": "a", "parallel": {"n_workers": 1}})
+    with pytest.raises(ValueError, match=message):
+        apply_overrides({"config": config}, [override])

@@ -1,0 +1,288 @@
+"""The stages infer and measure, and the system that runs them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.parallel import set_parallel
+from espnet3.parallel.errors import ItemError, WorkerSetupError
+from espnet3.systems.base.inference import infer
+from espnet3.systems.base.inference_provider import InferenceProvider
+from espnet3.systems.base.metric import measure
+from espnet3.systems.base.system import BaseSystem
+
+HERE = __name__
+
+
+class Words:
+    """A dataset of words; the version stands for its content."""
+
+    def __init__(self, words: list[str], least: int = 0, version: str = "1") -> None:
+        self.words = [word for word in words if len(word) >= least]
+        self.version = version
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"utt_id": f"u{9 - index}", "text": self.words[index]}
+
+    def fingerprint(self) -> str:
+        """Return the version."""
+        return self.version
+
+
+class Shout:
+    """A model: upper case, with an end."""
+
+    def __init__(self, end: str = "") -> None:
+        self.end = end
+
+    def __call__(self, text: str, repeat: int = 1) -> str:
+        """Shout."""
+        return text.upper() * repeat + self.end
+
+
+def output_fn(*, data: Any, model_output: Any, idx: int) -> dict[str, Any]:
+    """Return the row of one item."""
+    if model_output == "BAD":
+        raise ValueError("bad word")
+    return {"utt_id": data["utt_id"], "hyp": model_output, "ref": data["text"]}
+
+
+class Exact(AbsMetric):
+    """Counts equal rows."""
+
+    def __init__(self, ref_key: str = "ref", hyp_key: str = "hyp") -> None:
+        self.ref_key, self.hyp_key = ref_key, hyp_key
+
+    def __call__(self, data: Any, test_name: str, inference_dir: Path) -> dict[str, Any]:
+        """Count."""
+        pairs = zip(data[self.ref_key], data[self.hyp_key], strict=True)
+        return {"exact": sum(r.upper() == h for r, h in pairs), "ids": data["utt_id"], "where": inference_dir.name}
+
+
+@pytest.fixture(autouse=True)
+def _no_parallel() -> Any:
+    """Leave no parallel config behind."""
+    yield
+    set_parallel(None)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    """Return an inference config over three words."""
+    return OmegaConf.create(
+        {
+            "inference_dir": str(tmp_path / "out"),
+            "words": ["one", "three", "four"],
+            "dataset": {"_target_": f"{HERE}.Words", "words": "${words}"},
+            "model": {"_target_": f"{HERE}.Shout"},
+            "input_key": "text",
+            "output_fn": f"{HERE}.output_fn",
+            "runner": {"progress": False},
+        }
+    )
+
+
+def test_infer_writes_scp_files_of_the_one_test_set(config: Any, tmp_path: Path) -> None:
+    """Without test_sets the set is called "test", and its files are in index order."""
+    result = infer(config)["test"]
+    assert (result.items, result.failed, result.folder) == (3, 0, tmp_path / "out" / "test")
+    assert (result.folder / "hyp.scp").read_text() == "u9 ONE\nu8 THREE\nu7 FOUR\n"
+    assert (result.folder / "ref.scp").read_text() == "u9 one\nu8 three\nu7 four\n"
+
+
+def test_a_plain_dict_is_a_config_too(config: Any) -> None:
+    """The stage takes any mapping."""
+    assert infer(OmegaConf.to_container(config))["test"].items == 3
+
+
+def test_test_sets_change_the_dataset(config: Any, tmp_path: Path) -> None:
+    """Each entry of test_sets is a folder of outputs over the dataset with its changes."""
+    config.test_sets = {"all": {}, "long": {"least": 5}}
+    results = infer(config)
+    assert {name: result.items for name, result in results.items()} == {"all": 3, "long": 1}
+    assert (tmp_path / "out/long/hyp.scp").read_text() == "u9 THREE\n"
+
+
+def test_limit_text_and_model_settings(config: Any, tmp_path: Path) -> None:
+    """`limit` takes the first items, `text_key` makes a sorted Kaldi text, model_kwargs reach the model."""
+    config.update({"limit": 2, "text_key": "hyp", "model_kwargs": {"repeat": 2}, "batch_size": 2})
+    config.model.end = "!"
+    infer(config)
+    assert (tmp_path / "out/test/hyp.scp").read_text() == "u9 ONEONE!\nu8 THREETHREE!\n"
+    assert (tmp_path / "out/test/text").read_text() == "u8 THREETHREE!\nu9 ONEONE!\n"
+
+
+def test_two_workers_write_the_same_files(config: Any, tmp_path: Path) -> None:
+    """The outputs of two worker processes equal those of this process byte for byte."""
+    config.update({"words": [f"w{k}" for k in range(9)], "text_key": "hyp"})
+    infer(config)
+    config.update({"inference_dir": str(tmp_path / "two"), "parallel": {"env": "local", "n_workers": 2}})
+    infer(config)
+    for name in ("hyp.scp", "ref.scp", "text"):
+        assert (tmp_path / "two/test" / name).read_bytes() == (tmp_path / "out/test" / name).read_bytes()
+
+
+def test_failed_items_are_counted(config: Any) -> None:
+    """With on_error="record" infer reports the failures, and measure puts their number in the metrics."""
+    config.words = ["one", "bad", "two"]
+    config.runner.on_error = "record"
+    assert infer(config)["test"].failed == 1
+    results = measure({"inference_dir": config.inference_dir, "metrics": [{"_target_": f"{HERE}.Exact"}]})
+    assert results[f"{HERE}.Exact"]["test"]["failed_items"] == 1
+
+
+def test_a_bad_result_is_the_items_error(config: Any) -> None:
+    """The stage gives the workers the keys: the first item without a key stops the run."""
+    config.output_keys = ["hyp", "score"]
+    with pytest.raises(ItemError, match="item 0 failed.*lacks 'score'"):
+        infer(config)
+
+
+@pytest.mark.parametrize("key", ["dataset", "model", "inference_dir", "input_key"])
+def test_a_missing_key_is_named(config: Any, key: str) -> None:
+    """A config without a required key is refused, with the keys it has."""
+    del config[key]
+    with pytest.raises(ValueError, match=f"the inference config has no '{key}'"):
+        infer(config)
+
+
+@pytest.mark.parametrize("limit", [0, -1, "3", True])
+def test_limit_must_be_a_positive_number(config: Any, limit: Any) -> None:
+    """A limit that is no positive integer is refused."""
+    config.limit = limit
+    with pytest.raises(ValueError, match="limit must be a positive number of items"):
+        infer(config)
+
+
+@pytest.mark.parametrize("test_sets", [{}, ["test"]])
+def test_test_sets_must_be_a_mapping(config: Any, test_sets: Any) -> None:
+    """A list of names would say nothing about the data of each."""
+    config.test_sets = test_sets
+    with pytest.raises(ValueError, match="test_sets must map names"):
+        infer(config)
+
+
+def test_a_block_without_target_is_refused() -> None:
+    """Dataset and model need a `_target_`; a missing block is named with those that are there."""
+    with pytest.raises(ValueError, match="'model' has no _target_"):
+        InferenceProvider.build_model({"model": {"beam": 3}})
+    with pytest.raises(ValueError, match=r"no block 'model' \(it has dataset\)"):
+        InferenceProvider.build_model({"dataset": {}})
+
+
+def test_a_worker_with_other_data_refuses_to_work() -> None:
+    """A process whose dataset has another fingerprint than the driver's says so."""
+    seen = {"dataset": {"_target_": f"{HERE}.Words", "words": ["a"]}, "dataset_fingerprint": "2"}
+    with pytest.raises(RuntimeError, match="fingerprint 1 in this process and had 2"):
+        InferenceProvider.build_dataset(seen)
+
+    from espnet3.systems.base.inference_runner import InferenceRunner
+
+    seen["model"] = {"_target_": f"{HERE}.Shout"}
+    runner = InferenceRunner(InferenceProvider(seen, {"input_key": "text"}), progress=False)
+    with pytest.raises(WorkerSetupError, match="the data changed meanwhile"):
+        runner([0])
+
+
+def test_params_join_the_env() -> None:
+    """Params stand beside dataset and model in the env."""
+    config = {
+        "dataset": {"_target_": f"{HERE}.Words", "words": ["a"]},
+        "model": {"_target_": f"{HERE}.Shout"},
+    }
+    env = InferenceProvider(config, params={"beam": 4}).build_env_local()
+    assert (sorted(env), env["beam"]) == (["beam", "dataset", "model"], 4)
+
+
+def test_measure_writes_metrics_of_every_test_set(config: Any, tmp_path: Path) -> None:
+    """metrics.json holds metric -> test set -> values; the returned dict is the same."""
+    config.test_sets = {"all": {}, "long": {"least": 5}}
+    infer(config)
+    results = measure({"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Exact"}]})
+    assert results == json.loads((tmp_path / "out/metrics.json").read_text())
+    assert {name: one["exact"] for name, one in results[f"{HERE}.Exact"].items()} == {"all": 3, "long": 1}
+    assert results[f"{HERE}.Exact"]["long"]["where"] == "long"
+
+
+def test_measure_reads_the_columns_that_inputs_name(config: Any, tmp_path: Path) -> None:
+    """`inputs` maps a metric's columns to files."""
+    infer(config)
+    block = {"metric": {"_target_": f"{HERE}.Exact"}, "inputs": {"ref": "hyp", "hyp": "hyp"}}
+    results = measure({"inference_dir": tmp_path / "out", "metrics": [block], "test_sets": ["test"]})
+    assert results[f"{HERE}.Exact"]["test"]["ids"] == ["u9", "u8", "u7"]
+
+
+def test_measure_needs_something_to_measure(tmp_path: Path) -> None:
+    """An empty folder, a missing key, a class that is no metric and a metric twice are errors."""
+    exact = {"_target_": f"{HERE}.Exact"}
+    with pytest.raises(FileNotFoundError, match="run the infer stage first"):
+        measure({"inference_dir": tmp_path, "metrics": [exact]})
+    with pytest.raises(ValueError, match="the metrics config has no 'metrics'"):
+        measure({"inference_dir": tmp_path})
+    with pytest.raises(TypeError, match="which is no AbsMetric"):
+        measure({"inference_dir": tmp_path, "metrics": [{"_target_": f"{HERE}.Shout"}], "test_sets": ["x"]})
+    (tmp_path / "x").mkdir()
+    for name in ("hyp", "ref"):
+        (tmp_path / "x" / f"{name}.scp").write_text("a b\n")
+    with pytest.raises(ValueError, match="is listed twice"):
+        measure({"inference_dir": tmp_path, "metrics": [exact, exact]})
+
+
+def test_the_system_runs_stages_in_its_order(config: Any, tmp_path: Path) -> None:
+    """Stages run in the system's order whatever order they are asked for in."""
+    metrics = {"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Exact"}]}
+    results = BaseSystem(inference_config=config, metrics_config=metrics).run(["measure", "infer"])
+    assert list(results) == ["infer", "measure"]
+    assert results["measure"][f"{HERE}.Exact"]["test"]["exact"] == 3
+
+
+class Built:
+    """A builder that only says it was asked."""
+
+    def build(self) -> bool:
+        """Build nothing."""
+        return True
+
+
+def test_create_dataset_builds_what_the_config_names(config: Any) -> None:
+    """The stage instantiates the block `create_dataset` and builds; without the block it says so."""
+    system = BaseSystem(inference_config=config)
+    with pytest.raises(ValueError, match="no block 'create_dataset'"):
+        system.run(["create_dataset"])
+    config.create_dataset = {"_target_": f"{HERE}.Built"}
+    assert system.run(["create_dataset"]) == {"create_dataset": True}
+
+
+def test_an_unknown_stage_is_refused_before_any_runs(config: Any, tmp_path: Path) -> None:
+    """A typo in the last stage does not cost the first one's work."""
+    with pytest.raises(ValueError, match="no stage 'mesure'; BaseSystem has create_dataset, infer, measure"):
+        BaseSystem(inference_config=config).run(["infer", "mesure"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stage_without_its_config_is_an_error() -> None:
+    """The message names the stage and the config it lacks."""
+    with pytest.raises(ValueError, match="stage measure needs metrics_config"):
+        BaseSystem().run(["measure"])
+
+
+def test_failures_are_warned_about_in_measure(
+    config: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metrics over a part of the items do not pass silently."""
+    config.words = ["one", "bad"]
+    config.runner.on_error = "record"
+    infer(config)
+    with caplog.at_level(logging.WARNING):
+        measure({"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Exact"}]})
+    assert "1 items failed in the infer stage and count in no metric" in caplog.text

@@ -17,7 +17,7 @@ from espnet3.parallel.plan import Work
 from espnet3.parallel.progress import Progress
 from espnet3.parallel.raising import item_error
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.sharded import run_shards
+from espnet3.parallel.shard_driver import run_shards
 from espnet3.parallel.shards import Hooks, ShardResult, cut, make_shard_function
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")

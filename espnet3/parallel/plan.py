@@ -20,7 +20,7 @@ from typing import Any
 BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
 GROW = 8  # a run may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per run
-MAX_ITEMS = 1 << 18  # per run; the list of its results is the driver's and the worker's memory
+MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver and of the worker
 _FLOOR = 0.0005  # seconds: runs near the end get no shorter than this, the trip would cost more
 _PATIENCE = 0.01  # seconds a run waits for a slow iterator before it goes with fewer items
 _WARM = 8.0  # an average over so many runs

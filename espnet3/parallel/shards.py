@@ -122,7 +122,8 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
                 result.values.append(shard.skip[at])
                 at += 1
                 continue
-            end = min([at + (policy.batch_size or 1 if batched else 1), n, *[k for k in shard.skip if k > at]])
+            step = policy.batch_size or 1 if batched else 1
+            end = min([at + step, n, *[k for k in shard.skip if k > at]])
             mark.write_text(json.dumps([at, end]))
             block = run_items(shard.items[at:end], call, policy, name)
             retries += block.retries

@@ -79,7 +79,8 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
     if hasattr(one, "dtype") and hasattr(one, "tobytes"):  # numpy, without importing it
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        same_kind = one.dtype == other.dtype and one.shape == other.shape
+        return bool(same_kind and one.tobytes() == other.tobytes())
     if isinstance(one, float) and one != one:
         return bool(other != other)
     return bool(one == other)

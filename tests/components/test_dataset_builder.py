@@ -20,9 +20,11 @@ class Letters(DatasetBuilder):
         self.made = 0
 
     def options(self) -> Mapping[str, Any]:
+        """Return the letters."""
         return {"letters": self.letters}
 
     def make(self) -> BuiltFiles:
+        """Write both files."""
         self.made += 1
         index, payload = self.data_dir / "index", self.data_dir / "sub" / "payload"
         payload.parent.mkdir(exist_ok=True)
@@ -33,6 +35,7 @@ class Letters(DatasetBuilder):
 
 @pytest.fixture
 def built(tmp_path: Path) -> Letters:
+    """Return the builder of a finished dataset."""
     builder = Letters(tmp_path / "data")
     assert builder.build() is True
     return builder

@@ -8,6 +8,7 @@ import wave
 from pathlib import Path
 
 import pytest
+
 from dataset.builder import AsteriskBuilder, SourceError
 from dataset.normalise import normalise
 
@@ -33,7 +34,9 @@ def test_a_second_build_does_nothing(corpus: Path, packages: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
 
 
-def test_a_lost_recording_is_built_again_with_equal_bytes(packages: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_lost_recording_is_built_again_with_equal_bytes(
+    packages: Path, corpus: Path, tmp_path: Path
+) -> None:
     """After losing a file the corpus is rebuilt, and every file equals the first build's."""
     copy = tmp_path / "data"
     shutil.copytree(corpus, copy)

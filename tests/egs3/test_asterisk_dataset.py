@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
+
 from dataset.dataset import FolderDataset, ManifestDataset
 
 

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import wave
 from pathlib import Path
 
 import numpy
 import pytest
+
 from dataset.dataset import ManifestDataset
 from src.recogniser import Recogniser
 from src.report import DemoFigures, demo_report, metrics_table, percent
@@ -40,7 +42,7 @@ def one_process(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_stages_write_scp_text_and_metrics(one_process: Path) -> None:
-    """infer leaves hyp.scp, ref.scp and text; measure leaves WER and CER over the same four prompts."""
+    """Infer leaves hyp.scp, ref.scp and text; measure leaves WER and CER over the same four prompts."""
     folder = one_process / "prompts"
     assert sorted(path.name for path in folder.iterdir() if path.suffix == ".scp") == ["hyp.scp", "ref.scp"]
     assert (folder / "text").read_text() == (folder / "hyp.scp").read_text()
@@ -84,11 +86,11 @@ def test_the_recogniser_keeps_no_state(corpus: Path) -> None:
     assert any(forwards)
 
 
-def test_the_recogniser_finds_no_words_in_silence() -> None:
-    """Silence, and no samples at all, give an empty string."""
+def test_the_recogniser_finds_no_words_in_nothing() -> None:
+    """Recordings too short for a word, down to no samples at all, give an empty string."""
     recogniser = Recogniser()
-    assert recogniser(numpy.zeros(0, dtype="int16")) == ""
-    assert isinstance(recogniser(numpy.zeros(16000, dtype="int16")), str)
+    for samples in (0, 1, 159, 400):
+        assert recogniser(numpy.zeros(samples, dtype="int16")) == "", samples
 
 
 @pytest.mark.parametrize("speech", [numpy.zeros(9), numpy.zeros((2, 9), dtype="int16"), [1, 2]])
@@ -101,13 +103,23 @@ def test_the_recogniser_refuses_other_samples(speech: object) -> None:
 def test_the_demo_decodes_a_folder_without_references(corpus: Path, tmp_path: Path) -> None:
     """`--audio` prints the words of each recording, with times and without a WER."""
     (tmp_path / "mine").mkdir()
-    shutil.copy(corpus / "wav" / "vm-goodbye.wav", tmp_path / "mine" / "so long.wav")
+    shutil.copy(corpus / "wav" / "conf-onlyone.wav", tmp_path / "mine" / "so long.wav")
     done = script("demo.py", "--audio", "mine", "--workers", "1", "exp_dir=exp", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "so_long:" in done.stdout
-    assert "goodbye" in done.stdout
+    assert "so_long:  there is currently one other participant" in done.stdout
+    assert "decoded     1 recording of mine" in done.stdout
     assert "real-time factor" in done.stdout
     assert "WER" not in done.stdout
+
+
+def test_the_demo_names_a_recording_it_cannot_decode(tmp_path: Path) -> None:
+    """A recording at another rate ends the demo at once, with the file's name and no traceback."""
+    with wave.open(str(tmp_path / "phone.wav"), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(1600))
+    done = script("demo.py", "--audio", ".", folder=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "phone.wav has 8000 Hz" in done.stderr
 
 
 def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> None:
@@ -127,6 +139,7 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
         (["--parallel_config", "parallel_slrum"], "no config 'parallel_slrum'"),
         (["--parallel_config", "inference"], "must hold the block 'parallel' and nothing else"),
         (["--stages", "infre"], "no stage 'infre'"),
+        (["--parallel_config", "parallel_local", "parallel.n_workers=0"], "n_workers = 0"),
     ],
 )
 def test_mistakes_on_the_command_line_are_explained(args: list[str], message: str, tmp_path: Path) -> None:

@@ -115,7 +115,10 @@ def test_an_output_function_may_split_the_batch_itself() -> None:
     def split(*, data: Any, model_output: Any, idx: Any) -> Any:
         parts = model_output["joined"].split()
         if isinstance(idx, list):
-            return [{"utt_id": str(i), "hyp": p, "ref": d["text"]} for i, p, d in zip(idx, parts, data, strict=True)]
+            return [
+                {"utt_id": str(i), "hyp": p, "ref": d["text"]}
+                for i, p, d in zip(idx, parts, data, strict=True)
+            ]
         return {"utt_id": str(idx), "hyp": parts[0], "ref": data["text"]}
 
     one_by_one = make(joined, {"output_fn": split})(range(7))
@@ -131,7 +134,11 @@ def test_forward_takes_a_list_of_indices() -> None:
 
 def test_a_batch_with_another_number_of_results_is_an_error() -> None:
     """By hand, a batch of two that gives three results is named as such."""
-    env = {"dataset": [{"text": "a"}, {"text": "b"}], "model": lambda text: ["x", "y", "z"], "input_key": "text"}
+    env = {
+        "dataset": [{"text": "a"}, {"text": "b"}],
+        "model": lambda text: ["x", "y", "z"],
+        "input_key": "text",
+    }
     with pytest.raises(ValueError, match="a batch of 2 items gave 3 instead of"):
         InferenceRunner.batch_forward([0, 1], **env)
 
@@ -188,7 +195,7 @@ def test_missing_input_key_is_an_error() -> None:
 @pytest.mark.parametrize("idx", [0, [0, 1]])
 def test_unknown_input_key_is_an_error_with_the_fields(idx: Any) -> None:
     """A key that the dataset item lacks is named, with those it has."""
-    with pytest.raises(KeyError, match="Input key 'speech' not found in dataset item .*'text'"):
+    with pytest.raises(KeyError, match=r"Input key 'speech' not found in dataset item .*'text'"):
         InferenceRunner.forward(idx, dataset=[{"text": "a"}] * 2, model=upper, input_key="speech")
 
 
@@ -312,7 +319,10 @@ def test_failed_items_are_listed_and_left_out(tmp_path: Path, caplog: pytest.Log
         "attempts": 1,
         "cause": "error",
     }
-    assert "1 of 4 items failed and are not in the .scp files; the first: item 2, OSError: bad audio" in caplog.text
+    assert (
+        "1 of 4 items failed and are not in the .scp files; the first: item 2, OSError: bad audio"
+        in caplog.text
+    )
 
 
 def test_a_clean_run_removes_the_list_of_failures(tmp_path: Path) -> None:

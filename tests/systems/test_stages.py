@@ -66,7 +66,11 @@ class Exact(AbsMetric):
     def __call__(self, data: Any, test_name: str, inference_dir: Path) -> dict[str, Any]:
         """Count."""
         pairs = zip(data[self.ref_key], data[self.hyp_key], strict=True)
-        return {"exact": sum(r.upper() == h for r, h in pairs), "ids": data["utt_id"], "where": inference_dir.name}
+        return {
+            "exact": sum(r.upper() == h for r, h in pairs),
+            "ids": data["utt_id"],
+            "where": inference_dir.name,
+        }
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +148,7 @@ def test_failed_items_are_counted(config: Any) -> None:
 def test_a_bad_result_is_the_items_error(config: Any) -> None:
     """The stage gives the workers the keys: the first item without a key stops the run."""
     config.output_keys = ["hyp", "score"]
-    with pytest.raises(ItemError, match="item 0 failed.*lacks 'score'"):
+    with pytest.raises(ItemError, match=r"item 0 failed.*lacks 'score'"):
         infer(config)
 
 

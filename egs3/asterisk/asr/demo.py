@@ -11,6 +11,7 @@ error rates.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ if (_HERE := str(Path(__file__).resolve().parent)) not in sys.path:
 from omegaconf import OmegaConf  # the path above comes first
 
 from dataset.builder import SourceError
+from dataset.dataset import FolderDataset
 from espnet3.systems.base.inference import InferResult
 from espnet3.systems.base.inference_provider import instantiate_block
 from espnet3.systems.base.scp import read_aligned
@@ -52,11 +54,16 @@ def parse(argv: Sequence[str] | None = None) -> tuple[argparse.ArgumentParser, a
 
 
 def configure(args: argparse.Namespace) -> Configs:
-    """Make the configs of the demo."""
+    """Make the configs of the demo.
+
+    Raises:
+        OSError: There is no such folder, or it holds no wav file.
+        ValueError: A file or an override is wrong.
+    """
     configs = load_configs(
         parallel="parallel_local",
         overrides=[
-            "exp_tag=demo",
+            "exp_tag=demo" if args.audio is None else "exp_tag=demo_audio",
             f"parallel.n_workers={args.workers}",
             "runner.resume=false",  # the report's times are of a run that did all the work
             *args.overrides,
@@ -66,8 +73,10 @@ def configure(args: argparse.Namespace) -> Configs:
     if args.audio is not None:
         changes = {}
         folder = str(Path(args.audio).resolve())
+        len(FolderDataset(folder))  # a file that cannot be decoded is named before anything starts
         configs.inference["dataset"] = {"_target_": "dataset.dataset.FolderDataset", "folder": folder}
         configs.inference["output_keys"] = ["hyp"]
+        configs.inference["runner"]["on_error"] = "record"  # one bad file must not cost the others
     configs.inference["test_sets"] = {TEST_SET: changes}
     configs.metrics["test_sets"] = [TEST_SET]
     return configs
@@ -84,7 +93,7 @@ def report(configs: Configs, results: dict[str, Any], audio: str | None) -> str:
     scores = {
         path.rpartition(".")[2]: by_set[TEST_SET] for path, by_set in results.get("measure", {}).items()
     }
-    source = f"recordings of {audio}"
+    source = f"recording{'s' if done.items > 1 else ''} of {audio}"
     if audio is None:
         least = configs.inference.test_sets[TEST_SET].min_words
         source = f"Asterisk prompts of {least} or more words (voice: Allison Smith, CC-BY-SA-3.0)"
@@ -108,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_logs()
     try:
         configs = configure(args)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
     stages = ["create_dataset", "infer", "measure"] if args.audio is None else ["infer"]
@@ -117,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SourceError as error:
         print(f"create_dataset: {error}", file=sys.stderr)
         return 1
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the rules of the report, on a terminal without UTF-8
     print(report(configs, results, args.audio))
     return 0
 

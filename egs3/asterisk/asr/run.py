@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, args = parse(argv)
     show_logs()
     try:
+        BaseSystem.check_stages(args.stages)
         configs = load_configs(
             args.inference_config, args.metrics_config, args.parallel_config, args.overrides
         )

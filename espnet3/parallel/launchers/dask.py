@@ -19,7 +19,7 @@ import cloudpickle
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.launchers.pilot import Done, Job, SetupReport
+from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
 from espnet3.parallel.launchers.pool import Lease, Slot
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import load_error

@@ -131,8 +131,8 @@ def _on_pilots(
 ) -> tuple[Iterator[tuple[Run, Block]], Any]:
     from espnet3.parallel.launchers.client import explain
     from espnet3.parallel.launchers.dask import PilotRun
-    from espnet3.parallel.launchers.pilot import Job
     from espnet3.parallel.launchers.pool import pool_of
+    from espnet3.parallel.launchers.protocol import Job
 
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     job = Job(

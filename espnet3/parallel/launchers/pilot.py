@@ -14,98 +14,26 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 from distributed import WorkerPlugin
 
-from espnet3.parallel.engine import Block, Call, describe_error, failure_of, run_items
-from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.injection import ENVS, SetupFn, SetupWatch, bind
+from espnet3.parallel.engine import Block, Call, run_items
+from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.launchers.protocol import (
+    Done,
+    Hello,
+    Job,
+    SetupReport,
+    head_of,
+    portable,
+    prepare,
+    setup_report,
+)
 from espnet3.parallel.plan import BUDGET
-from espnet3.parallel.raising import pickle_error
-from espnet3.parallel.records import ItemFailure, Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """How a slot introduces itself.
-
-    Attributes:
-        worker: The Dask worker's name.
-        address: Its address.
-        pid: Its process.
-        host: Its host's name.
-        control: True for the one channel per worker that only starts further slots.
-    """
-
-    worker: str
-    address: str
-    pid: int
-    host: str
-    control: bool = False
-
-    @property
-    def process(self) -> tuple[str, int]:
-        """What dies together."""
-        return (self.host, self.pid)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a slot needs to know before its first run of a job.
-
-    Attributes:
-        one: The function called per item.
-        many: The function called per batch, or None.
-        kwargs: Keywords the caller gave for every item.
-        env_key: The env to use; "" is the one registered last (`get_client(setup_fn=...)`).
-        setup: How to build it; None if it is registered already.
-        policy: Errors, retries, seed, batch size.
-        setup_timeout: Seconds the env may take, or None.
-    """
-
-    one: Callable[..., Any]
-    many: Callable[..., Any] | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    env_key: str | None = None
-    setup: SetupFn | None = None
-    policy: Policy = field(default_factory=Policy)
-    setup_timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Head of a run's answer; the values follow in the same message.
-
-    Attributes:
-        failed: Positions in the values that hold an `ItemFailure`.
-        retries: Times an item was tried again.
-        seconds: Time spent in the run.
-        stop: The failure that ends the run, where `on_error` is "raise".
-        error: Its exception, pickled, where it can be; or the runner's own mistake.
-    """
-
-    failed: list[int]
-    retries: int
-    seconds: float
-    stop: ItemFailure | None = None
-    error: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SetupReport:
-    """Why a slot cannot take part in a job.
-
-    Attributes:
-        message: For the user, with the worker's traceback.
-        error: The exception, pickled, or None if it cannot travel.
-    """
-
-    message: str
-    error: bytes | None = None
+from espnet3.parallel.records import Policy
 
 
 class PilotHost(WorkerPlugin):
@@ -161,11 +89,7 @@ class PilotHost(WorkerPlugin):
 
 
 class Pilot:
-    """One slot's loop.
-
-    Messages down: ("job", id, pickled Job), ("run", id, items or their pickle), ("end", id). Messages up:
-    ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
-    """
+    """One slot's loop over the messages of `protocol`."""
 
     def __init__(self, channel: Channel, worker: str) -> None:
         self.channel = channel
@@ -277,76 +201,3 @@ class _Watch:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def prepare(job: Job) -> Call:
-    """Build the job's env where it is not there yet, and bind the functions to it.
-
-    Raises:
-        WorkerSetupError, SignatureError, EnvConflictError: As `EnvStore.get` and `bind` say.
-    """
-    if job.env_key and job.setup is not None:
-        ENVS.register(job.env_key, job.setup)
-    env = ENVS.get(ENVS.default if job.env_key == "" else job.env_key)
-    many = bind(job.many, env, job.kwargs) if job.many is not None else None
-    return Call(bind(job.one, env, job.kwargs), many)
-
-
-def setup_report(error: BaseException, worker: str) -> SetupReport:
-    """Word a failed setup for the driver."""
-    if isinstance(error, ParallelError):
-        message = f"on worker {worker}: {error}"
-    else:
-        kind, text, trace = describe_error(error)
-        message = f"on worker {worker}: {kind}: {text}\n\n{trace}"
-    return SetupReport(message, pickle_error(error))
-
-
-def head_of(block: Block) -> Done:
-    """Return the head of a block's answer."""
-    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
-
-
-def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: pickle, then cloudpickle, then a failure in its place.
-
-    Returns:
-        The values, each wrapped in `Pickled` where pickle alone would not do, and the answer's head.
-    """
-    values: list[Any] = []
-    failed = list(block.failed)
-    stop, error = block.stop, pickle_error(block.error)
-    for position, value in enumerate(block.values):
-        try:
-            pickle.dumps(value, 5)
-            values.append(value)
-            continue
-        except Exception:  # user classes may raise anything while being pickled
-            pass
-        try:
-            values.append(Pickled(cloudpickle.dumps(value)))
-            continue
-        except Exception as reason:  # as above; recorded as this item's failure
-            wrong = TypeError(
-                f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
-                "return plain data, or write it to a file and return the path"
-            )
-            failure = failure_of(wrong, items[position], 1, worker, cause="result")
-        if policy.on_error == "raise":
-            stop, error = failure, pickle_error(wrong)
-            break
-        failed.append(position)
-        values.append(failure)
-    return values, Done(sorted(failed), block.retries, block.seconds, stop, error)
-
-
-class Pickled:
-    """A value that only cloudpickle could pickle (a class made in a script, a lambda)."""
-
-    __slots__ = ("blob",)
-
-    def __init__(self, blob: bytes) -> None:
-        self.blob = blob
-
-    def __reduce__(self) -> Any:
-        return cloudpickle.loads, (self.blob,)

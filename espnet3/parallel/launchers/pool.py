@@ -21,7 +21,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, greet_worker
-from espnet3.parallel.launchers.pilot import Hello, PilotHost
+from espnet3.parallel.launchers.pilot import PilotHost
+from espnet3.parallel.launchers.protocol import Hello
 from espnet3.parallel.plan import Run
 
 _BACKLOG = 1024

@@ -19,8 +19,8 @@ from distributed.scheduler import KilledWorker
 from espnet3.parallel.engine import Block, Call, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
-from espnet3.parallel.launchers.pilot import Hello, Job, SetupReport, head_of, portable, prepare, setup_report
 from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.launchers.protocol import Hello, Job, SetupReport, head_of, portable, prepare, setup_report
 from espnet3.parallel.plan import BUDGET
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}

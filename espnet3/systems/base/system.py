@@ -41,9 +41,7 @@ class BaseSystem:
             ValueError: There is no such stage; raised before the first one runs.
         """
         wanted = list(stages)
-        unknown = [stage for stage in wanted if stage not in self.stages]
-        if unknown:
-            raise ValueError(f"no stage {unknown[0]!r}; {type(self).__name__} has {', '.join(self.stages)}")
+        self.check_stages(wanted)
         results: dict[str, Any] = {}
         for stage in self.stages:
             if stage not in wanted:
@@ -52,6 +50,17 @@ class BaseSystem:
             results[stage] = getattr(self, stage)()
             logger.info("stage %s: %.1f s", stage, time.perf_counter() - begin)
         return results
+
+    @classmethod
+    def check_stages(cls, stages: Iterable[str]) -> None:
+        """Check names of stages.
+
+        Raises:
+            ValueError: There is no such stage.
+        """
+        for stage in stages:
+            if stage not in cls.stages:
+                raise ValueError(f"no stage {stage!r}; {cls.__name__} has {', '.join(cls.stages)}")
 
     def create_dataset(self) -> bool:
         """Build the dataset with the builder that `create_dataset` names in the config.

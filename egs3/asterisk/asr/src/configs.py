@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from espnet3.parallel import ParallelConfig
 from espnet3.systems.base.config import apply_overrides, find_config, load_config
 
 RECIPE_DIR = Path(__file__).resolve().parents[1]
@@ -45,7 +46,7 @@ def load_configs(
 
     Raises:
         FileNotFoundError: There is no such config.
-        ValueError: An override fits no config, or the parallel config has no `parallel` block.
+        ValueError: An override fits no config, or the parallel config is wrong.
     """
     infer = load_config(find_config(inference, RECIPE_DIR))
     if parallel is not None:
@@ -58,6 +59,7 @@ def load_configs(
     apply_overrides({"inference": infer, "metrics": measure}, overrides)
     if infer.get("recipe_dir") == ".":
         infer["recipe_dir"] = str(RECIPE_DIR)
+    ParallelConfig.parse(infer.get("parallel"))  # a mistake is told before the first stage runs
     whole = OmegaConf.to_container(infer, resolve=True)
     assert isinstance(whole, dict)
     for key in _SHARED:

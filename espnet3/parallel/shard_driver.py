@@ -51,7 +51,7 @@ def run_shards(
             for run, block in pairs:
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
-                for place, value in zip(range(run.start, run.start + len(block.values)), block.values, strict=True):
+                for place, value in enumerate(block.values, run.start):
                     shard = todo[work.order[place]]
                     if isinstance(value, ItemFailure):
                         again.append(_without_poison(shard, value, policy))

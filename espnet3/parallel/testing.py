@@ -17,8 +17,8 @@ def same_answer(
 ) -> list[Any]:
     """Check that a runner gives equal results wherever it runs, and return them.
 
-    It is run in this process, on 2 and 3 local workers, and with several batch sizes. What makes
-    a difference is named: a model that keeps state between items, random numbers without `seed=`,
+    It is run in this process, once backwards, on 2 and 3 local workers, and with several batch
+    sizes. What makes a difference is named: a model that keeps state between items, random numbers without `seed=`,
     a batch whose padding leaks into its items, a dependency on the order.
 
     Args:
@@ -43,15 +43,17 @@ def same_answer(
                 here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
                 if reference is None:
                     reference, where = results, here
-                    continue
-                for index, one, other in zip(items, reference, results, strict=True):
-                    if not equal(one, other):
-                        raise AssertionError(
-                            f"item {index!r} differs: {one!r:.300} with {where}, {other!r:.300} with {here}"
-                        )
+                    results, here = _run(runner, items[::-1], n)[::-1], f"{here}, backwards"
+                _compare(items, reference, where, results, here)
     finally:
         runner.batch_size, runner.progress = before
     return reference or []
+
+
+def _compare(items: list[Any], one: list[Any], where: str, other: list[Any], here: str) -> None:
+    for index, a, b in zip(items, one, other, strict=True):
+        if not equal(a, b):
+            raise AssertionError(f"item {index!r} differs: {a!r:.300} with {where}, {b!r:.300} with {here}")
 
 
 def _run(runner: Any, items: list[Any], n_workers: int) -> list[Any]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import wave
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -84,6 +85,16 @@ def test_the_recogniser_keeps_no_state(corpus: Path) -> None:
     assert forwards == backwards
     assert forwards[3] == Recogniser()(speech[3])
     assert any(forwards)
+
+
+def test_threads_take_turns_at_the_recogniser(corpus: Path) -> None:
+    """Threads that share a recogniser get the answers that one thread gets."""
+    dataset = ManifestDataset(corpus / "manifest.jsonl", min_words=3)
+    short = sorted(range(len(dataset)), key=lambda k: dataset.items[k].seconds)[:6]
+    speech = [dataset[k]["speech"] for k in short]
+    recogniser = Recogniser()
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(recogniser, speech)) == [recogniser(one) for one in speech]
 
 
 def test_the_recogniser_finds_no_words_in_nothing() -> None:

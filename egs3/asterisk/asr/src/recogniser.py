@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 
@@ -27,6 +28,8 @@ class Recogniser:
                 "pip install 'espnet3-parallel[recipe]'"
             ) from error
         self._decoder = Decoder(samprate=rate, loglevel="FATAL", **options)
+        # The env is shared by the threads of a process, and a decoder holds one utterance.
+        self._turn = threading.Lock()
 
     def __call__(self, speech: Any) -> str:
         """Return the words of an utterance, or an empty string where none were found.
@@ -46,11 +49,14 @@ class Recogniser:
             raise TypeError(f"speech must be a one-dimensional int16 array, not {kind}")
         if not len(speech):
             return ""  # PocketSphinx fails on an empty buffer
-        # The front end keeps its noise estimate from the utterance before; without this, 40 of 551
-        # answers changed with the order of the utterances, hence with the number of workers.
-        self._decoder.reinit_feat()
-        self._decoder.start_utt()
-        self._decoder.process_raw(speech.tobytes(), full_utt=True)
-        self._decoder.end_utt()
-        found = self._decoder.hyp()
+        with self._turn:
+            # The front end keeps its noise estimate from the utterance before; without this, 40 of
+            # 551 answers changed with the order of the utterances, hence with the number of workers.
+            self._decoder.reinit_feat()
+            self._decoder.start_utt()
+            try:
+                self._decoder.process_raw(speech.tobytes(), full_utt=True)
+            finally:
+                self._decoder.end_utt()  # else every utterance after a failed one would fail too
+            found = self._decoder.hyp()
         return "" if found is None else str(found.hypstr)

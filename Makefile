@@ -1,0 +1,64 @@
+# Every target makes its own virtual environment first; a fresh clone needs nothing but Python and make.
+#
+#   make demo                    about a hundred prompts, recognised by two worker processes
+#   make demo AUDIO=folder       your own recordings: 16 kHz mono wav files
+#   make test ARGS="-k errors"   more arguments for pytest
+#   make test PYTHON=python3.13 VENV=.venv313
+
+PYTHON ?= python3
+VENV   ?= .venv
+AUDIO  ?=
+ARGS   ?=
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types bench docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes your own wav files
+	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
+
+test: $(VENV)/dev.stamp ## run the default test suite
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/dev.stamp ## check rules and format with ruff
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/dev.stamp ## check the package with mypy --strict
+	$(RUN) -m mypy
+
+bench: $(VENV)/bench.stamp ## compare with other libraries: half an hour; ARGS=--quick: two minutes
+	$(RUN) -m benchmarks $(ARGS)
+
+docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table of backends
+	$(RUN) -m pytest tests/docs $(ARGS)
+
+clean: ## remove the environment, caches and build products; data and results stay
+	rm -rf "$(VENV)" build dist .pytest_cache .ruff_cache .mypy_cache ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment: one folder; a stamp for each set of packages, renewed when its list changes ---
+
+$(RUN):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "$(PYTHON) is older than Python 3.10: make ... PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv "$(VENV)" || { rm -rf "$(VENV)"; \
+		echo "$(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+
+$(VENV)/recipe.stamp: pyproject.toml | $(RUN)
+	$(PIP) --editable '.[recipe]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(RUN)
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
+
+$(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
+	$(PIP) --editable . --requirement benchmarks/requirements.txt
+	@touch $@

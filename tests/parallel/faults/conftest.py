@@ -1,0 +1,76 @@
+"""Each test here gets a temporary folder with a short path, a hang guard, and a clean end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import set_parallel
+
+from tests.parallel.faults.watching import TOKEN, Hang, Mailbox, hang_guard, kill_family
+
+GUARD = 45.0  # seconds: far more than any test here needs
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Turn a hang into a failure that names the place."""
+    try:
+        with hang_guard(GUARD):
+            return (yield)  # type: ignore[return-value]  # pytest's protocol of wrappers
+    except Hang as hang:
+        raise AssertionError(str(hang)) from hang
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder() -> Iterator[Path]:
+    """Give this package's temporary folders a place that no other program uses (a unix socket's path is short)."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    yield folder
+    tempfile.tempdir = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Mark what a test starts, take the default configuration back, and kill what a failed test left."""
+    shared = "two_workers" in request.fixturenames
+    if not shared:
+        os.environ[TOKEN] = uuid.uuid4().hex
+    set_parallel(None)
+    yield
+    set_parallel(None)
+    if not shared:
+        kill_family()
+        del os.environ[TOKEN]
+
+
+@pytest.fixture
+def folder(temporary_folder: Path) -> Path:
+    """Return a new folder with a short path."""
+    return Path(tempfile.mkdtemp(prefix="t", dir=temporary_folder))
+
+
+@pytest.fixture
+def mailbox(folder: Path) -> Iterator[Mailbox]:
+    """Return a pipe that items can write lines to."""
+    box = Mailbox(folder / "mail")
+    yield box
+    box.close()
+
+
+@pytest.fixture(scope="module")
+def two_workers(temporary_folder: Path) -> Iterator[Any]:
+    """Open two workers for all tests of a module: they are killed and replaced many times."""
+    from espnet3.parallel import get_client
+
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        yield client

@@ -1,0 +1,221 @@
+"""Items that fail, or take their worker with them, where failures are recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import BaseRunner, ItemFailure, get_client, parallel_for, parallel_map, set_parallel
+from espnet3.parallel.errors import PoisonItemError
+
+from tests.parallel.faults.workloads import (
+    CRASHES,
+    ERRORS,
+    RESULTS,
+    CrashOnce,
+    CrashOnceFiles,
+    Provider,
+    SlowSquare,
+    Square,
+    SquareBatches,
+    SquareByCost,
+    SquareFiles,
+    fail_at_7,
+    faulty,
+)
+
+N = 1000
+SQUARES = [i * i for i in range(N)]
+
+
+def run(cls: type[BaseRunner], fault: str, *at: int, n: int = N, **options: Any) -> tuple[list[Any], BaseRunner]:
+    """Run `n` items, those in `at` with a fault, and record failures."""
+    runner = cls(faulty(fault, *at), on_error="record", progress=False, **options)
+    return runner(range(n)), runner
+
+
+def check(results: list[Any], *bad: int, cause: str, n: int = N) -> list[ItemFailure]:
+    """Assert that exactly the items in `bad` failed, each by its name, and the rest is right."""
+    assert [r for i, r in enumerate(results) if i not in bad] == [i * i for i in range(n) if i not in bad]
+    failures = [results[i] for i in bad]
+    assert [type(f) for f in failures] == [ItemFailure] * len(bad)
+    assert [(f.index, f.cause) for f in failures] == [(i, cause) for i in bad]
+    return failures
+
+
+@pytest.mark.usefixtures("two_workers")
+class TestOnTwoWorkers:
+    """One failing item (or a few) among a thousand good ones."""
+
+    @pytest.mark.parametrize("fault", CRASHES)
+    def test_a_crashing_item_is_named_and_nobody_else_pays(self, fault: str) -> None:
+        """999 results and one poison; two workers are lost, and no item counts a retry."""
+        results, runner = run(Square, fault, 417)
+        (failure,) = check(results, 417, cause="poison")
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 2, 1)
+        assert failure.attempts == 2
+
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [("segfault", "SIGSEGV"), ("null_pointer", "SIGSEGV"), ("oom", "SIGKILL"), ("leave", "code 3")],
+    )
+    def test_a_crash_says_how_the_process_ended(self, fault: str, words: str) -> None:
+        """The record of a poison item holds the signal or the exit code of the last worker it killed."""
+        results, _ = run(Square, fault, 5, n=10)
+        (failure,) = check(results, 5, cause="poison", n=10)
+        assert words in failure.message
+
+    @pytest.mark.parametrize("fault", ERRORS)
+    def test_a_raising_item_is_recorded(self, fault: str) -> None:
+        """An exception of any kind is one item's failure, and costs no worker."""
+        results, runner = run(Square, fault, 417)
+        (failure,) = check(results, 417, cause="error")
+        words = {
+            "bad_value": ("ValueError", "bad item"),
+            "unpicklable_error": ("faults.workloads.HoldsLockError", "it holds a lock"),
+            "unloadable_error": ("faults.workloads.TwoArgumentsError", "one and two"),
+            "system_exit": ("SystemExit", "the item wants to leave"),
+        }[fault]
+        assert (failure.error_type, failure.message) == words
+        assert f"in {fault}" in failure.traceback
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
+
+    @pytest.mark.parametrize("fault", RESULTS)
+    def test_a_result_that_cannot_travel_is_recorded(self, fault: str) -> None:
+        """A result that cannot be pickled, or not be loaded, is its item's failure and no other's."""
+        results, runner = run(Square, fault, 417)
+        check(results, 417, cause="result")
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
+
+    def test_several_poison_items_the_first_and_the_last_among_them(self) -> None:
+        """Each of several poison items is named, neighbours too, and each costs two workers at most."""
+        bad = (0, 500, 501, N - 1)
+        results, runner = run(Square, "leave", *bad)
+        check(results, *bad, cause="poison")
+        assert runner.summary is not None
+        assert runner.summary.retries == 0
+        assert runner.summary.deaths <= 2 * len(bad)
+
+    def test_only_poison(self) -> None:
+        """A run all of whose items crash ends, with all of them named."""
+        results, _ = run(Square, "leave", 0, 1, 2, n=3)
+        check(results, 0, 1, 2, cause="poison", n=3)
+
+    def test_one_item_that_is_poison(self) -> None:
+        """A run of a single crashing item ends with its name."""
+        results, _ = run(Square, "segfault", 0, n=1)
+        check(results, 0, cause="poison", n=1)
+
+    @pytest.mark.parametrize("fault", ["segfault", "bad_value", "unpicklable_result", "unloadable_result"])
+    def test_in_a_batch(self, fault: str) -> None:
+        """With batches of 16, the fifteen neighbours of a failing item keep their results."""
+        results, runner = run(SquareBatches, fault, 417, batch_size=16)
+        cause = "poison" if fault in CRASHES else "error" if fault in ERRORS else "result"
+        check(results, 417, cause=cause)
+        assert runner.summary is not None
+        assert runner.summary.retries == 0
+
+    @pytest.mark.parametrize("bad", [0, 417, N - 1])
+    def test_with_costs(self, bad: int) -> None:
+        """Sent in the order of their cost, items still fail under their own names."""
+        results, runner = run(SquareByCost, "leave", bad)
+        check(results, bad, cause="poison")
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.deaths) == (0, 2)
+
+    @pytest.mark.parametrize("fault", ["segfault", *ERRORS, *RESULTS])
+    def test_with_files_in_many_shards(self, fault: str, folder: Path) -> None:
+        """A failing item is missing in its shard's file, alone, and its failure is in the answer."""
+        results, runner = run(SquareFiles, fault, 41, n=200, output_dir=folder)
+        cause = "poison" if fault in CRASHES else "error" if fault in ERRORS else "result"
+        check(results, 41, cause=cause, n=200)
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.failed) == (0, 1)
+        lines = sorted(line for f in folder.glob("split.*/squares.txt") for line in f.read_text().splitlines())
+        if cause != "result":
+            assert lines == sorted(f"{i} {i * i}" for i in range(200) if i != 41)
+
+    @pytest.mark.parametrize("bad", [(0,), (3,), (19,), (3, 4, 19)])
+    def test_with_files_in_one_shard(self, bad: tuple[int, ...], folder: Path) -> None:
+        """In a single shard, poison at any place is left out and the rest is written once."""
+        results, _ = run(SquareFiles, "leave", *bad, n=20, output_dir=folder, batch_size=20)
+        check(results, *bad, cause="poison", n=20)
+        (file,) = folder.glob("split.*/squares.txt")
+        assert file.read_text() == "".join(f"{i} {i * i}\n" for i in range(20) if i not in bad)
+
+    def test_two_items_of_a_shard_that_each_crash_once(self, folder: Path) -> None:
+        """A crash of one item is not held against another of the same shard: nobody has killed twice."""
+        runner = CrashOnceFiles(
+            Provider({"root": str(folder), "at": (3, 11)}),
+            on_error="record",
+            progress=False,
+            output_dir=folder / "out",
+            batch_size=20,
+        )
+        assert runner(range(20)) == [i * i for i in range(20)]
+
+    def test_two_items_of_a_run_that_each_crash_once(self, folder: Path) -> None:
+        """A crash of one item is not held against another that travelled with it: nobody has killed twice."""
+        runner = CrashOnce(Provider({"root": str(folder), "at": (700, 701)}), on_error="record", progress=False)
+        assert runner(range(N)) == SQUARES
+
+    @pytest.mark.parametrize("fault", CRASHES)
+    def test_parallel_map_and_for_name_the_item(self, fault: str) -> None:
+        """From `parallel_map` and `parallel_for`, a crash is a `PoisonItemError` that names the item."""
+        with pytest.raises(RuntimeError) as mapped:
+            parallel_map(fail_at_7, range(20), fault=fault)
+        with pytest.raises(RuntimeError) as iterated:
+            list(parallel_for(fail_at_7, range(20), fault=fault))
+        for error in (mapped.value, iterated.value):
+            assert isinstance(error, PoisonItemError)
+            assert error.index == 7
+            assert "item 7" in str(error)
+
+    def test_parallel_map_and_for_keep_the_exception(self) -> None:
+        """An item's exception arrives as itself, with a note that names the item."""
+        with pytest.raises(ValueError, match="bad item") as mapped:
+            parallel_map(fail_at_7, range(20), fault="bad_value")
+        with pytest.raises(ValueError, match="bad item") as iterated:
+            list(parallel_for(fail_at_7, range(20), fault="bad_value"))
+        for error in (mapped.value, iterated.value):
+            assert type(error) is ValueError
+            assert "item 7" in "".join(error.__notes__)
+
+
+@pytest.mark.parametrize("fault", [*ERRORS, *RESULTS])
+def test_in_this_process(fault: str) -> None:
+    """With one worker, in this process, an item's exception is recorded; results need not travel."""
+    results, runner = run(Square, fault, 417)
+    assert runner.summary is not None
+    if fault in RESULTS:
+        assert runner.summary.failed == 0
+        return
+    check(results, 417, cause="error")
+    assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("fault", ["segfault", "leave"])
+def test_on_three_workers(fault: str) -> None:
+    """Three workers: 999 results, one poison, two workers lost."""
+    set_parallel({"env": "local", "n_workers": 3})
+    results, runner = run(Square, fault, 417)
+    check(results, 417, cause="poison")
+    assert runner.summary is not None
+    assert (runner.summary.retries, runner.summary.deaths) == (0, 2)
+
+
+@pytest.mark.parametrize("fault", ["segfault", "leave"])
+def test_with_two_threads_per_worker(fault: str) -> None:
+    """With two threads in each process, what the other thread was running is not blamed."""
+    with get_client({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 2}}):
+        results, runner = run(Square, fault, 3, 417)
+        check(results, 3, 417, cause="poison")
+        assert runner.summary is not None
+        assert runner.summary.retries == 0
+        slow, _ = run(SlowSquare, fault, 17, n=40)
+        check(slow, 17, cause="poison", n=40)

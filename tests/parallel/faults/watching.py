@@ -1,0 +1,228 @@
+"""What the tests of faults look at: messages from items, and what a run may leave behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+REPO = Path(__file__).resolve().parents[3]
+TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
+PATIENCE = 5.0  # seconds for the kernel to take away what has been killed
+
+
+# --- messages from items ---------------------------------------------------------------------------
+
+
+def tell(path: str | Path, text: str = "") -> None:
+    """Write a line into a `Mailbox`, from any process; whole even if many write at once."""
+    fd = os.open(path, os.O_WRONLY)
+    os.write(fd, f"{text or os.getpid()}\n".encode())
+    os.close(fd)
+
+
+def once(path: str | Path) -> bool:
+    """Say True to the first process that asks about this path, False to all later ones."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Mailbox:
+    """A named pipe that items write lines to; reading waits for them, with a hang guard."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._fd = os.open(path, os.O_RDWR)  # also for writing: it never ends, and no writer waits
+        self._rest = b""
+
+    def take(self, lines: int = 1, guard: float = 30.0) -> list[str]:
+        """Wait for so many lines and return them."""
+        end = time.monotonic() + guard
+        while self._rest.count(b"\n") < lines:
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"waited {guard} s for {lines} messages from items, and have {self._rest!r}"
+            self._rest += os.read(self._fd, 1 << 16)
+        *taken, self._rest = self._rest.split(b"\n", lines)
+        return [line.decode() for line in taken]
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._fd)
+
+
+# --- what is left behind -----------------------------------------------------------------------------
+
+
+def family(token: str | None = None) -> list[psutil.Process]:
+    """Return every process that a test started, however it was started and whoever adopted it."""
+    token = token or os.environ[TOKEN]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
+                found.append(process)
+        except psutil.Error:  # it has just ended, or is a zombie: nothing of it runs
+            continue
+    return found
+
+
+def workers_of(driver: int | None = None) -> list[psutil.Process]:
+    """Return the worker processes of a driver: what its fork server has forked."""
+    return [p for server in servers_of(driver) for p in server.children()]
+
+
+def servers_of(driver: int | None = None) -> list[psutil.Process]:
+    """Return the fork servers of a driver."""
+    return [
+        p for p in psutil.Process(driver).children() if any("forkserver" in part for part in p.cmdline())
+    ]
+
+
+def _zombies() -> list[int]:
+    children = psutil.Process().children()
+    return [p.pid for p in children if p.is_running() and p.status() == psutil.STATUS_ZOMBIE]
+
+
+def listeners(pid: int | None = None) -> set[str]:
+    """Return the addresses that a process listens on."""
+    found = set()
+    for c in psutil.Process(pid).net_connections("all"):
+        unix = c.family == socket.AF_UNIX and c.laddr and "espnet3-" in str(c.laddr)
+        if c.status == psutil.CONN_LISTEN or unix:
+            found.add(str(c.laddr))
+    return found
+
+
+def folders() -> set[str]:
+    """Return the temporary folders that this package made and that are there."""
+    return {p.name for p in Path(tempfile.gettempdir()).glob("espnet3-*")}
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Assert that a block leaves no process, zombie, thread, listener or temporary folder behind."""
+    threads, sockets, temporary = set(threading.enumerate()), listeners(), folders()
+    yield
+    assert left_behind(threads, sockets, temporary) == {}
+
+
+def left_behind(
+    threads: set[threading.Thread], sockets: set[str], temporary: set[str]
+) -> dict[str, list[object]]:
+    """Return what is there and was not before, after a few seconds' patience."""
+    gone_by = time.monotonic() + PATIENCE
+    _, alive = psutil.wait_procs(family(), timeout=PATIENCE)
+    for thread in set(threading.enumerate()) - threads:
+        if thread.name != "Dask-Offload_0":  # one per process, kept by Dask on purpose
+            thread.join(max(0.0, gone_by - time.monotonic()))
+    left: dict[str, list[object]] = {
+        "processes": [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()],
+        "zombies": list(_zombies()),
+        "threads": [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("Dask-Offload")],
+        "listeners": sorted(listeners() - sockets),
+        "folders": sorted(folders() - temporary),
+    }
+    return {kind: what for kind, what in left.items() if what}
+
+
+# --- a driver in a process of its own ---------------------------------------------------------------
+
+
+class Driver:
+    """A script of `drivers.py` that runs in a session of its own.
+
+    Args:
+        folder: Its output goes here.
+        name: The function of `drivers.py`.
+        *args: Its arguments.
+    """
+
+    def __init__(self, folder: Path, name: str, *args: object, **env: str) -> None:
+        self.output = folder / f"{name}.out"
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("drivers.py")), name, *map(str, args)],
+                env={**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": tempfile.gettempdir(), **env},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send it a signal, or its whole process group, as a terminal does."""
+        (os.killpg if group else os.kill)(self.pid, number)
+
+    def end(self, guard: float = 10.0) -> int:
+        """Wait until it has ended and return its exit code."""
+        try:
+            return self.process.wait(guard)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver still runs after {guard} s; it printed:\n{self.text}") from None
+
+    def survivors(self) -> list[str]:
+        """Return what it has left running, after a few seconds' patience."""
+        _, alive = psutil.wait_procs(family(), timeout=PATIENCE)
+        return [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()]
+
+
+def kill_family() -> None:
+    """SIGKILL what a failed test has left running."""
+    for process in family():
+        process.kill()
+
+
+# --- hang guard ---------------------------------------------------------------------------------------
+
+
+class Hang(KeyboardInterrupt):
+    """A test took far too long; a KeyboardInterrupt, so that no code under test takes it for an item's error."""
+
+
+@contextmanager
+def hang_guard(seconds: float) -> Iterator[None]:
+    """Raise `Hang` in the main thread after so many seconds, and every few seconds from then on."""
+    over = threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def on_signal(*_: object) -> None:
+        if not over.is_set():
+            raise Hang(f"still running after {seconds} s")
+
+    def watch() -> None:
+        wait = seconds
+        while not over.wait(wait):
+            signal.pthread_kill(main, signal.SIGUSR2)
+            wait = 5.0
+
+    before = signal.signal(signal.SIGUSR2, on_signal)
+    thread = threading.Thread(target=watch, name="hang-guard", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR2, before)

@@ -18,7 +18,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 .PHONY: help demo test lint types bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes your own wav files
 	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
@@ -47,18 +47,21 @@ clean: ## remove the environment, caches and build products; data and results st
 
 $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-		|| { echo "$(PYTHON) is older than Python 3.10: make ... PYTHON=python3.12" >&2; exit 1; }
+		|| { echo "needs Python 3.10 or newer, and $(PYTHON) is not: make ... PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv "$(VENV)" || { rm -rf "$(VENV)"; \
 		echo "$(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 
 $(VENV)/recipe.stamp: pyproject.toml | $(RUN)
-	$(PIP) --editable '.[recipe]'
+	@echo "installing the recipe's packages into $(VENV)"
+	@$(PIP) --editable '.[recipe]'
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(RUN)
-	$(PIP) --editable '.[dev]'
+	@echo "installing the packages for development into $(VENV)"
+	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
-	$(PIP) --editable . --requirement benchmarks/requirements.txt
+	@echo "installing the libraries to compare with into $(VENV)"
+	@$(PIP) --editable . --requirement benchmarks/requirements.txt
 	@touch $@

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import dask
@@ -264,7 +265,9 @@ def local_cluster(n_workers: int, options: Mapping[str, Any], start: Callable[[]
     """
     merged: dict[str, Any] = {
         "threads_per_worker": 1,
-        "dashboard_address": _dashboard(),
+        # LocalCluster's own is :8787 on every interface, and a warning where that is taken
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": find_spec("bokeh") is not None},
         "silence_logs": logging.ERROR,
         **options,
     }
@@ -277,10 +280,3 @@ def local_cluster(n_workers: int, options: Mapping[str, Any], start: Callable[[]
         except BaseException:
             server.close()
             raise
-
-
-def _dashboard() -> str | None:
-    """Loopback and any port where bokeh is installed, else none (LocalCluster's own is 0.0.0.0:8787)."""
-    from importlib.util import find_spec
-
-    return "127.0.0.1:0" if find_spec("bokeh") else None

@@ -16,7 +16,7 @@ from benchmarks.systems.base import Lost, System
 from benchmarks.work import PAYLOAD_BYTES, Work, env, payload
 
 
-class WrongResults(Exception):
+class WrongResultsError(Exception):
     """A system returned something else than the loop would have."""
 
 
@@ -76,7 +76,7 @@ def _timed(system: System, s: Setting) -> tuple[list[Any], float, float]:
     results = _collect(system.run(s.work))
     seconds, last = time.perf_counter() - begin, time.monotonic()
     if len(results) != s.work.n:
-        raise WrongResults(f"{len(results)} results for {s.work.n} items")
+        raise WrongResultsError(f"{len(results)} results for {s.work.n} items")
     return results, seconds, last
 
 
@@ -103,7 +103,7 @@ def bandwidth(system: System, s: Setting) -> Taken:
     results, seconds, last = _timed(system, s)
     for index, value in enumerate(results):
         if value != payload(index):
-            raise WrongResults(f"item {index} came back as {value[:16]!r}...")
+            raise WrongResultsError(f"item {index} came back as {value[:16]!r}...")
     return Taken({"mb_per_s": s.work.n * PAYLOAD_BYTES / 1e6 / seconds}, last)
 
 
@@ -115,7 +115,7 @@ def start_stop(system: System, s: Setting) -> Taken:
     index, pid = next(iter(system.run(s.work)))
     last = time.monotonic()
     if index != 0:
-        raise WrongResults(f"the first result is that of item {index}")
+        raise WrongResultsError(f"the first result is that of item {index}")
     taken = Taken({"first_result_s": last - s.started}, last)
     taken.outcome = "ran in the driver" if pid == os.getpid() else "ran in a worker"
     return taken
@@ -143,7 +143,7 @@ def faults(system: System, s: Setting) -> Taken:
 
     wanted = set(range(work.n)) - {s.case.poison}
     if not right <= wanted:
-        raise WrongResults(f"results of items that cannot have one: {sorted(right - wanted)[:5]}")
+        raise WrongResultsError(f"results of items that cannot have one: {sorted(right - wanted)[:5]}")
     whole = right == wanted and not error and (s.case.poison is None or bool(lost))
     taken = Taken({"results": len(right), "seconds": seconds}, last, error=error)
     taken.outcome = COMPLETE if whole else f"{len(wanted) - len(right)} lost"

@@ -68,9 +68,8 @@ def summarise(cases: Sequence[Case], systems: Sequence[str], taken: Iterable[Mea
     for case in cases:
         for figure in case.figures:
             ours = _values(of.get((case.name, OURS), []), figure)
-            for system in systems:
-                if found := of.get((case.name, system), []):
-                    rows.append(_row(case, figure, system, found, ours))
+            ran = [(system, of[case.name, system]) for system in systems if (case.name, system) in of]
+            rows += [_row(case, figure, system, found, ours) for system, found in ran]
     return rows
 
 

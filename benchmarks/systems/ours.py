@@ -46,9 +46,8 @@ class Ours(System):
         from espnet3.parallel import ItemFailure
 
         for result in self._run(work, "record"):
-            if isinstance(result, ItemFailure):
-                result = Lost(result.index, f"{result.cause}: {result.message}")
-            yield result
+            failed = isinstance(result, ItemFailure)
+            yield Lost(result.index, f"{result.cause}: {result.message}") if failed else result
 
     def stop(self) -> None:
         """Leave the client's context."""

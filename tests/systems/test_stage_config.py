@@ -42,7 +42,7 @@ def test_an_unknown_config_lists_those_there_are(recipe: Path) -> None:
 
 def test_a_config_must_be_a_mapping(recipe: Path) -> None:
     """A YAML list is refused with the file's name."""
-    with pytest.raises(ValueError, match=r"list\.yaml must hold a mapping"):
+    with pytest.raises(TypeError, match=r"list\.yaml must hold a mapping"):
         load_config(recipe / "conf/list.yaml")
     with pytest.raises(TypeError, match="must be a mapping, not list"):
         as_dict([1])

@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_logs()
     try:
         configs = configure(args)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         parser.error(str(error))
     system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
     stages = ["create_dataset", "infer", "measure"] if args.audio is None else ["infer"]

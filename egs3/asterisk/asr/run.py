@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[argparse.ArgumentParser, a
     args.overrides += [word for word in args.stages if "=" in word]
     args.stages = [word for word in args.stages if "=" not in word]
     if args.limit is not None:
-        args.overrides.append(f"+limit={args.limit}")
+        args.overrides.append(f"limit={args.limit}")
     return parser, args
 
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         configs = load_configs(
             args.inference_config, args.metrics_config, args.parallel_config, args.overrides
         )
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, TypeError, ValueError) as error:
         parser.error(str(error))
     system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
     try:

@@ -29,7 +29,6 @@ _JOB_IDS = itertools.count(1)
 _DEADLY = 2  # workers one item may take with it
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
-_STUCK = 1.0  # seconds until busy slots are given company
 _UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
 
 
@@ -74,7 +73,7 @@ class PilotRun:
         self._sizer = Sizer(lambda: len(self._ready))
         self._prefetch = True
         self._flying = 0
-        self._asked = self._fell_back = False
+        self._fell_back = False
         self._draining: tuple[str, int] | None = None
         self._out: list[tuple[Run, Block]] = []
 
@@ -137,11 +136,7 @@ class PilotRun:
         reason = self._explain(None)
         if reason is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {reason}")
-        if self._lease.slots:
-            if waited > _STUCK and not self._asked:
-                # every slot hangs in an item of an earlier, abandoned job (or builds a slow env)
-                self._asked = True
-                self._lease.ask_for_more()
+        if self._lease.slots:  # busy with an item of an earlier job, or building the env
             return
         if waited > self._timeout:
             raise NoWorkersError(

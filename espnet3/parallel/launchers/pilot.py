@@ -53,6 +53,9 @@ class PilotHost(WorkerPlugin):
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
         self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname())
+        # a worker has more slots than threads while jobs overlap; no more of them than it has
+        # threads are inside user code at once, so that an env is as private as the user asked for
+        self._permits = threading.Semaphore(worker.state.nthreads)
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
@@ -85,15 +88,22 @@ class PilotHost(WorkerPlugin):
     def _slot(self) -> None:
         channel = self._connect(self._hello)
         if channel is not None:
-            Pilot(channel, self._hello.worker).serve()
+            Pilot(channel, self._hello.worker, self._permits).serve()
 
 
 class Pilot:
-    """One slot's loop over the messages of `protocol`."""
+    """One slot's loop over the messages of `protocol`.
 
-    def __init__(self, channel: Channel, worker: str) -> None:
+    Args:
+        channel: To the driver.
+        worker: The worker's name, for messages.
+        permits: Taken while user code runs (not while an answer is sent: that may wait).
+    """
+
+    def __init__(self, channel: Channel, worker: str, permits: threading.Semaphore) -> None:
         self.channel = channel
         self.worker = worker
+        self._permits = permits
         self._send_lock = threading.Lock()
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, Job]] = {}
@@ -121,7 +131,7 @@ class Pilot:
             self._broken.add(job_id)
             self._send(("setup", job_id, report))
 
-        with self._watch(job_id, give_up) as watch:
+        with self._permits, self._watch(job_id, give_up) as watch:
             try:
                 job: Job = cloudpickle.loads(blob)
                 watch.start(job.setup_timeout)
@@ -151,7 +161,8 @@ class Pilot:
                 del self._calls[job_id]
                 self._send(("setup", job_id, setup_report(error, self.worker)))
                 return
-        block = run_items(items, call, job.policy, self.worker, BUDGET, lambda: self._ended(job_id))
+        with self._permits:
+            block = run_items(items, call, job.policy, self.worker, BUDGET, lambda: self._ended(job_id))
         sys.stdout.flush()
         self._answer(job_id, items, block, job.policy)
 

@@ -120,11 +120,11 @@ class Pool:
             self._waiting.append(lease)
             busy = not self._idle and self._leased
         if busy:
-            self.ask_for_more()
+            self._ask_for_more()
         return lease
 
-    def ask_for_more(self) -> None:
-        """Have every worker open one more slot: those there are serve another job or hang in an item."""
+    def _ask_for_more(self) -> None:
+        """Have every worker open one more slot: those there are serve another job."""
         with self._lock:
             controls = list(self._controls.items())
         for process, control in controls:
@@ -201,10 +201,6 @@ class Lease:
         fresh = self._pool._take()
         self.slots.update(fresh)
         return fresh
-
-    def ask_for_more(self) -> None:
-        """As `Pool.ask_for_more`."""
-        self._pool.ask_for_more()
 
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone."""

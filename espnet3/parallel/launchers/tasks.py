@@ -176,9 +176,6 @@ class TaskPool:
         self._room = max(1, threads)
         return lease
 
-    def ask_for_more(self) -> None:
-        """Nothing to do: a task waits at the scheduler."""
-
     def _take(self) -> list[Slot]:
         fresh, self._room = self._room, 0
         return [self._slot() for _ in range(fresh)]

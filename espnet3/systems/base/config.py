@@ -46,11 +46,11 @@ def load_config(path: Path) -> DictConfig:
     """Read a YAML mapping.
 
     Raises:
-        ValueError: The file holds something else.
+        TypeError: The file holds something else.
     """
     config = OmegaConf.load(path)
     if not isinstance(config, DictConfig):
-        raise ValueError(f"{path} must hold a mapping, not a {type(config).__name__}")
+        raise TypeError(f"{path} must hold a mapping, not a {type(config).__name__}")
     return config
 
 

@@ -16,12 +16,14 @@ from tests.parallel.faults.workloads import (
     RESULTS,
     CrashOnce,
     CrashOnceFiles,
+    HoldsLockError,
     Provider,
     SlowSquare,
     Square,
     SquareBatches,
     SquareByCost,
     SquareFiles,
+    TwoArgumentsError,
     fail_at_7,
     faulty,
 )
@@ -75,8 +77,8 @@ class TestOnTwoWorkers:
         (failure,) = check(results, 417, cause="error")
         words = {
             "bad_value": ("ValueError", "bad item"),
-            "unpicklable_error": ("faults.workloads.HoldsLockError", "it holds a lock"),
-            "unloadable_error": ("faults.workloads.TwoArgumentsError", "one and two"),
+            "unpicklable_error": (f"{HoldsLockError.__module__}.HoldsLockError", "it holds a lock"),
+            "unloadable_error": (f"{TwoArgumentsError.__module__}.TwoArgumentsError", "one and two"),
             "system_exit": ("SystemExit", "the item wants to leave"),
         }[fault]
         assert (failure.error_type, failure.message) == words

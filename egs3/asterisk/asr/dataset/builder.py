@@ -33,8 +33,9 @@ AUDIO_PACKAGE = "asterisk-core-sounds-en-g722"
 ATTRIBUTION = """\
 Audio and transcripts: Asterisk Core Sounds (English), from the Debian packages
 {packages}.
-Voice: Allison Smith. Copyright Digium, Inc. Licence: Creative Commons
-Attribution-Share Alike 3.0 (CC-BY-SA-3.0), https://creativecommons.org/licenses/by-sa/3.0/.
+Copyright 2003-2010 Allison Smith, who is the voice; with financial contributions by Digium, Inc.
+Licence: Creative Commons Attribution-Share Alike 3.0 (CC-BY-SA-3.0),
+https://creativecommons.org/licenses/by-sa/3.0/.
 Changes: the audio was converted from G.722 to 16-bit wav, the transcripts were normalised.
 """
 
@@ -212,7 +213,12 @@ def _decode_g722(source: Path, target: Path) -> int:
 def _run(command: list[str], doing: str, folder: str | None = None) -> None:
     """Run a command quietly; its output becomes part of the error."""
     done = subprocess.run(
-        command, cwd=folder, text=True, capture_output=True, env={**os.environ, "LC_ALL": "C"}
+        command,
+        check=False,  # below, with what it said
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C"},
     )
     if done.returncode:
         said = (done.stderr or done.stdout).strip()

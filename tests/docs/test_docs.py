@@ -1,0 +1,162 @@
+"""The pages say what is so: their code runs, their tables and links are right."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from espnet3.parallel import errors
+from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.config import ParallelConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(\w*)$")
+_EXPECTED = re.compile(r"^\s*print\(.*\)  # (?P<output>.+)$")
+_LINK = re.compile(r"\[[^]]*\]\((?P<target>[^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the page's lines before its first line, and its lines."""
+
+    language: str
+    before: int
+    lines: list[str]
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """Return a page's fenced blocks of some languages, in their order."""
+    found: list[Block] = []
+    inside: Block | None = None
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if inside is None and (fence := _FENCE.match(line)):
+            inside = Block(fence[1], number, [])
+            found.append(inside)
+        elif line == "```":
+            inside = None
+        elif inside is not None:
+            inside.lines.append(line)
+    assert inside is None, f"{page.name}: a block is not closed"
+    return [block for block in found if block.language in languages]
+
+
+def script(page: Path) -> str:
+    """Return a page's Python blocks as one script, whose line numbers are those of the page."""
+    lines: list[str] = []
+    for block in blocks(page, "python"):
+        lines += [""] * (block.before - len(lines)) + block.lines
+    return "\n".join(lines) + "\n"
+
+
+def outputs(page: Path) -> list[str]:
+    """Return what the page says its script prints: `print(...)  # this`, and `text` after `python`."""
+    said = [found["output"] for line in script(page).splitlines() if (found := _EXPECTED.match(line))]
+    shown = blocks(page, "python", "text")
+    for code, text in zip(shown, shown[1:], strict=False):
+        if (code.language, text.language) == ("python", "text"):
+            said.append("\n".join(text.lines))
+    return said
+
+
+def name(page: Path) -> str:
+    """Name a page for pytest."""
+    return page.relative_to(ROOT).as_posix()
+
+
+with_python = pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
+
+
+@with_python
+def test_the_code_of_a_page_runs_as_one_script_and_prints_what_it_says(page: Path, tmp_path: Path) -> None:
+    """A page's Python blocks, pasted into one file without a `__main__` guard, run and print what they say."""
+    source = script(page)
+    path = tmp_path / f"{page.stem.lower()}.py"
+    path.write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, path.name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for said in outputs(page):
+        assert f"\n{said}\n" in f"\n{done.stdout}", f"{name(page)}: not printed: {said}\n{done.stdout}"
+
+
+def test_every_parallel_block_is_accepted() -> None:
+    """Every `parallel:` block printed on a page is a configuration without a problem."""
+    found = 0
+    for page in PAGES:
+        for block in blocks(page, "yaml"):
+            config: Any = yaml.safe_load("\n".join(block.lines))
+            if "parallel" in config:
+                found += 1
+                parsed = ParallelConfig.parse(config["parallel"])
+                assert parsed.env == config["parallel"]["env"], f"{name(page)}:{block.before}"
+    assert found >= 4
+
+
+def test_the_table_of_backends_is_that_of_the_code() -> None:
+    """The rows printed in configuration.md are those of `BACKENDS`, word for word."""
+    expected = []
+    for row in BACKENDS.values():
+        install = "nothing more" if row.extra is None else f"`espnet3-parallel[{row.extra}]`"
+        required = ", ".join(f"`{option}`" for option in row.required)
+        cluster = row.cluster.replace(":", ".")
+        cells = [f"`{row.name}`", row.title, f"`{cluster}`", install, required]
+        expected.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
+    head = lines.index("| `env` | Workers are | Cluster class | Install | Required options |")
+    printed = lines[head + 2 : head + 2 + len(expected)]
+    assert printed == expected, "it should be:\n" + "\n".join(expected)
+    assert not lines[head + 2 + len(expected)].startswith("|"), "the table has a row too many"
+
+
+def test_every_exception_has_a_section_of_its_own() -> None:
+    """errors.md has one section for each exception class, in the order of errors.py, and no other."""
+    classes = [
+        one.__name__
+        for one in vars(errors).values()
+        if inspect.isclass(one) and issubclass(one, errors.ParallelError)
+    ]
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## `(\w+)`$", page, re.MULTILINE) == classes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the repository and, after a #, a heading of that page."""
+    for link in _LINK.finditer(page.read_text(encoding="utf-8")):
+        target = link["target"]
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), f"{name(page)}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{name(page)}: {target}"
+
+
+def test_make_targets_on_the_pages_exist() -> None:
+    """Every `make something` on a page is a target of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in PAGES:
+        said = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert said <= targets, name(page)

@@ -56,6 +56,7 @@ class BaseRunner(ABC):
     """
 
     summary: RunSummary | None = None
+    # `(self, idx) -> float` in a subclass: the item's cost in any unit; the dearest start first
     item_cost: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -110,27 +111,29 @@ class BaseRunner(ABC):
         self.max_failures = max_failures
         self.setup_timeout = setup_timeout
 
+    # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
+
     @staticmethod
     @abstractmethod
-    def forward(idx: Any, **env: Any) -> Any:
+    def forward(idx: Any, *args: Any, **env: Any) -> Any:
         """Compute one item's result; parameters after the first are env entries, by name."""
 
     @staticmethod
-    def batch_forward(indices: list[Any], **env: Any) -> list[Any]:
+    def batch_forward(indices: Any, *args: Any, **env: Any) -> Any:
         """Compute several items' results, one per index, in their order. Optional."""
         raise NotImplementedError
 
     @staticmethod
-    def open_writers(shard_dir: Path, **env: Any) -> Any:
+    def open_writers(shard_dir: Any, *args: Any, **env: Any) -> Any:
         """Open a shard's writers; what is returned is given to the other two hooks. Optional."""
         return {}
 
     @staticmethod
-    def write_record(writers: Any, result: Any, state: dict[str, Any], **env: Any) -> None:
+    def write_record(writers: Any, result: Any, state: Any, *args: Any, **env: Any) -> None:
         """Write one result; `state` lives as long as the shard and holds `index`. Optional."""
 
     @staticmethod
-    def close_writers(writers: Any, state: dict[str, Any], **env: Any) -> None:
+    def close_writers(writers: Any, state: Any, *args: Any, **env: Any) -> None:
         """Close a shard's writers, also after an error. Optional."""
 
     def merge(self, shard_dirs: list[Path]) -> Any:

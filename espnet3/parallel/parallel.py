@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -161,7 +161,7 @@ def parallel_for(
     setup_fn: SetupFn | None = None,
     ordered: bool = False,
     **kwargs: Any,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield `func(x, **kwargs)` for each x as results complete; `args` may never end.
 
     Memory is bounded: a consumer that is slow, or closes the generator early, leaves a few runs
@@ -183,7 +183,9 @@ def parallel_for(
     return _stream(task, Work(items), active_client(client), _config, ordered)
 
 
-def _stream(task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool) -> Iterator[Any]:
+def _stream(
+    task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool
+) -> Generator[Any, None, None]:
     if work.empty:
         return
     waiting: dict[int, tuple[Run, Block]] = {}

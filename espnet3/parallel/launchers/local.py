@@ -246,6 +246,8 @@ class ForkedCluster(LocalCluster):
 
     async def _close(self) -> None:
         try:
+            # workers first: Dask would retire them, and theirs would then complain of a lost scheduler
+            await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
             await super()._close()
         finally:
             asyncio.get_running_loop().remove_reader(self.forkserver.sock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -42,6 +43,7 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
             return
         if not message:  # the driver is gone: leave at once, with all we started
             os.killpg(os.getpid(), signal.SIGKILL)
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # whatever breaks now is wanted
         stop.set()
 
     asyncio.get_running_loop().add_reader(sock, on_message)

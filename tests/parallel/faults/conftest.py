@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
-
 from tests.parallel.faults.watching import TOKEN, Hang, Mailbox, hang_guard, kill_family
 
 GUARD = float(os.environ.get("FAULTS_GUARD", "30"))  # seconds: far more than any test here needs

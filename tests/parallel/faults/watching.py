@@ -118,7 +118,8 @@ def nothing_left() -> Iterator[None]:
     """Assert that a block leaves no process, zombie, thread, listener or temporary folder behind."""
     threads, sockets, temporary = set(threading.enumerate()), listeners(), folders()
     yield
-    assert left_behind(threads, sockets, temporary) == {}
+    left = left_behind(threads, sockets, temporary)
+    assert not left, f"left behind: {left}"
 
 
 def left_behind(

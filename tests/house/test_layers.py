@@ -1,0 +1,217 @@
+"""Which module may import which, and what must not be imported before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "espnet3"
+
+# From the ground up: a module imports only what stands above it here, function-level imports and those
+# for type checkers included. A package stands for its modules, which may import each other.
+LAYERS = [
+    ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
+    (
+        "single subjects that need the facts at most, and can be read and tested alone",
+        ["parallel.seeding", "parallel.plan", "parallel.env_provider", "parallel.progress"],
+    ),
+    (
+        "configuration: it is checked before anything is started, so it knows no launcher",
+        ["parallel.backends", "parallel.config"],
+    ),
+    (
+        "from an item to its outcome: the same in every process, so it cannot know in which one it is",
+        ["parallel.injection", "parallel.engine", "parallel.raising", "parallel.shards"],
+    ),
+    (
+        "what driver and workers say to each other: both sides import it, it imports neither",
+        ["parallel.launchers.channel", "parallel.launchers.protocol"],
+    ),
+    (
+        "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
+        ["parallel.launchers.pilot", "parallel.launchers.pool"],
+    ),
+    (
+        "the ways to hand out runs: alternatives, which do not know of each other's choice",
+        ["parallel.launchers.inline", "parallel.launchers.dask", "parallel.launchers.tasks"],
+    ),
+    (
+        "processes of this machine: the server loads the worker's side before it forks",
+        ["parallel.launchers.local_worker", "parallel.launchers.forkserver", "parallel.launchers.local"],
+    ),
+    (
+        "the choice of where a job runs: the one place that knows all launchers",
+        ["parallel.launchers.client", "parallel.launchers.execute", "parallel.launchers.background"],
+    ),
+    (
+        "what users call",
+        [
+            "parallel.parallel",
+            "parallel.shard_driver",
+            "parallel.base_runner",
+            "parallel.inference_provider",
+            "parallel.testing",
+            "parallel",
+        ],
+    ),
+    ("parts for systems: data, metrics", ["components"]),
+    ("the stages of a recipe", ["systems"]),
+]
+
+# Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
+DASK_SIDE = {
+    "parallel.launchers.client",
+    "parallel.launchers.dask",
+    "parallel.launchers.local",
+    "parallel.launchers.pilot",
+    "parallel.launchers.pool",
+    "parallel.launchers.tasks",
+}
+DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}
+HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
+
+# Import names that differ from the name of the distribution.
+DISTRIBUTION = {"hydra": "hydra-core"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its full name, the line, and whether it is loaded together with the importer."""
+
+    name: str
+    line: int
+    at_once: bool
+
+
+def module_name(path: Path) -> str:
+    """Return a file's module name without the leading `espnet3.`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(path: Path) -> list[Import]:
+    """Return all imports of a file, `from package import module` resolved to the module."""
+    found: list[Import] = []
+    for node, at_once in _walk(ast.parse(path.read_text(encoding="utf-8")), at_once=True):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno, at_once) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            for alias in node.names:
+                full = f"{module}.{alias.name}"
+                inner = full.removeprefix("espnet3.") in FILES
+                found.append(Import(full if inner else module, node.lineno, at_once))
+    return found
+
+
+def _walk(node: ast.AST, *, at_once: bool) -> Iterator[tuple[ast.AST, bool]]:
+    for child in ast.iter_child_nodes(node):
+        later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        now = at_once and not later and not typing_only
+        yield child, now
+        yield from _walk(child, at_once=now)
+
+
+IMPORTS = {name: imports(path) for name, path in FILES.items()}
+
+
+def ours(module: str, *, at_once_only: bool = False) -> Iterator[Import]:
+    """Yield a module's imports of this package, without the leading `espnet3.`."""
+    for one in IMPORTS[module]:
+        if one.name.split(".")[0] == "espnet3" and (one.at_once or not at_once_only):
+            yield Import(one.name.removeprefix("espnet3").lstrip("."), one.line, one.at_once)
+
+
+def entry(module: str) -> str:
+    """Return the entry of LAYERS that a module belongs to."""
+    listed = [name for _, names in LAYERS for name in names]
+    parts = module.split(".")
+    for size in range(len(parts), 0, -1):
+        name = ".".join(parts[:size])
+        # "parallel" is the surface, not the place of what has none
+        if name in listed and (name == module or name != "parallel"):
+            return name
+    raise AssertionError(f"espnet3.{module} has no place in LAYERS (tests/house/test_layers.py): give it one")
+
+
+def reaches_dask(module: str) -> bool:
+    """Tell whether loading a module loads Dask."""
+    seen, todo = set(), [module]
+    while todo:
+        one = todo.pop()
+        if any(each.at_once and each.name.split(".")[0] in DASK for each in IMPORTS[one]):
+            return True
+        seen.add(one)
+        todo += [each.name for each in ours(one, at_once_only=True) if each.name not in seen]
+    return False
+
+
+def test_imports_point_down() -> None:
+    """No module imports one that stands beside or after it in LAYERS, not even inside a function."""
+    order = {name: at for at, name in enumerate(name for _, names in LAYERS for name in names)}
+    upward = []
+    for module in FILES:
+        for one in ours(module):
+            importer, imported = entry(module), entry(one.name)
+            if importer != imported and order[imported] > order[importer]:
+                upward.append(f"{FILES[module].relative_to(ROOT)}:{one.line} imports espnet3.{one.name}")
+    assert not upward, "\n".join(upward)
+
+
+def test_no_imports_in_a_circle() -> None:
+    """No modules import each other in a circle, neither at once nor inside functions."""
+    graph = {module: {one.name for one in ours(module)} - {module} for module in FILES}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_every_entry_of_layers_exists() -> None:
+    """LAYERS names no module that is gone."""
+    assert [name for _, names in LAYERS for name in names if name not in FILES] == []
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if name.split(".")[0] == "parallel"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
+    """A module of espnet3.parallel loads nothing heavy at once, and Dask only on the side that needs it."""
+    loaded = {one.name.split(".")[0] for one in IMPORTS[module] if one.at_once}
+    assert not loaded & HEAVY
+    assert reaches_dask(module) == (module in DASK_SIDE)
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Third-party imports are declared: of espnet3.parallel as dependencies, of the rest at least in an extra."""
+    if sys.version_info < (3, 11):
+        pytest.skip("reads pyproject.toml with tomllib, new in Python 3.11")
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    core = {_name(line) for line in project["dependencies"]}
+    rest = core | {_name(line) for extra in ("recipe", "train") for line in extras[extra]}
+    used: set[str] = set()
+    for module, found in IMPORTS.items():
+        for one in found:
+            name = one.name.split(".")[0]
+            if name in sys.stdlib_module_names or name == "espnet3":
+                continue
+            used.add(name)
+            declared = core if module.split(".")[0] == "parallel" else rest
+            assert DISTRIBUTION.get(name, name) in declared, f"espnet3.{module}:{one.line} imports {name}"
+    assert core <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
+
+
+def _name(requirement: str) -> str:
+    match = re.match(r"[\w.-]+", requirement)
+    assert match is not None, requirement
+    return match[0]

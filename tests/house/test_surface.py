@@ -1,0 +1,92 @@
+"""The names users may rely on: a change of this list is a change for them, and belongs in the changelog."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+import espnet3.parallel
+
+SURFACE = [
+    "BaseRunner",
+    "BatchLengthError",
+    "ConfigError",
+    "DictReturnWorkerPlugin",
+    "EnvConflictError",
+    "EnvTypeError",
+    "EnvironmentProvider",
+    "InferenceProvider",
+    "ItemError",
+    "ItemFailure",
+    "MissingPackageError",
+    "NoWorkersError",
+    "ParallelConfig",
+    "ParallelError",
+    "PoisonItemError",
+    "RunSummary",
+    "SignatureError",
+    "TooManyFailuresError",
+    "WorkerSetupError",
+    "build_client",
+    "get_client",
+    "get_parallel_config",
+    "make_client",
+    "parallel_for",
+    "parallel_map",
+    "parallel_submit",
+    "set_parallel",
+    "wrap_func_with_worker_env",
+]
+
+# Modules that the documentation names beside the package, with what it imports from them.
+DOCUMENTED = {
+    "espnet3.parallel.base_runner": ["BaseRunner"],
+    "espnet3.parallel.env_provider": ["EnvironmentProvider"],
+    "espnet3.parallel.inference_provider": ["InferenceProvider"],
+    "espnet3.parallel.parallel": [
+        "DictReturnWorkerPlugin",
+        "build_client",
+        "get_client",
+        "get_parallel_config",
+        "make_client",
+        "parallel_for",
+        "parallel_map",
+        "parallel_submit",
+        "set_parallel",
+        "wrap_func_with_worker_env",
+    ],
+}
+
+
+def test_the_public_names_are_these() -> None:
+    """`espnet3.parallel.__all__` is this list, sorted."""
+    assert espnet3.parallel.__all__ == SURFACE
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    """A public name can be had from the package, is listed by `dir`, and has a docstring of its own."""
+    value = getattr(espnet3.parallel, name)
+    assert name in dir(espnet3.parallel)
+    assert value.__doc__
+    assert value.__module__.startswith("espnet3.parallel")
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A name that is not public raises the usual error, which names the package."""
+    with pytest.raises(AttributeError, match=r"'espnet3\.parallel' has no attribute 'parallel_mop'"):
+        _ = espnet3.parallel.parallel_mop
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_documented_modules_export_the_same_objects(module: str) -> None:
+    """What the documentation imports from a module is the object that the package exports."""
+    for name in DOCUMENTED[module]:
+        assert getattr(import_module(module), name) is getattr(espnet3.parallel, name)
+
+
+def test_the_provider_of_systems_is_one_of_ours() -> None:
+    """The second documented home of InferenceProvider holds a subclass of the first."""
+    systems = import_module("espnet3.systems.base.inference_provider")
+    assert issubclass(systems.InferenceProvider, espnet3.parallel.InferenceProvider)

@@ -1,0 +1,75 @@
+"""What the tests here share: scripts in fresh interpreters, and looks at processes and files."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+import espnet3
+
+REPOSITORY = Path(espnet3.__file__).resolve().parents[1]
+TWO = {"env": "local", "n_workers": 2}
+GUARD = 30  # seconds until a script counts as hanging: six times what the longest needs
+
+
+def clean_environment(**more):
+    """Return the environment of a shell in which only this checkout was added to the path."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **more}
+
+
+def start_script(folder, code, *, args=(), python=(), cwd=None, name="script.py", **environment):
+    """Save code as a file and start it; nothing but its own folder is on its path."""
+    path = Path(folder) / name
+    path.write_text(textwrap.dedent(code))
+    return subprocess.Popen(
+        [sys.executable, *python, str(path), *map(str, args)],
+        cwd=cwd or folder,
+        env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process, given=None):
+    """Wait for a started script, and return its result; a hang is a failure that shows where."""
+    try:
+        out, err = process.communicate(given, timeout=GUARD)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"the script hangs\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-2000:]}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_script(folder, code, **options):
+    """Run code as a script to its end and return what it printed.
+
+    An uncaught exception in it fails the test with its traceback.
+    """
+    done = finish(start_script(folder, code, **options))
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def children():
+    """Return the processes that this one has started, and those that they have."""
+    return {p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+
+
+def sockets():
+    """Return this process's open sockets."""
+    return {(c.fd, c.laddr, c.raddr) for c in psutil.Process().net_connections(kind="all")}
+
+
+def lines(folder, name="log"):
+    """Return what `work.log` noted."""
+    path = Path(folder) / name
+    return path.read_text().splitlines() if path.exists() else []

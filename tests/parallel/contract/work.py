@@ -1,0 +1,132 @@
+"""What runs on workers: imported there by name, so that nothing here needs pytest."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, InferenceProvider
+
+
+def log(folder, text, name="log"):
+    """Append a line to a file, whole, whoever else does."""
+    with open(Path(folder) / name, "a") as file:
+        file.write(f"{text}\n")
+
+
+def pid(_):
+    """Return the process that ran the item."""
+    return os.getpid()
+
+
+def plus(x, y=1):
+    """Add two numbers, the second of which the env may give."""
+    return x + y
+
+
+def noted(x, folder, y=0):
+    """Note that the item has run."""
+    log(folder, x)
+    return x + y
+
+
+def until_open(x, pipe):
+    """Item 0 waits until the driver opens a named pipe; the others are done at once."""
+    if x == 0:
+        Path(pipe).read_text()
+    return x
+
+
+class TwoPartError(Exception):
+    """An error with a constructor of its own, as most libraries have."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+class Add:
+    """A callable with state."""
+
+    def __init__(self, y):
+        self.y = y
+
+    def __call__(self, x):
+        return x + self.y
+
+    def method(self, x):
+        return x + self.y
+
+
+class Indexed(Sequence):
+    """A sequence as the abstract base class asks for it: one index at a time."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, at):
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        return 10 * at
+
+
+class Provider(EnvironmentProvider):
+    """An env of two entries, from a mapping."""
+
+    def build_env_local(self):
+        if "folder" in self.config:
+            log(self.config["folder"], os.getpid(), "built")
+        return {"factor": self.config["factor"], "unused": None}
+
+
+class Times(BaseRunner):
+    """Multiplies each index."""
+
+    @staticmethod
+    def forward(idx, factor):
+        return idx * factor
+
+
+class TimesInBatches(Times):
+    """Multiplies a batch, and tells how long it was where it is asked to."""
+
+    @staticmethod
+    def batch_forward(indices, factor):
+        return [idx * factor for idx in indices]
+
+
+class Echo(BaseRunner):
+    """Returns the index."""
+
+    @staticmethod
+    def forward(idx):
+        return idx
+
+
+class Whole(EnvironmentProvider):
+    """An env with nothing in it."""
+
+    def build_env_local(self):
+        return {}
+
+
+class Speech(InferenceProvider):
+    """A dataset and a model, as the documents show them."""
+
+    @staticmethod
+    def build_dataset(config):
+        return list(range(config["size"]))
+
+    @staticmethod
+    def build_model(config):
+        return Add(config["offset"])
+
+
+class Infer(BaseRunner):
+    """Calls the model on a sample, and adds a parameter."""
+
+    @staticmethod
+    def forward(idx, dataset, model, beam):
+        return model(dataset[idx]) + beam

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from abc import ABC, abstractmethod
@@ -13,12 +14,12 @@ from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
 from espnet3.parallel.launchers.execute import Task, outcomes
 from espnet3.parallel.parallel import active_client, get_parallel_config
-from espnet3.parallel.plan import Work
+from espnet3.parallel.plan import Work, as_items
 from espnet3.parallel.progress import Progress
 from espnet3.parallel.raising import item_error
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.shard_driver import run_shards
-from espnet3.parallel.shards import Hooks, ShardResult, cut, make_shard_function
+from espnet3.parallel.shards import Hooks, ShardResult, cut, make_check, make_shard_function
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
 _HOOKS = ("open_writers", "write_record", "close_writers")
@@ -62,8 +63,8 @@ class BaseRunner(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in _STATIC:
-            own = cls.__dict__.get(name)
-            if own is not None and not isinstance(own, (staticmethod, classmethod)):
+            own = inspect.getattr_static(cls, name)
+            if inspect.isfunction(own):  # plain, so a method; also one that a mixin brings
                 raise SignatureError(
                     f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
                     f"Put @staticmethod above it and take what it needs from the env"
@@ -93,6 +94,9 @@ class BaseRunner(ABC):
         _check_whole("seed", seed, or_none=True)
         if on_error not in ("raise", "record"):
             raise ConfigError(f'on_error must be "raise" or "record", not {on_error!r}')
+        _check_number("max_failures", max_failures)
+        _check_number("setup_timeout", setup_timeout, above_zero=True)
+        _check_provider(provider)
         if async_mode:
             raise ConfigError("async_mode=True: detached runs are not part of this version yet")
         self.provider = provider
@@ -155,7 +159,7 @@ class BaseRunner(ABC):
             WorkerSetupError: The env could not be built.
             SignatureError: `forward` needs something the env does not hold.
         """
-        items = indices if isinstance(indices, Sequence) else list(indices)
+        items = as_items(indices, "indices")
         cost = self._costs(items)
         progress = Progress(len(items), type(self).__name__, self.progress)
         writes = self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
@@ -215,7 +219,7 @@ class BaseRunner(ABC):
         merges = self._overrides("merge")
         hooks = Hooks(cls.forward, self._batch(), cls.open_writers, cls.write_record, cls.close_writers)
         shards = cut(items, cost, self.output_dir / self.shard_subdir, self.batch_size or 1)
-        task = self._task(make_shard_function(hooks, policy, keep_values=not merges))
+        task = self._task(make_shard_function(hooks, policy, keep_values=not merges), make_check(hooks))
         failed = 0
 
         def report(done: ShardResult) -> None:
@@ -229,7 +233,7 @@ class BaseRunner(ABC):
             return self.merge([Path(shard.folder) for shard in shards]), summary
         return [value for result in results for value in result.values], summary
 
-    def _task(self, shard_function: Any = None) -> Task:
+    def _task(self, shard_function: Any = None, check: Any = None) -> Task:
         """Return what the launchers run: this runner's functions, or a function of shards."""
         alone = shard_function is None
         return Task(
@@ -239,6 +243,7 @@ class BaseRunner(ABC):
             setup_here=self.provider.build_env_local,
             policy=self._policy() if alone else Policy(on_error="record"),
             setup_timeout=self.setup_timeout,
+            check=check,
         )
 
     def _batch(self) -> Any:
@@ -260,11 +265,36 @@ class BaseRunner(ABC):
     def _costs(self, items: Sequence[Any]) -> list[float] | None:
         if self.item_cost is None:
             return None
-        costs = [float(self.item_cost(item)) for item in items]
-        for item, cost in zip(items, costs, strict=True):
-            if not (math.isfinite(cost) and cost >= 0):
+        costs = []
+        for item in items:
+            cost = self.item_cost(item)
+            try:
+                number = float(cost)
+            except (TypeError, ValueError):
+                number = math.nan
+            if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
                 raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
+            costs.append(number)
         return costs
+
+
+def _check_provider(provider: Any) -> None:
+    if isinstance(provider, type):
+        raise ConfigError(
+            f"the provider must be an object, and {provider.__qualname__} is the class: make one, "
+            f"{provider.__qualname__}(config)"
+        )
+    if not callable(getattr(provider, "build_env_local", None)):
+        raise ConfigError(f"the provider must have a method build_env_local, and {provider!r:.100} has none")
+
+
+def _check_number(name: str, value: Any, above_zero: bool = False) -> None:
+    if value is None:
+        return
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < 0 or (above_zero and value == 0):
+        kind = "a number above 0" if above_zero else "a number, 0 or more"
+        raise ConfigError(f"{name} must be {kind}, or None, not {value!r}")
 
 
 def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool = False) -> None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,9 @@ from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.seeding import seeded
 
-# random, numpy.random and torch are one state per process: threads of a seeded run take turns
+# random, numpy.random and torch are one state per process: seeded runs of its threads take turns
 _SEED_LOCK = threading.Lock()
+_INSIDE = threading.local()
 
 
 @dataclass(slots=True)
@@ -75,6 +77,21 @@ def failure_of(error: BaseException, index: Any, attempts: int, worker: str, cau
     return ItemFailure(index, name, message, text, attempts, worker, cause)
 
 
+def inside_item() -> bool:
+    """Whether this thread is running items for a driver: what they call in turn runs right here."""
+    return getattr(_INSIDE, "depth", 0) > 0
+
+
+@contextmanager
+def on_a_worker() -> Iterator[None]:
+    """Mark this thread as one that runs items for a driver."""
+    _INSIDE.depth = getattr(_INSIDE, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _INSIDE.depth -= 1
+
+
 def never() -> bool:
     """The `interrupted` of a run that nothing interrupts."""
     return False
@@ -105,7 +122,7 @@ def run_items(
     clock = time.perf_counter
     begin = last = clock()
     unit = policy.batch_size if call.many is not None and policy.batch_size else 1
-    with seeded(policy.seed) as seed_for:
+    with _SEED_LOCK if policy.seed is not None else nullcontext(), seeded(policy.seed) as seed_for:
         do = _stepper(call, policy, seed_for)
         n, step, values = len(items), unit, block.values
         while (at := len(values)) < n:
@@ -152,9 +169,8 @@ def _stepper(call: Call, policy: Policy, seed_for: Any) -> Step:
         # a batch of one where the runner has batches: what an item draws must not depend on
         # its neighbours, or on how many of them there are
         for item in part:
-            with _SEED_LOCK:
-                seed_for(item)
-                out.extend(_batch(call, [item]) if size else [call.one(item)])
+            seed_for(item)
+            out.extend(_batch(call, [item]) if size else [call.one(item)])
 
     if seed_for is not None:
         return seeded_items

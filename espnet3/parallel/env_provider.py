@@ -11,8 +11,8 @@ class EnvironmentProvider(ABC):
     """Builds the env that `forward(idx, **env)` runs in.
 
     Only `build_env_local` must be written. The provider itself is not shipped: a worker builds
-    its own from the class and the arguments it was made with, so an attribute set later, or a
-    model kept on `self`, never travels.
+    its own from the class and the arguments it was made with, so a model kept on `self`
+    never travels; `config` and `params` do, as they are when the run starts.
 
     Args:
         config: Any mapping, or whatever the subclass wants.
@@ -22,7 +22,7 @@ class EnvironmentProvider(ABC):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         self = super().__new__(cls)
-        self._made_with = (args, kwargs)
+        object.__setattr__(self, "_made_with", (args, kwargs))  # also where a subclass is frozen
         return self
 
     def __init__(self, config: Any = None) -> None:
@@ -39,12 +39,17 @@ class EnvironmentProvider(ABC):
     def make_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:
         """Return a function without arguments that builds the env on a worker.
 
-        The default makes the same provider again there and calls its `build_env_local`.
+        The default makes the same provider again there, with the `config` and `params` this one has
+        now, and calls its `build_env_local`.
         """
         cls, (args, kwargs) = type(self), self._made_with
+        now = {name: vars(self)[name] for name in ("config", "params") if name in getattr(self, "__dict__", {})}
 
         def setup() -> dict[str, Any]:
-            return cls(*args, **kwargs).build_env_local()
+            provider = cls(*args, **kwargs)
+            for name, value in now.items():
+                object.__setattr__(provider, name, value)
+            return provider.build_env_local()
 
         return setup
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine import Block
+from espnet3.parallel.engine import Block, inside_item
 from espnet3.parallel.injection import EnvCall, SetupFn, bind, wrap_func_with_worker_env
 from espnet3.parallel.launchers.background import submit_in_background
 from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.launchers.inline import build_here
-from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.plan import Run, Work, as_items
 from espnet3.parallel.raising import named_error
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
 
 
 def active_client(client: Any = None) -> Any:
-    """Return `client`, else the innermost open `get_client`, else None."""
-    if client is not None:
+    """Return `client`, else the innermost open `get_client`, else None (also inside an item)."""
+    if client is not None or inside_item():
         return client
     with _lock:
         return _open_clients[-1] if _open_clients else None
@@ -141,9 +141,9 @@ def parallel_map(
         EnvConflictError: A keyword is also a name of the env.
         WorkerSetupError: The env could not be built.
     """
-    items = data if isinstance(data, Sequence) else list(data)
-    results: list[Any] = [None] * len(items)
     task = _task(func, setup_fn, kwargs)
+    items = as_items(data, "data")
+    results: list[Any] = [None] * len(items)
     if not items:
         return results
     with outcomes(task, Work(items), active_client(client), _config) as (pairs, _):
@@ -179,7 +179,9 @@ def parallel_for(
         Exception: As `parallel_map`, from the iteration.
     """
     task = _task(func, setup_fn, kwargs)
-    items = args if isinstance(args, Sequence) else iter(args)
+    if not isinstance(args, Iterable):
+        raise TypeError(f"args must be an iterable of items, not {args!r:.100}")
+    items = args if isinstance(args, (list, tuple, range)) else iter(args)
     return _stream(task, Work(items), active_client(client), _config, ordered)
 
 

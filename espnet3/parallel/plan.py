@@ -13,7 +13,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,26 @@ class Run:
         return self.start < other.start
 
 
+def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
+    """Return what can be sliced: lists, tuples and ranges as they are, anything else as a list.
+
+    Args:
+        data: What the caller gave.
+        name: The argument's name, for the message.
+
+    Raises:
+        TypeError: It cannot be iterated over.
+    """
+    if isinstance(data, (list, tuple, range)):
+        return data
+    try:
+        return list(data)
+    except TypeError as error:
+        if isinstance(data, Iterable):
+            raise
+        raise TypeError(f"{name} must be an iterable of items, not {data!r:.100}") from error
+
+
 class Work:
     """The items still to be handed out, in dispatch order.
 
@@ -68,6 +88,7 @@ class Work:
         self._iterator: Iterator[Any] | None = None
         self._sums: array[float] | None = None
         self._ended = False
+        self._broken: Exception | None = None
         if isinstance(items, Sequence):
             self._items: Sequence[Any] = items
             self.total: int | None = len(items)
@@ -155,9 +176,12 @@ class Work:
         step = 1
         while len(items) < count:
             asked = min(step, count - len(items))
-            part = list(itertools.islice(self._iterator, asked))
-            items += part
-            if len(part) < asked:
+            had = len(items)
+            try:
+                items.extend(itertools.islice(self._iterator, asked))
+            except Exception as error:  # raised by `raise_broken`, after what came before it is done
+                self._broken = error
+            if len(items) - had < asked:
                 self._ended = True
                 break
             now = time.perf_counter()
@@ -166,6 +190,11 @@ class Work:
             step = step * 2 if now - last < _PATIENCE / 16 else max(1, step // 4)
             last = now
         return items
+
+    def raise_broken(self) -> None:
+        """Raise what the iterator raised, once all that it gave before has been run."""
+        if self._broken is not None:
+            raise self._broken
 
     def put_back(self, run: Run) -> None:
         """Take back what was not run: a tail, or a lost worker's items."""

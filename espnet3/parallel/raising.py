@@ -23,7 +23,7 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
     cause = error.__cause__ if isinstance(error, (WorkerSetupError, ItemError)) else None
-    for candidate in ((error, cause), (error, None)):
+    for candidate in ((error, cause), (error, None), (_Bare(error), None)):
         try:
             blob = cloudpickle.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
@@ -31,6 +31,34 @@ def pickle_error(error: BaseException | None) -> bytes | None:
             continue
         return bytes(blob)
     return None
+
+
+class _Bare:
+    """Pickles an exception as its class, arguments and plain attributes, past its constructor.
+
+    Exceptions are pickled as a call of their class with `args`, which fails for one whose
+    constructor takes something else.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        plain = {}
+        for name, value in vars(self.error).items():
+            try:
+                pickle.dumps(value)
+            except Exception:  # noqa: S112  an attribute that cannot travel (a lock, a file) stays behind
+                continue
+            plain[name] = value
+        return _without_constructor, (type(self.error), self.error.args, plain)
+
+
+def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
 
 
 def load_error(blob: bytes | None) -> BaseException | None:
@@ -56,10 +84,12 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
     """
     if failure is None:
         return error
+    if failure.cause == "poison":
+        error = PoisonItemError(failure)
     note = f"in item {position} ({failure.index!r:.200}), on {failure.worker}"
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
-    _add_note(error, note)
+    add_note(error, note)
     _show_remote(error, failure)
     return error
 
@@ -81,7 +111,7 @@ def _show_remote(error: BaseException, failure: ItemFailure) -> None:
         error.__cause__ = RemoteTraceback(failure.traceback)
 
 
-def _add_note(error: BaseException, note: str) -> None:
+def add_note(error: BaseException, note: str) -> None:
     """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
     notes: Any = getattr(error, "__notes__", None)
     if not isinstance(notes, list):

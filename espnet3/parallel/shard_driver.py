@@ -92,6 +92,8 @@ def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
     if death.cause != "poison":  # the shard's result could not travel, though its values are checked
         raise item_error(RuntimeError(death.message), death)
     suspects = poisoned(shard)
+    if not suspects:  # its workers died in different items, each once
+        return shard
     if len(suspects) > 1:
         return replace(shard, alone=True)
     failure = replace(death, index=shard.items[suspects[0]])

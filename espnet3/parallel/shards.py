@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from espnet3.parallel.records import ItemFailure, Policy
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
+_DEATHS = "deaths.json"
+_DEADLY = 2  # workers one item may take with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,20 @@ def cut(items: Sequence[Any], cost: Sequence[float] | None, base: Path, align: i
     return shards
 
 
+def make_check(hooks: Hooks) -> Callable[[dict[str, Any]], None]:
+    """Return what checks an env against all functions of a runner, before the first shard."""
+
+    def check(env: dict[str, Any]) -> None:
+        bind(hooks.forward, env)
+        if hooks.batch_forward is not None:
+            bind(hooks.batch_forward, env)
+        bind(hooks.open_writers, env)
+        bind(hooks.write_record, env, n_positional=3)
+        bind(hooks.close_writers, env, n_positional=2)
+
+    return check
+
+
 def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
     """Return the function that runs one shard in its env."""
 
@@ -103,8 +120,10 @@ def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Call
 
 def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool) -> ShardResult:
     folder = Path(shard.folder)
+    deaths = _read_deaths(folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    (folder / _DEATHS).write_text(json.dumps(deaths))
     mark = folder / _MARK
     name = f"shard {shard.number}"
     state: dict[str, Any] = {"shard_id": shard.number, "shard_dir": str(folder)}
@@ -144,11 +163,23 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
         return replace(result, stop=failure, error=pickle_error(error))
     finally:
         bind(hooks.close_writers, env, n_positional=2)(writers, state)
-    mark.unlink(missing_ok=True)
+    mark.unlink()
+    (folder / _DEATHS).unlink()
     return replace(result, retries=retries)
 
 
+def _read_deaths(folder: Path) -> list[list[int]]:
+    """Return the stretches [begin, end) that were in flight when this shard's workers died."""
+    deaths: list[list[int]] = []
+    for name in (_DEATHS, _MARK):
+        path = folder / name
+        if path.exists():
+            found = json.loads(path.read_text())
+            deaths += found if name == _DEATHS else [found]
+    return deaths
+
+
 def poisoned(shard: Shard) -> list[int]:
-    """Return the positions that were in flight when a shard's worker died."""
-    begin, end = json.loads((Path(shard.folder) / _MARK).read_text())
-    return list(range(begin, end))
+    """Return the positions that were in flight at two deaths of a shard's worker; none if no item was."""
+    counts = Counter(tuple(d) for d in _read_deaths(Path(shard.folder)))
+    return [k for (begin, end), n in counts.items() if n >= _DEADLY for k in range(begin, end)]

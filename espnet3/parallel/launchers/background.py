@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -55,10 +56,20 @@ def submit_in_background(
             _release(host)
             future.set_result(result)
 
-    # a thread, not a callback: the cluster must not be closed from its own event loop; and not a
-    # daemon: leaving the program with calls unfinished would lose them
-    threading.Thread(target=finish, name="parallel-submit").start()
+    # a thread, not a callback: the cluster must not be closed from its own event loop; a daemon, so
+    # that Ctrl-C ends the program: calls nobody waits for do not keep it alive
+    threading.Thread(target=finish, name="parallel-submit", daemon=True).start()
     return future
+
+
+@atexit.register
+def _abandon() -> None:
+    """Kill the workers of calls that nobody waits for any more."""
+    host = _current
+    if host is not None:
+        from espnet3.parallel.launchers.client import abort
+
+        abort(host.client)
 
 
 def _release(host: _Background) -> None:

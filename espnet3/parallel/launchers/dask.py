@@ -22,13 +22,14 @@ from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
 from espnet3.parallel.launchers.pool import Lease, Slot
 from espnet3.parallel.plan import Run, Sizer, Work
-from espnet3.parallel.raising import load_error
+from espnet3.parallel.raising import add_note, load_error
 from espnet3.parallel.records import ItemFailure, Tally
 
 _JOB_IDS = itertools.count(1)
 _DEADLY = 2  # workers one item may take with it
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
+_SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
 
 
@@ -73,7 +74,8 @@ class PilotRun:
         self._sizer = Sizer(lambda: len(self._ready))
         self._prefetch = True
         self._flying = 0
-        self._fell_back = False
+        self._fell_back = self._asked = False
+        self._setup_deaths = 0
         self._draining: tuple[str, int] | None = None
         self._out: list[tuple[Run, Block]] = []
 
@@ -103,6 +105,7 @@ class PilotRun:
                     out, self._out = self._out, []
                     yield from out
                     self._fill_all()
+            self._work.raise_broken()
         finally:
             self._selector.close()
             self._close_lease()
@@ -138,12 +141,15 @@ class PilotRun:
             raise NoWorkersError(f"no worker is left and none can be started: {reason}")
         if self._lease.slots:  # busy with an item of an earlier job, or building the env
             return
+        if not self._asked:  # another job holds every slot
+            self._asked = True
+            self._lease.ask_for_more()
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
                 "look at the workers' logs, or raise it in the `parallel` block"
             )
-        if waited > _UNREACHED and not self._fell_back:
+        if waited > _UNREACHED and not self._pool.met and not self._fell_back:
             other = self._fall_back()
             if other is not None:
                 self._fell_back = True
@@ -151,6 +157,23 @@ class PilotRun:
                 self._close_lease()
                 self._pool = other
                 self._lease = self._open_lease()
+
+    def _process_lost(self, slot: Slot) -> None:
+        """Drop a slot and, as they died together, all others of its process."""
+        process = slot.hello.process
+        if slot not in self._ready and slot in self._lease.slots and slot.hello.pid:
+            self._setup_deaths += 1
+        self._lost(slot)
+        if slot.hello.pid:
+            for other in [s for s in self._lease.slots if s.hello.process == process]:
+                self._lost(other)
+        if self._setup_deaths >= _SETUP_DEATHS and not self._ready:
+            how = self._how_it_ended(slot.hello.pid)
+            raise WorkerSetupError(
+                f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
+                f"they built it; the last one, of worker {slot.hello.worker}, {how}. Look for a crash in "
+                "build_env_local or setup_fn, or for memory it has not got"
+            )
 
     def _lost(self, slot: Slot) -> None:
         self._selector.unregister(slot)
@@ -178,7 +201,7 @@ class PilotRun:
         if len(run.items) > 1 or deaths < _DEADLY:
             self._work.put_back_alone(run, deaths)
             return
-        how = self._explain(slot.hello.pid) or "ended"
+        how = self._how_it_ended(slot.hello.pid)
         failure = ItemFailure(
             index=run.items[0],
             error_type="WorkerDied",
@@ -190,6 +213,13 @@ class PilotRun:
             cause="poison",
         )
         self._finish(run, failure)
+
+    def _how_it_ended(self, pid: int) -> str:
+        """Say how a process ended; the cluster may hear of it a moment after its socket closed."""
+        patience = time.monotonic() + 1.0
+        while (how := self._explain(pid)) is None and pid and time.monotonic() < patience:
+            time.sleep(0.005)
+        return how or "ended"
 
     def _finish(self, run: Run, failure: ItemFailure, error: BaseException | None = None) -> None:
         if self._job.policy.on_error == "raise":
@@ -205,7 +235,7 @@ class PilotRun:
         try:
             message = slot.channel.recv()
         except (ChannelClosedError, OSError):
-            self._lost(slot)
+            self._process_lost(slot)
             return
         except Exception as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
@@ -213,6 +243,7 @@ class PilotRun:
         if message[1] != self._id:  # from a job that is over
             return
         if message[0] == "ready":
+            self._setup_deaths = 0
             slot.ready = True
             self._ready[slot] = None
             self.tally.slots = max(self.tally.slots, len(self._ready))
@@ -249,6 +280,14 @@ class PilotRun:
         self._finish(run, failure, error)
 
     # --- runs down ---
+
+    def _by_value(self, run: Run) -> bytes:
+        try:
+            return cloudpickle.dumps(run.items, 5)  # type: ignore[no-any-return]  # cloudpickle is untyped
+        except Exception as error:
+            position, item = _first_unpicklable(run)
+            add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
+            raise
 
     def _fill_all(self) -> None:
         for slot in list(self._ready):
@@ -287,7 +326,7 @@ class PilotRun:
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = run.items if isinstance(run.items, range) else cloudpickle.dumps(run.items, 5)
+        items = run.items if isinstance(run.items, range) else self._by_value(run)
         parts, buffers = pickle_parts(("run", self._id, items))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
@@ -307,6 +346,15 @@ class PilotRun:
             self._lost(slot)
             return False
         return True
+
+
+def _first_unpicklable(run: Run) -> Any:
+    for position, item in enumerate(run.items, run.start):
+        try:
+            cloudpickle.dumps(item)
+        except Exception:  # user classes may raise anything while being pickled
+            return position, item
+    return run.start, run.items[0]
 
 
 def setup_error(report: SetupReport) -> ParallelError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine import Block, Call
+from espnet3.parallel.engine import Block, Call, inside_item
 from espnet3.parallel.injection import SetupFn, bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
@@ -32,6 +32,7 @@ class Task:
         setup_here: Builds it in this process.
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
+        check: Called with the env before the first item; raises what is wrong with it.
     """
 
     one: Callable[..., Any]
@@ -41,11 +42,12 @@ class Task:
     setup_here: SetupFn | None = None
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: local, one worker."""
-    return config.env == "local" and config.n_workers == 1
+    """Whether a configuration means this process: local, one worker, or inside an item already."""
+    return (config.env == "local" and config.n_workers == 1) or inside_item()
 
 
 def start_client(config: ParallelConfig) -> EnvClient:
@@ -115,6 +117,8 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Iterator[tu
     tally = Tally()
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
+    if task.check is not None:
+        task.check(env)
     many = bind(task.many, env, task.kwargs) if task.many is not None else None
     call = Call(bind(task.one, env, task.kwargs), many)
 
@@ -143,6 +147,7 @@ def _on_pilots(
         setup=task.setup,
         policy=task.policy,
         setup_timeout=timeout,
+        check=task.check,
     )
     run = PilotRun(
         pool_of(client),

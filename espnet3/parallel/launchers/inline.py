@@ -73,6 +73,7 @@ def run_inline(work: Work, call: Call, policy: Policy) -> Iterator[tuple[Run, Bl
     while True:
         run = work.take(float(size), _MOST)
         if run is None:
+            work.raise_broken()
             return
         block = run_items(run.items, call, policy, NAME, _SLICE)
         done = len(block.values)

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 from distributed import WorkerPlugin
 
-from espnet3.parallel.engine import Block, Call, run_items
+from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.launchers.protocol import (
@@ -52,7 +52,9 @@ class PilotHost(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
-        self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname())
+        self._hello = Hello(
+            str(worker.name), worker.address, os.getpid(), socket.gethostname(), worker.state.nthreads
+        )
         # a worker has more slots than threads while jobs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
@@ -76,7 +78,7 @@ class PilotHost(WorkerPlugin):
 
     def _control(self) -> None:
         h = self._hello
-        channel = self._connect(Hello(h.worker, h.address, h.pid, h.host, control=True))
+        channel = self._connect(Hello(h.worker, h.address, h.pid, h.host, h.threads, control=True))
         if channel is None:
             return
         try:
@@ -161,7 +163,7 @@ class Pilot:
                 del self._calls[job_id]
                 self._send(("setup", job_id, setup_report(error, self.worker)))
                 return
-        with self._permits:
+        with self._permits, on_a_worker():
             block = run_items(items, call, job.policy, self.worker, BUDGET, lambda: self._ended(job_id))
         sys.stdout.flush()
         self._answer(job_id, items, block, job.policy)

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import uuid
 import weakref
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,9 +67,10 @@ class Pool:
         self._waiting: list[Lease] = []
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
+        self.met = False
         self._door, address = self._listen(client.scheduler.address)
-        thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
-        thread.start()
+        self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
+        self._thread.start()
         client.register_plugin(PilotHost(address, self._key, self.name), name=self.name)
 
     def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
@@ -108,6 +109,7 @@ class Pool:
             if hello.control:
                 self._controls[hello.process] = channel
                 return
+            self.met = True
             self._idle.append(Slot(channel, hello))
             waiting = list(self._waiting)
         for lease in waiting:
@@ -118,27 +120,35 @@ class Pool:
         lease = Lease(self)
         with self._lock:
             self._waiting.append(lease)
-            busy = not self._idle and self._leased
-        if busy:
-            self._ask_for_more()
+        self.ask_for_more()
         return lease
 
-    def _ask_for_more(self) -> None:
-        """Have every worker open one more slot: those there are serve another job."""
+    def ask_for_more(self) -> None:
+        """Have every worker open one more slot, if those there are serve another job."""
         with self._lock:
-            controls = list(self._controls.items())
+            busy = not self._idle and self._leased
+            controls = list(self._controls.items()) if busy else []
         for process, control in controls:
             try:
                 control.send(1)
             except ChannelClosedError:
                 self._controls.pop(process, None)
 
-    def _take(self) -> list[Slot]:
-        """Hand every idle slot to a lease; one whose worker has died says so when it is read."""
+    def _take(self, lease: Lease) -> list[Slot]:
+        """Hand idle slots to a lease, as many of a worker as it has threads.
+
+        A slot whose worker has died says so when it is read.
+        """
         with self._lock:
-            slots, self._idle = self._idle, []
-            self._leased += len(slots)
-            return slots
+            held = Counter(slot.hello.process for slot in lease.slots)
+            taken: list[Slot] = []
+            for slot in self._idle:
+                if held[slot.hello.process] < slot.hello.threads:
+                    held[slot.hello.process] += 1
+                    taken.append(slot)
+            self._idle = [slot for slot in self._idle if slot not in taken]
+            self._leased += len(taken)
+            return taken
 
     def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
         with self._lock:
@@ -146,6 +156,9 @@ class Pool:
                 self._waiting.remove(lease)
             self._leased -= len(slots)
             self._idle.extend(slots)
+            others = list(self._waiting)
+        for other in others:
+            other.wake()
 
     def _forget(self, slot: Slot) -> None:
         with self._lock:
@@ -160,6 +173,8 @@ class Pool:
         except OSError:  # some platforms refuse it on a listening socket, where close is enough
             pass
         self._door.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
         with self._lock:
             for slot in self._idle:
                 slot.channel.close()
@@ -198,9 +213,13 @@ class Lease:
             self._wake_r.recv(4096)
         except BlockingIOError:
             pass
-        fresh = self._pool._take()
+        fresh = self._pool._take(self)
         self.slots.update(fresh)
         return fresh
+
+    def ask_for_more(self) -> None:
+        """As `Pool.ask_for_more`."""
+        self._pool.ask_for_more()
 
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone."""

@@ -29,6 +29,7 @@ class Hello:
         address: Its address.
         pid: Its process.
         host: Its host's name.
+        threads: How many slots of it one job may use.
         control: True for the one channel per worker that only starts further slots.
     """
 
@@ -36,6 +37,7 @@ class Hello:
     address: str
     pid: int
     host: str
+    threads: int = 1
     control: bool = False
 
     @property
@@ -56,6 +58,7 @@ class Job:
         setup: How to build it; None if it is registered already.
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
+        check: Called with the env before the first item.
     """
 
     one: Callable[..., Any]
@@ -65,6 +68,7 @@ class Job:
     setup: SetupFn | None = None
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def prepare(job: Job) -> Call:
     if job.env_key and job.setup is not None:
         ENVS.register(job.env_key, job.setup)
     env = ENVS.get(ENVS.default if job.env_key == "" else job.env_key)
+    if job.check is not None:
+        job.check(env)
     many = bind(job.many, env, job.kwargs) if job.many is not None else None
     return Call(bind(job.one, env, job.kwargs), many)
 

@@ -16,7 +16,7 @@ import cloudpickle
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
-from espnet3.parallel.engine import Block, Call, run_items
+from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
 from espnet3.parallel.launchers.pool import Lease, Slot
@@ -41,7 +41,8 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any) -> bytes:
     call, job = known
     if isinstance(items, bytes):
         items = cloudpickle.loads(items)
-    block = run_items(items, call, job.policy, worker, BUDGET)
+    with on_a_worker():
+        block = run_items(items, call, job.policy, worker, BUDGET)
     return _message(job_id, items, block, job, worker)
 
 
@@ -164,6 +165,7 @@ class TaskPool:
     def __init__(self, client: Any, name: str) -> None:
         self.client = client
         self.name = name
+        self.met = True
         self._leases: list[Lease] = []
         self._room = 0
         self._ended = 0
@@ -176,15 +178,18 @@ class TaskPool:
         self._room = max(1, threads)
         return lease
 
-    def _take(self) -> list[Slot]:
+    def _take(self, lease: Lease) -> list[Slot]:
         fresh, self._room = self._room, 0
         return [self._slot() for _ in range(fresh)]
 
     def _slot(self) -> Slot:
         # which worker runs a task is the scheduler's choice, and Dask blames a death on all that the
         # worker had queued: to the loop they are one process, so that a suspect goes all alone
-        hello = Hello("a Dask worker", self.name, 0, "")
+        hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
         return Slot(TaskChannel(self), hello)  # type: ignore[arg-type]  # speaks as a Channel does
+
+    def ask_for_more(self) -> None:
+        """Nothing to do: a task waits at the scheduler."""
 
     def _forget(self, slot: Slot) -> None:
         slot.channel.close()

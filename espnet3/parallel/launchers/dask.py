@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import selectors
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import cloudpickle
@@ -79,7 +79,7 @@ class PilotRun:
         self._draining: tuple[str, int] | None = None
         self._out: list[tuple[Run, Block]] = []
 
-    def __iter__(self) -> Iterator[tuple[Run, Block]]:
+    def __iter__(self) -> Generator[tuple[Run, Block], None, None]:
         """Yield each run with its outcomes, as they come in; a block's `error` is the last thing.
 
         Raises:

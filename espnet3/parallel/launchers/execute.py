@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,16 +104,21 @@ def outcomes(
     Yields:
         The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
     """
-    if client is not None:
-        yield _on_pilots(task, work, client, config, may_take)
-    elif runs_here(config):
-        yield _inline(task, work, config)
-    else:
-        with owned_client(config) as own:
-            yield _on_pilots(task, work, own, config, may_take)
+    with ExitStack() as stack:
+        if client is None and not runs_here(config):
+            client = stack.enter_context(owned_client(config))
+        if client is not None:
+            pairs, tally = _on_pilots(task, work, client, config, may_take)
+        else:
+            pairs, tally = _inline(task, work, config)
+        stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
+        yield pairs, tally
 
 
-def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Iterator[tuple[Run, Block]], Tally]:
+Pairs = Generator[tuple[Run, Block], None, None]
+
+
+def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tally]:
     tally = Tally()
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
@@ -122,7 +127,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Iterator[tu
     many = bind(task.many, env, task.kwargs) if task.many is not None else None
     call = Call(bind(task.one, env, task.kwargs), many)
 
-    def counted() -> Iterator[tuple[Run, Block]]:
+    def counted() -> Pairs:
         for run, block in run_inline(work, call, task.policy):
             tally.busy += block.seconds
             yield run, block
@@ -132,7 +137,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Iterator[tu
 
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
-) -> tuple[Iterator[tuple[Run, Block]], Any]:
+) -> tuple[Pairs, Tally]:
     from espnet3.parallel.launchers.client import explain
     from espnet3.parallel.launchers.dask import PilotRun
     from espnet3.parallel.launchers.pool import pool_of

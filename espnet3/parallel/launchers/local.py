@@ -118,7 +118,13 @@ class ForkedWorker(ProcessInterface):
         try:
             loop.add_reader(self.server.sock, self._read_server)
             pid: asyncio.Future[int] = loop.create_future()
-            self.server.fork(theirs.fileno(), pid.set_result, self._on_exit)
+
+            def on_pid(number: int) -> None:
+                self.pid = number
+                if not pid.cancelled():  # else: closed while it was starting; its socket tells it
+                    pid.set_result(number)
+
+            self.server.fork(theirs.fileno(), on_pid, self._on_exit)
         except OSError as error:
             ours.close()
             raise RuntimeError("the server that forks local workers is gone") from error
@@ -134,7 +140,7 @@ class ForkedWorker(ProcessInterface):
         }
         await loop.run_in_executor(None, send_boot, ours, boot)
         reader, self._writer = await asyncio.open_connection(sock=ours)
-        self.pid = await pid
+        started = await pid
         line = await reader.readline()
         answer = json.loads(line) if line else {"error": "it ended while it was starting"}
         if "error" in answer:
@@ -142,7 +148,7 @@ class ForkedWorker(ProcessInterface):
         self.address = answer["address"]
         self.directory = answer["directory"]
         if self.memory_limit:
-            self._watch = loop.create_task(self._watch_memory(self.pid))
+            self._watch = loop.create_task(self._watch_memory(started))
 
     def _read_server(self) -> None:
         if not self.server.read_events():

@@ -68,6 +68,7 @@ class Pool:
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.met = False
+        self._closed = False
         self._door, address = self._listen(client.scheduler.address)
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
@@ -106,6 +107,9 @@ class Pool:
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
         with self._lock:
+            if self._closed:
+                channel.close()
+                return
             if hello.control:
                 self._controls[hello.process] = channel
                 return
@@ -155,6 +159,10 @@ class Pool:
             if lease in self._waiting:
                 self._waiting.remove(lease)
             self._leased -= len(slots)
+            if self._closed:
+                for slot in slots:
+                    slot.channel.close()
+                return
             self._idle.extend(slots)
             others = list(self._waiting)
         for other in others:
@@ -176,6 +184,7 @@ class Pool:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
         with self._lock:
+            self._closed = True
             for slot in self._idle:
                 slot.channel.close()
             for control in self._controls.values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from collections import deque
 from typing import Any
 
 import cloudpickle
@@ -93,6 +94,8 @@ class TaskChannel:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
         self._blob = b""
+        self._sent: deque[Any] = deque()
+        self._order = threading.Lock()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while an answer waits."""
@@ -118,16 +121,15 @@ class TaskChannel:
         future = self._pool.client.submit(
             run_task, self._pool.name, job_id, self._blob, items, pure=False, key=None
         )
+        with self._order:
+            self._sent.append(future)
         future.add_done_callback(self._finished)
 
-    def _finished(self, future: Any) -> None:
-        if future.status == "finished":
-            try:
-                self._put(future.result())
-            except Exception as error:  # the scheduler or its connection is gone
-                self._put(error)
-        else:
-            self._put(future.exception() or ChannelClosedError("the task was cancelled"))
+    def _finished(self, _: Any) -> None:
+        """Hand over what has finished, in the order it was sent: the loop counts on a channel's order."""
+        with self._order:
+            while self._sent and self._sent[0].done():
+                self._put(_answer_of(self._sent.popleft()))
 
     def _put(self, answer: Any) -> None:
         self._answers.put(answer)
@@ -152,6 +154,15 @@ class TaskChannel:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+def _answer_of(future: Any) -> Any:
+    if future.status != "finished":
+        return future.exception() or ChannelClosedError("the task was cancelled")
+    try:
+        return future.result()
+    except Exception as error:  # the scheduler or its connection is gone; `recv` raises it
+        return error
 
 
 class TaskPool:

@@ -86,10 +86,16 @@ class ForkServer:
         """Read what the server reports; call it when the socket is readable.
 
         Returns:
-            False once the server is gone.
+            False once the server is gone; whoever waits for a worker is told the pid 0.
         """
-        data = self.sock.recv(1 << 16)
+        try:
+            data = self.sock.recv(1 << 16)
+        except OSError:
+            data = b""
         if not data:
+            waiting, self._waiting = self._waiting, []
+            for on_pid in waiting:
+                on_pid(0)
             return False
         self._inbox += data
         while len(self._inbox) >= EVENT.size:

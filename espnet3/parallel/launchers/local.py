@@ -21,7 +21,7 @@ import dask
 import psutil
 from distributed import LocalCluster
 from distributed.core import Status
-from distributed.deploy.spec import ProcessInterface
+from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.worker_memory import parse_memory_limit
 
 from espnet3.parallel.launchers.forkserver import ForkServer, kill_group, search_path, send_boot
@@ -45,6 +45,7 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
     if not logging.getLogger(_name).level:
         logging.getLogger(_name).setLevel(logging.ERROR)
 
+_NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # starts in a row that may fail before a worker is given up
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
@@ -105,6 +106,7 @@ class ForkedWorker(ProcessInterface):
         self._writer: asyncio.StreamWriter | None = None
         self._watch: asyncio.Task[None] | None = None
         self._restart: asyncio.Task[None] | None = None
+        self._up = False
 
     async def start(self) -> None:
         """Fork the process and wait until its worker is registered with the scheduler."""
@@ -120,14 +122,16 @@ class ForkedWorker(ProcessInterface):
             pid: asyncio.Future[int] = loop.create_future()
 
             def on_pid(number: int) -> None:
-                self.pid = number
-                if not pid.cancelled():  # else: closed while it was starting; its socket tells it
+                self.pid = number or None
+                if not number:
+                    pid.set_exception(RuntimeError(_NO_SERVER))
+                elif not pid.cancelled():  # else: closed while it was starting; its socket tells it
                     pid.set_result(number)
 
             self.server.fork(theirs.fileno(), on_pid, self._on_exit)
         except OSError as error:
             ours.close()
-            raise RuntimeError("the server that forks local workers is gone") from error
+            raise RuntimeError(_NO_SERVER) from error
         finally:
             theirs.close()
         boot = {
@@ -147,6 +151,8 @@ class ForkedWorker(ProcessInterface):
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
         self.directory = answer["directory"]
+        self._up = True
+        self._end = loop.create_task(self._watch_end(reader, started))
         if self.memory_limit:
             self._watch = loop.create_task(self._watch_memory(started))
 
@@ -154,9 +160,18 @@ class ForkedWorker(ProcessInterface):
         if not self.server.read_events():
             asyncio.get_running_loop().remove_reader(self.server.sock)
 
-    def _on_exit(self, status: int) -> None:
-        assert self.pid is not None
-        self.exits[self.pid] = describe_exit(status)
+    async def _watch_end(self, reader: asyncio.StreamReader, pid: int) -> None:
+        """Notice the end of a worker's process by its socket, should the server be gone."""
+        await reader.read()
+        try:
+            await asyncio.wait_for(self._gone.wait(), _GRACE)
+        except asyncio.TimeoutError:
+            if pid == self.pid:
+                self._on_exit(None)
+
+    def _on_exit(self, status: int | None) -> None:
+        if self.pid is not None:
+            self.exits[self.pid] = describe_exit(status) if status is not None else "ended"
         if self._watch is not None:
             self._watch.cancel()
         if self._writer is not None:
@@ -164,8 +179,9 @@ class ForkedWorker(ProcessInterface):
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)
         self._gone.set()
-        if self.status == Status.running:
-            logger.info("worker %s (pid %s) %s; starting another", self.name, self.pid, self.exits[self.pid])
+        if self._up and self.status == Status.running:  # else the start that failed says so itself
+            logger.info("worker %s (pid %s) has ended; starting another", self.name, self.pid)
+            self._up = False
             self._restart = asyncio.get_running_loop().create_task(self._respawn())
 
     async def _respawn(self) -> None:
@@ -216,7 +232,7 @@ class ForkedWorker(ProcessInterface):
             await asyncio.wait_for(self._gone.wait(), _GRACE)
         except (asyncio.TimeoutError, OSError):
             kill_group(self.pid)
-            await self._gone.wait()
+            await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=_GRACE)
 
     def kill(self) -> None:
         """SIGKILL the process without replacing it; callable from any thread."""
@@ -230,7 +246,19 @@ class ForkedCluster(LocalCluster):
 
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
-        super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
+        try:
+            super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
+        except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        """End the processes and the event loop, so that Dask does not wait for them at exit."""
+        SpecCluster._instances.discard(self)
+        self.forkserver.close()
+        runner = getattr(self, "_loop_runner", None)
+        if runner is not None:
+            runner.stop()
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""

@@ -50,6 +50,7 @@ $(RUN):
 		|| { echo "needs Python 3.10 or newer, and $(PYTHON) is not: make ... PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv "$(VENV)" || { rm -rf "$(VENV)"; \
 		echo "$(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo '*' > "$(VENV)/.gitignore"
 
 $(VENV)/recipe.stamp: pyproject.toml | $(RUN)
 	@echo "installing the recipe's packages into $(VENV)"

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def outputs(page: Path) -> list[str]:
     """Return what the page says its script prints: `print(...)  # this`, and `text` after `python`."""
     said = [found["output"] for line in script(page).splitlines() if (found := _EXPECTED.match(line))]
     shown = blocks(page, "python", "text")
-    for code, text in zip(shown, shown[1:], strict=False):
+    for code, text in pairwise(shown):
         if (code.language, text.language) == ("python", "text"):
             said.append("\n".join(text.lines))
     return said
@@ -78,7 +79,7 @@ with_python = pytest.mark.parametrize("page", [page for page in PAGES if blocks(
 
 @with_python
 def test_the_code_of_a_page_runs_as_one_script_and_prints_what_it_says(page: Path, tmp_path: Path) -> None:
-    """A page's Python blocks, pasted into one file without a `__main__` guard, run and print what they say."""
+    """A page's Python blocks run as one file without a `__main__` guard, and print what the page says."""
     source = script(page)
     path = tmp_path / f"{page.stem.lower()}.py"
     path.write_text(source, encoding="utf-8")

@@ -29,7 +29,7 @@ def double(x):
 
 assert Runner(Provider(), seed=1, batch_size=2, on_error="record")(range(3)) == [1, 2, 3]
 assert parallel_map(double, range(3)) == [0, 2, 4]
-assert list(parallel_for(double, range(3))) == [0, 2, 4]
+assert list(parallel_for(double, range(3), ordered=True)) == [0, 2, 4]
 assert parallel_submit(double, 4).result() == 8
 """
 

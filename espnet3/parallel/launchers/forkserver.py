@@ -159,7 +159,10 @@ def serve(control_fd: int) -> None:
             os.read(wake_r, 4096)
             _reap(control, alive)
         if control.fileno() in ready:
-            request, fds, _, _ = socket.recv_fds(control, 1, 1)
+            try:
+                request, fds, _, _ = socket.recv_fds(control, 1, 1)
+            except ConnectionResetError:  # the driver closed with reports of ours unread
+                break
             if not request:
                 break
             pid = os.fork()

@@ -255,10 +255,12 @@ class ForkedCluster(LocalCluster):
     def _drop(self) -> None:
         """End the processes and the event loop, so that Dask does not wait for them at exit."""
         SpecCluster._instances.discard(self)
-        self.forkserver.close()
         runner = getattr(self, "_loop_runner", None)
         if runner is not None:
+            # what was half done on the loop fails now, and nobody is left to be told
+            self.loop.asyncio_loop.set_exception_handler(lambda *_: None)
             runner.stop()
+        self.forkserver.close()
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""

@@ -72,7 +72,11 @@ class Pool:
         self._door, address = self._listen(client.scheduler.address)
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
-        client.register_plugin(PilotHost(address, self._key, self.name), name=self.name)
+        try:
+            client.register_plugin(PilotHost(address, self._key, self.name), name=self.name)
+        except BaseException:  # Ctrl-C too: leave no door and no folder behind
+            self.close()
+            raise
 
     def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""

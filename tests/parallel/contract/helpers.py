@@ -19,18 +19,23 @@ GUARD = 30  # seconds until a script counts as hanging: six times what the longe
 
 def clean_environment(**more):
     """Return the environment of a shell in which only this checkout was added to the path."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **more}
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **more}
 
 
-def start_script(folder, code, *, args=(), python=(), cwd=None, name="script.py", **environment):
-    """Save code as a file and start it; nothing but its own folder is on its path."""
+def start_script(folder, code, *, python=None, stdin=False, cwd=None, name="script.py", **environment):
+    """Save code as a file and start it; nothing but its own folder is on its path.
+
+    Args:
+        python: What python is called with, in place of the file.
+        stdin: Whether `finish` will give it something to read.
+    """
     path = Path(folder) / name
     path.write_text(textwrap.dedent(code))
     return subprocess.Popen(
-        [sys.executable, *python, str(path), *map(str, args)],
+        [sys.executable, *(python or [str(path)])],
         cwd=cwd or folder,
         env=clean_environment(**environment),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,9 +48,9 @@ def finish(process, given=None):
     try:
         out, err = process.communicate(given, timeout=GUARD)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGABRT)  # faulthandler shows where every thread is
         out, err = process.communicate()
-        pytest.fail(f"the script hangs\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-2000:]}")
+        pytest.fail(f"the script hangs\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-8000:]}")
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,6 +60,12 @@ class Mailbox:
         *taken, self._rest = self._rest.split(b"\n", lines)
         return [line.decode() for line in taken]
 
+    def pending(self) -> int:
+        """Count the lines that are there and not taken."""
+        while select.select([self._fd], [], [], 0)[0]:
+            self._rest += os.read(self._fd, 1 << 16)
+        return self._rest.count(b"\n")
+
     def close(self) -> None:
         """Close the pipe."""
         os.close(self._fd)
@@ -88,9 +94,14 @@ def workers_of(driver: int | None = None) -> list[psutil.Process]:
 
 def servers_of(driver: int | None = None) -> list[psutil.Process]:
     """Return the fork servers of a driver."""
-    return [
-        p for p in psutil.Process(driver).children() if any("forkserver" in part for part in p.cmdline())
-    ]
+    found = []
+    for process in psutil.Process(driver).children():
+        try:
+            if any("forkserver" in part for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:  # it has ended: an earlier test's
+            continue
+    return found
 
 
 def _zombies() -> list[int]:
@@ -135,7 +146,7 @@ def left_behind(
         "processes": [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()],
         "zombies": list(_zombies()),
         "threads": [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("Dask-Offload")],
-        "listeners": sorted(listeners() - sockets),
+        "sockets": sorted(listeners() - sockets),
         "folders": sorted(folders() - temporary),
     }
     return {kind: what for kind, what in left.items() if what}
@@ -148,17 +159,18 @@ class Driver:
     """A script of `drivers.py` that runs in a session of its own.
 
     Args:
-        folder: Its output goes here.
+        folder: Its output and its temporary files go here.
         name: The function of `drivers.py`.
         *args: Its arguments.
     """
 
     def __init__(self, folder: Path, name: str, *args: object, **env: str) -> None:
+        self.folder = folder
         self.output = folder / f"{name}.out"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("drivers.py")), name, *map(str, args)],
-                env={**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": tempfile.gettempdir(), **env},
+                env={**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": str(folder), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -187,11 +199,36 @@ class Driver:
         _, alive = psutil.wait_procs(family(), timeout=PATIENCE)
         return [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()]
 
+    def folders(self) -> list[str]:
+        """Return the temporary folders of this package that it has left."""
+        return [p.name for p in self.folder.glob("espnet3-*")]
+
 
 def kill_family() -> None:
     """SIGKILL what a failed test has left running."""
     for process in family():
         process.kill()
+
+
+# --- acting beside a run ------------------------------------------------------------------------------
+
+
+@contextmanager
+def acting(act: Callable[[], None]) -> Iterator[None]:
+    """Act in a thread beside the block; its failure is the block's."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # shown by the main thread
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join()
+    assert not failed
 
 
 # --- hang guard ---------------------------------------------------------------------------------------

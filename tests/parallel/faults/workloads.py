@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-from tests.parallel.faults.watching import once
+from tests.parallel.faults.watching import once, tell
 
 # --- what an item may do --------------------------------------------------------------------------
 
@@ -203,3 +203,468 @@ class CrashOnceFiles(CrashOnce):
 def fail_at_7(x: int, fault: str) -> int:
     """Return the square, but for item 7."""
     return FAULTS[fault]() if x == 7 else x * x
+
+
+class Gated(BaseRunner):
+    """Squares; the item at the gate says where it runs and waits, the first time (it is killed there)."""
+
+    @staticmethod
+    def forward(idx: int, gates: tuple[int, ...], root: str) -> int:
+        """Return the square."""
+        if idx in gates and once(f"{root}/gate-{idx}"):
+            tell(f"{root}/mail")
+            time.sleep(100)
+        return idx * idx
+
+
+class SlowGated(Gated):
+    """The same, a millisecond each."""
+
+    @staticmethod
+    def forward(idx: int, gates: tuple[int, ...], root: str) -> int:
+        """Return the square."""
+        time.sleep(0.001)
+        return Gated.forward(idx, gates, root)
+
+
+class TwoGates(BaseRunner):
+    """Squares; each of two items waits, the first time, until both are there and killed."""
+
+    forward = staticmethod(Gated.forward)
+
+    @staticmethod
+    def item_cost(idx: int) -> float:
+        """Put the gates first, so that both workers stand at one."""
+        return 1000.0 if idx in (300, 600) else 1.0
+
+
+def dying_env() -> dict[str, Any]:
+    """Kill the process that builds it."""
+    os._exit(3)
+
+
+class DyingProvider(EnvironmentProvider):
+    """Kills the process that builds its env."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Leave, and count how often."""
+        tell(self.config["mail"], "died")
+        os._exit(3)
+
+
+def pid_of(_: Any) -> int:
+    """Return the worker's pid."""
+    return os.getpid()
+
+
+def announce_50(x: int, root: str) -> int:
+    """Return the item; the 50th says that it runs, and takes a second."""
+    if x == 50 and once(f"{root}/50"):
+        tell(f"{root}/mail")
+        time.sleep(1.0)
+    return x
+
+
+# --- envs that cannot be built ------------------------------------------------------------------------
+
+
+def raising_env() -> dict[str, Any]:
+    """Raise."""
+    raise ValueError("no such model: large-v9")
+
+
+def exiting_env() -> dict[str, Any]:
+    """Call `sys.exit`."""
+    sys.exit("no GPU here")
+
+
+def listing_env() -> Any:
+    """Return a list."""
+    return ["model", "dataset"]
+
+
+def missing_module_env() -> dict[str, Any]:
+    """Import what is not installed."""
+    import no_such_module_anywhere
+
+    return {"module": no_such_module_anywhere}
+
+
+def lock_error_env() -> dict[str, Any]:
+    """Raise what cannot travel."""
+    raise HoldsLockError
+
+
+def wrong_key_env() -> Any:
+    """Return a dict with a key that is no name."""
+    return {3: "three"}
+
+
+def hanging_env() -> dict[str, Any]:
+    """Take for ever."""
+    time.sleep(100)
+    return {}
+
+
+ENVS: dict[str, Callable[[], Any]] = {
+    f.__name__: f
+    for f in (raising_env, exiting_env, listing_env, missing_module_env, lock_error_env, wrong_key_env, hanging_env)
+}
+
+
+class BadProvider(EnvironmentProvider):
+    """Its env cannot be built."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Do what the config says."""
+        return ENVS[self.config]()
+
+
+class TouchFile(BaseRunner):
+    """Its items leave a file, to show that they were run."""
+
+    @staticmethod
+    def forward(idx: int, path: str) -> int:
+        """Touch it."""
+        Path(path).touch()
+        return idx
+
+
+def touch(x: Any, path: str = "") -> Any:
+    """Touch a file."""
+    Path(path).touch()
+    return x
+
+
+# --- items that draw -------------------------------------------------------------------------------------
+
+
+class Draws(BaseRunner):
+    """Each item draws from `random` and numpy, and from torch where the config says so."""
+
+    @staticmethod
+    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
+        """Draw; numpy is imported by the first item that a process runs."""
+        import random
+
+        import numpy as np
+
+        if root and idx == 50 and once(f"{root}/half"):
+            tell(f"{root}/mail")
+            time.sleep(100)
+        drawn: list[Any] = [idx, random.random(), float(np.random.random()), random.gauss(0, 1)]
+        if torch:
+            import torch as library
+
+            drawn.append(float(library.rand(1)))
+        return drawn
+
+
+class DrawsInBatches(Draws):
+    """The same, with batches."""
+
+    @staticmethod
+    def batch_forward(indices: list[Any], torch: bool = False, root: str = "") -> list[Any]:
+        """Draw for each."""
+        return [Draws.forward(i, torch, root) for i in indices]
+
+
+class DrawsSlowly(BaseRunner):
+    """Each item draws, sleeps, and draws again, so that threads of a process get in between."""
+
+    @staticmethod
+    def forward(idx: int) -> tuple[float, float, float]:
+        """Draw."""
+        import random
+
+        first = random.random()
+        time.sleep(0.002)
+        second = random.random()
+        time.sleep(0.002)
+        return first, second, random.random()
+
+
+class FailsTwice(BaseRunner):
+    """Some items raise the first two times."""
+
+    @staticmethod
+    def forward(idx: int, root: str, at: tuple[int, ...]) -> int:
+        """Return the square, or raise."""
+        if idx in at and (once(f"{root}/{idx}-1") or once(f"{root}/{idx}-2")):
+            raise OSError(f"item {idx} has no luck yet")
+        return idx * idx
+
+
+class FailsTwiceInBatches(FailsTwice):
+    """The same, with batches."""
+
+    @staticmethod
+    def batch_forward(indices: list[int], root: str, at: tuple[int, ...]) -> list[int]:
+        """Return the squares, or raise."""
+        return [FailsTwice.forward(i, root, at) for i in indices]
+
+
+class FailsEvery(BaseRunner):
+    """Every so many items, one raises."""
+
+    @staticmethod
+    def forward(idx: int, every: int) -> int:
+        """Return the item, or raise."""
+        if idx % every == 0:
+            raise ValueError("one of many")
+        return idx
+
+
+# --- mischief: what an item may do to its process ---------------------------------------------------------
+
+
+class MuteError(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+class KillsWhenPickled:
+    """Ends the process that pickles it."""
+
+    def __reduce__(self) -> Any:
+        os._exit(5)
+
+
+class ExitsWhenPickled:
+    """Calls `sys.exit` where it is pickled."""
+
+    def __reduce__(self) -> Any:
+        sys.exit("pickled")
+
+
+class ExitsWhenLoaded:
+    """Calls `sys.exit` where it is loaded: in the driver."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, ("loaded",)
+
+
+def stop_iteration(x: int) -> int:
+    """Let a StopIteration out, as a forgotten `next()` does."""
+    return next(iter([]))
+
+
+def generator_exit(x: int) -> int:
+    """Raise GeneratorExit."""
+    raise GeneratorExit
+
+
+def keyboard_interrupt(x: int) -> int:
+    """Raise KeyboardInterrupt, as a library may that was interrupted itself."""
+    raise KeyboardInterrupt
+
+
+def mute_error(x: int) -> int:
+    """Raise an error that cannot be shown."""
+    raise MuteError
+
+
+def recursion(x: int) -> int:
+    """Call itself for ever."""
+    return recursion(x) + 1
+
+
+def exits_when_pickled(x: int) -> Any:
+    """Return what ends the thread that pickles it."""
+    return ExitsWhenPickled()
+
+
+def exits_when_loaded(x: int) -> Any:
+    """Return what ends the thread that loads it."""
+    return ExitsWhenLoaded()
+
+
+def kills_when_pickled(x: int) -> Any:
+    """Return what ends the process that pickles it."""
+    return KillsWhenPickled()
+
+
+def closes_stdout(x: int) -> int:
+    """Close standard output."""
+    sys.stdout.close()
+    return x
+
+
+def no_stdout(x: int) -> int:
+    """Take standard output away."""
+    sys.stdout = None  # type: ignore[assignment]  # as pythonw has it
+    return x
+
+
+def changes_directory(x: int) -> int:
+    """Go elsewhere, to a folder that is then removed."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    return x
+
+
+def forgets_modules(x: int) -> int:
+    """Remove modules from `sys.modules`."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("espnet3", "distributed", "pickle", "cloudpickle", "json"):
+            del sys.modules[name]
+    return x
+
+
+def leads_a_session(x: int) -> int:
+    """Ask for a session of its own, which a session leader cannot have."""
+    try:
+        os.setsid()
+    except PermissionError:
+        pass
+    return x
+
+
+def starts_a_thread(x: int) -> int:
+    """Leave a thread running that is not a daemon."""
+    threading.Thread(target=time.sleep, args=(100,)).start()
+    return x
+
+
+def prints_much(x: int) -> int:
+    """Print ten megabytes, the last line unfinished."""
+    print("a line of a hundred characters".ljust(99, ".") * 100_000, end="")
+    return x
+
+
+def forks_and_waits(x: int) -> int:
+    """Fork a child that ends at once."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return x
+
+
+def ignores_children(x: int) -> int:
+    """Leave a zombie."""
+    if os.fork() == 0:
+        os._exit(0)
+    return x
+
+
+def closes_descriptors(x: int) -> int:
+    """Close all files and sockets of the process, ours among them."""
+    os.closerange(3, 1024)
+    return x
+
+
+def forks_and_returns(x: int) -> int:
+    """Fork, and return the item in parent and child."""
+    os.fork()
+    return x
+
+
+def daemon_and_death(x: int) -> int:
+    """Leave a daemon behind, in a session of its own and with all our sockets, and die."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(20)
+        os._exit(0)
+    os._exit(3)
+
+
+HARMLESS: dict[str, Callable[[int], Any]] = {
+    f.__name__: f
+    for f in (
+        closes_stdout,
+        no_stdout,
+        changes_directory,
+        forgets_modules,
+        leads_a_session,
+        starts_a_thread,
+        prints_much,
+        forks_and_waits,
+        ignores_children,
+    )
+}
+HARMFUL: dict[str, tuple[Callable[[int], Any], str, str]] = {
+    f.__name__: (f, cause, kind)
+    for f, cause, kind in [
+        (stop_iteration, "error", "StopIteration"),
+        (generator_exit, "error", "GeneratorExit"),
+        (keyboard_interrupt, "error", "KeyboardInterrupt"),
+        (mute_error, "error", f"{__name__}.MuteError"),
+        (recursion, "error", "RecursionError"),
+        (exits_when_pickled, "result", "TypeError"),
+        (exits_when_loaded, "result", "SystemExit"),
+        (kills_when_pickled, "poison", "WorkerDied"),
+    ]
+}
+
+
+class Mischief(BaseRunner):
+    """Squares; one item does more."""
+
+    @staticmethod
+    def forward(idx: int, act: str, at: int) -> Any:
+        """Return the square, after some mischief."""
+        if idx == at and act in HARMFUL:
+            return HARMFUL[act][0](idx)
+        if idx == at:
+            HARMLESS[act](idx)
+        return idx * idx
+
+
+class MischiefInBatches(Mischief):
+    """The same, with batches."""
+
+    @staticmethod
+    def batch_forward(indices: list[int], act: str, at: int) -> list[Any]:
+        """Return the squares."""
+        return [Mischief.forward(i, act, at) for i in indices]
+
+
+def prints(x: int) -> int:
+    """Print much."""
+    print("a line\n" * 100)
+    return x
+
+
+class Nested(BaseRunner):
+    """Each item runs a runner of its own."""
+
+    @staticmethod
+    def forward(idx: int) -> Any:
+        """Draw in a run within the run."""
+        inner = Draws(Provider({}), seed=1, progress=False)
+        return inner(range(idx, idx + 3))
+
+
+class BadHook(Square):
+    """One of its hooks does not do its work."""
+
+    @staticmethod
+    def forward(idx: int, hook: str, act: str) -> int:
+        """Return the square."""
+        return idx * idx
+
+    @staticmethod
+    def open_writers(shard_dir: Path, hook: str, act: str) -> str:
+        """Fail, or name the shard."""
+        if hook == "open_writers" and shard_dir.name == "split.3":
+            FAULTS[act]()
+        return shard_dir.name
+
+    @staticmethod
+    def write_record(writers: str, result: Any, state: dict[str, Any], hook: str, act: str) -> None:
+        """Fail, or do nothing."""
+        if hook == "write_record" and writers == "split.3":
+            FAULTS[act]()
+
+    @staticmethod
+    def close_writers(writers: str, state: dict[str, Any], hook: str, act: str) -> None:
+        """Fail, or do nothing."""
+        if hook == "close_writers" and writers == "split.3":
+            FAULTS[act]()

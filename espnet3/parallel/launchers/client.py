@@ -73,9 +73,7 @@ class EnvClient(Client):
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the pilots, the client and its cluster."""
-        if self._espnet3_cluster is None or self.asynchronous:
-            # closed before; or collected as garbage on the event loop's own thread, where waiting
-            # for the cluster would wait for ever (Dask closes it when the program ends)
+        if self._espnet3_cluster is None:  # closed before
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
         close_pool(self)
@@ -83,6 +81,12 @@ class EnvClient(Client):
             return super().close(*args, **kwargs)
         finally:
             cluster.close()
+
+    def __del__(self) -> None:
+        """Leave the closing to the program's end.
+
+        Dask's own would wait for an event loop that may be gone, or be this very thread's.
+        """
 
 
 def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) -> EnvClient:

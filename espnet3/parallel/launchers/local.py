@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -162,7 +163,8 @@ class ForkedWorker(ProcessInterface):
 
     async def _watch_end(self, reader: asyncio.StreamReader, pid: int) -> None:
         """Notice the end of a worker's process by its socket, should the server be gone."""
-        await reader.read()
+        with suppress(ConnectionResetError):  # it ended with something of ours unread
+            await reader.read()
         try:
             await asyncio.wait_for(self._gone.wait(), _GRACE)
         except asyncio.TimeoutError:

@@ -26,7 +26,7 @@ from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.seeding import seeded
 
 # random, numpy.random and torch are one state per process: seeded runs of its threads take turns
-_SEED_LOCK = threading.Lock()
+_SEED_LOCK = threading.RLock()  # re-entrant: an item may run a seeded run of its own
 _INSIDE = threading.local()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import queue
 import sys
 import threading
 import time
@@ -104,8 +105,9 @@ def _check(
 
 
 class _Env:
-    def __init__(self, build: SetupFn) -> None:
+    def __init__(self, build: SetupFn, timeout: float | None) -> None:
         self.build = build
+        self.timeout = timeout
         self.lock = threading.Lock()
         self.value: dict[str, Any] | None = None
         self.error: WorkerSetupError | None = None
@@ -119,11 +121,13 @@ class EnvStore:
         self._lock = threading.Lock()
         self.default: str | None = None
 
-    def register(self, key: str, build: SetupFn, *, default: bool = False) -> None:
+    def register(
+        self, key: str, build: SetupFn, *, default: bool = False, timeout: float | None = None
+    ) -> None:
         """Make `build` known under `key`; nothing is built yet."""
         with self._lock:
             if key not in self._envs:
-                self._envs[key] = _Env(build)
+                self._envs[key] = _Env(build, timeout)
             if default:
                 self.default = key
 
@@ -148,6 +152,31 @@ class EnvStore:
                     raise
             return entry.value
 
+    def get_in_time(self, key: str | None) -> dict[str, Any]:
+        """As `get`, within the timeout the env was registered with.
+
+        For plain Dask tasks, which can only answer by returning: the env is built in a thread of
+        its own, and given up with its stack when the time is over.
+        """
+        with self._lock:
+            entry = self._envs[key] if key is not None else None
+        if entry is None or entry.timeout is None or entry.value is not None:
+            return self.get(key)
+        answer: queue.Queue[Any] = queue.Queue()
+
+        def build() -> None:
+            with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
+                try:
+                    answer.put(self.get(key))
+                except WorkerSetupError as error:
+                    answer.put(error)
+
+        threading.Thread(target=build, name="env-build", daemon=True).start()
+        first = answer.get()
+        if isinstance(first, WorkerSetupError):
+            raise first
+        return first  # type: ignore[no-any-return]  # the env, put above
+
     def drop(self, key: str) -> None:
         """Forget an env, so that its memory can go."""
         with self._lock:
@@ -168,12 +197,12 @@ def build_env(build: SetupFn) -> dict[str, Any]:
     """
     try:
         env = build()
-    except WorkerSetupError:
+    except (WorkerSetupError, KeyboardInterrupt):
         raise
     except Exception as error:
-        raise WorkerSetupError(
-            f"the env could not be built: {type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-        ) from error
+        raise _not_built(error) from error
+    except SystemExit as error:  # a provider must not end its worker quietly
+        raise _not_built(error) from error
     if not isinstance(env, dict):
         raise EnvTypeError(
             f"a provider or setup_fn must return a dict of env entries, and this one returned "
@@ -185,6 +214,12 @@ def build_env(build: SetupFn) -> dict[str, Any]:
             f"the env's keys must be strings (they are matched to parameter names), and {wrong[0]!r} is not"
         )
     return env
+
+
+def _not_built(error: BaseException) -> WorkerSetupError:
+    return WorkerSetupError(
+        f"the env could not be built: {type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+    )
 
 
 class SetupWatch:
@@ -208,6 +243,10 @@ class SetupWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -254,11 +293,30 @@ class EnvCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.key is not None and self.build is not None:
             ENVS.register(self.key, self.build)
-        env = ENVS.get(self.key if self.key is not None else ENVS.default)
+        broken: WorkerSetupError | None = None
+        try:
+            env = ENVS.get_in_time(self.key if self.key is not None else ENVS.default)
+        except WorkerSetupError as error:
+            broken = _portable(error)
+        if broken is not None:  # raised out here: the original would travel along as its context
+            raise broken
         return bind(self.func, env, {**self.given, **kwargs}, len(args), strict=False)(*args)
 
     def __reduce__(self) -> Any:
         return EnvCall, (self.func, self.key, self.build, self.given)
+
+
+def _portable(error: WorkerSetupError) -> WorkerSetupError:
+    """Return an error without the cause, where that cannot be pickled; the message holds it in words."""
+    import cloudpickle
+
+    copy = type(error)(*error.args)
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error.__cause__))
+    except Exception:  # user classes may raise anything while being pickled
+        return copy
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:

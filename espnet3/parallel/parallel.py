@@ -101,7 +101,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
         if setup_fn is not None:
             from espnet3.parallel.launchers.client import LazyEnvPlugin
 
-            client.register_plugin(LazyEnvPlugin(setup_fn), name="env")
+            client.register_plugin(LazyEnvPlugin(setup_fn, parsed.setup_timeout), name="env")
         with _lock:
             _open_clients.append(client)
         try:

@@ -12,7 +12,7 @@ from espnet3.parallel.launchers.execute import Task, outcomes
 from espnet3.parallel.plan import Work
 from espnet3.parallel.raising import item_error, load_error
 from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
-from espnet3.parallel.shards import Shard, ShardResult, poisoned
+from espnet3.parallel.shards import Shard, ShardResult, died_in_items, poisoned
 
 
 def run_shards(
@@ -92,8 +92,11 @@ def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
     if death.cause != "poison":  # the shard's result could not travel, though its values are checked
         raise item_error(RuntimeError(death.message), death)
     suspects = poisoned(shard)
-    if not suspects:  # its workers died in different items, each once
+    if not suspects and died_in_items(shard):  # in different items, each once
         return shard
+    if not suspects:
+        outside = replace(death, index=shard.number, message=f"{death.message}; outside its items, in a hook")
+        raise item_error(RuntimeError(outside.message), outside)
     if len(suspects) > 1:
         return replace(shard, alone=True)
     failure = replace(death, index=shard.items[suspects[0]])

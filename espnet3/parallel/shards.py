@@ -132,37 +132,43 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
     call = Call(bind(hooks.forward, env), many)
     result = ShardResult([], [])
     retries, at, n = 0, 0, len(shard.items)
-    writers = bind(hooks.open_writers, env)(folder)
-    write = bind(hooks.write_record, env, n_positional=3)
+    doing = "open_writers"
     try:
-        while at < n:
-            if at in shard.skip:
-                result.failed.append(at)
-                result.values.append(shard.skip[at])
-                at += 1
-                continue
-            step = policy.batch_size or 1 if batched else 1
-            end = min([at + step, n, *[k for k in shard.skip if k > at]])
-            mark.write_text(json.dumps([at, end]))
-            block = run_items(shard.items[at:end], call, policy, name)
-            retries += block.retries
-            for position, value in enumerate(block.values):
-                if position in block.failed:
-                    result.failed.append(at + position)
-                    result.values.append(value)
+        writers = bind(hooks.open_writers, env)(folder)
+        try:
+            write = bind(hooks.write_record, env, n_positional=3)
+            while at < n:
+                if at in shard.skip:
+                    result.failed.append(at)
+                    result.values.append(shard.skip[at])
+                    at += 1
                     continue
-                state["index"] = shard.items[at + position]
-                write(writers, value, state)
-                result.values.append(value if keep_values else None)
-            if block.error is not None:
-                stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
-                return replace(result, stop=stop, error=pickle_error(block.error))
-            at = end
-    except Exception as error:  # a writer's mistake stops the run under any policy, and names the item
-        failure = failure_of(error, state.get("index"), 1, name)
+                step = policy.batch_size or 1 if batched else 1
+                end = min([at + step, n, *[k for k in shard.skip if k > at]])
+                mark.write_text(json.dumps([at, end]))
+                block = run_items(shard.items[at:end], call, policy, name)
+                retries += block.retries
+                for position, value in enumerate(block.values):
+                    if position in block.failed:
+                        result.failed.append(at + position)
+                        result.values.append(value)
+                        continue
+                    doing, state["index"] = "write_record", shard.items[at + position]
+                    write(writers, value, state)
+                    result.values.append(value if keep_values else None)
+                if block.error is not None:
+                    stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
+                    return replace(result, stop=stop, error=pickle_error(block.error))
+                at = end
+            doing = "close_writers"
+        finally:
+            bind(hooks.close_writers, env, n_positional=2)(writers, state)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a hook's mistake (SystemExit too) stops the run under any policy
+        index = state["index"] if doing == "write_record" else f"{doing} of {name}"
+        failure = failure_of(error, index, 1, name)
         return replace(result, stop=failure, error=pickle_error(error))
-    finally:
-        bind(hooks.close_writers, env, n_positional=2)(writers, state)
     mark.unlink()
     (folder / _DEATHS).unlink()
     return replace(result, retries=retries)
@@ -177,6 +183,11 @@ def _read_deaths(folder: Path) -> list[list[int]]:
             found = json.loads(path.read_text())
             deaths += found if name == _DEATHS else [found]
     return deaths
+
+
+def died_in_items(shard: Shard) -> bool:
+    """Whether any death of a shard's workers came while an item ran, and not in a writer hook."""
+    return bool(_read_deaths(Path(shard.folder)))
 
 
 def poisoned(shard: Shard) -> list[int]:

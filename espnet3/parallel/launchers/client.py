@@ -47,9 +47,13 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
     the env broken brings the traceback to the driver.
     """
 
+    def __init__(self, setup_fn: SetupFn, timeout: float | None = None) -> None:
+        super().__init__(setup_fn)
+        self.timeout = timeout
+
     def setup(self, worker: Any) -> None:
         """Make the env known in the worker's process."""
-        ENVS.register(self.key, self.setup_fn, default=True)
+        ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
 
 
 class EnvClient(Client):
@@ -57,10 +61,12 @@ class EnvClient(Client):
 
     Args:
         cluster: Closed together with the client.
+        config: What it was opened with.
     """
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, config: ParallelConfig) -> None:
         self._espnet3_cluster = cluster
+        self.espnet3_config = config
         super().__init__(cluster, set_as_default=False)
 
     def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
@@ -113,7 +119,7 @@ def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) ->
         else:
             cluster = make(n_workers=config.n_workers, **options)
     try:
-        return EnvClient(cluster)
+        return EnvClient(cluster, config)
     except BaseException:
         cluster.close()
         raise

@@ -130,7 +130,7 @@ class PilotRun:
         for slot in self._lease.collect():
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("job", self._id, self._blob))
+                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout))
             except ChannelClosedError:
                 self._lost(slot)
 

@@ -143,6 +143,7 @@ def _on_pilots(
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
 
+    config = getattr(client, "espnet3_config", config)  # what it was opened with, if it is ours
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     job = Job(
         one=task.one,

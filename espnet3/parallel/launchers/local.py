@@ -260,7 +260,8 @@ class ForkedCluster(LocalCluster):
         runner = getattr(self, "_loop_runner", None)
         if runner is not None:
             # what was half done on the loop fails now, and nobody is left to be told
-            self.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+            loop: Any = self.loop
+            loop.asyncio_loop.set_exception_handler(lambda *_: None)
             runner.stop()
         self.forkserver.close()
 

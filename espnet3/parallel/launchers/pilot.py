@@ -124,7 +124,7 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _on_job(self, job_id: int, blob: bytes) -> None:
+    def _on_job(self, job_id: int, blob: bytes, timeout: float | None) -> None:
         if self._ended(job_id):  # it was over before this slot came to it: build nothing
             self._broken.add(job_id)
             return
@@ -133,13 +133,13 @@ class Pilot:
             self._broken.add(job_id)
             self._send(("setup", job_id, report))
 
-        with self._permits, self._watch(job_id, give_up) as watch:
+        late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        with self._permits, late:
             try:
-                job: Job = cloudpickle.loads(blob)
-                watch.start(job.setup_timeout)
+                job: Job = cloudpickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(job)
             except BaseException as error:  # whatever user code does here, the driver must hear of it
-                watch.stop()
+                late.stop()
                 if job_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
@@ -147,9 +147,6 @@ class Pilot:
             return
         self._calls[job_id] = (call, job)
         self._send(("ready", job_id))
-
-    def _watch(self, job_id: int, give_up: Callable[[SetupReport], None]) -> _Watch:
-        return _Watch(lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
 
     def _on_run(self, job_id: int, items: Any) -> None:
         if job_id not in self._calls:  # its setup failed; the driver knows
@@ -193,24 +190,3 @@ class Pilot:
         _, job = self._calls.pop(job_id, (None, None))
         if job is not None and job.env_key:
             ENVS.drop(job.env_key)
-
-
-class _Watch:
-    """A `SetupWatch` whose timeout is known only once the job has been unpickled."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
-        self._inner: SetupWatch | None = None
-
-    def __enter__(self) -> _Watch:
-        return self
-
-    def start(self, timeout: float | None) -> None:
-        self._inner = SetupWatch(timeout, self._report).__enter__()
-
-    def stop(self) -> None:
-        if self._inner is not None:
-            self._inner.__exit__()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

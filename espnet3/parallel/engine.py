@@ -71,7 +71,9 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     return name, str(error), "".join(traceback.format_exception(kind, error, error.__traceback__))
 
 
-def failure_of(error: BaseException, index: Any, attempts: int, worker: str, cause: str = "error") -> ItemFailure:
+def failure_of(
+    error: BaseException, index: Any, attempts: int, worker: str, cause: str = "error"
+) -> ItemFailure:
     """Make the record of a failed item from its exception."""
     name, message, text = describe_error(error)
     return ItemFailure(index, name, message, text, attempts, worker, cause)
@@ -136,7 +138,9 @@ def run_items(
             except BaseException as error:  # SystemExit too: an item must not end its worker quietly
                 # a batch that raised goes again one by one, so that only the guilty item pays
                 end = min(len(values) + unit, n)
-                if not _one_by_one(items[len(values) : end], error if unit == 1 else None, block, do, policy, worker):
+                if not _one_by_one(
+                    items[len(values) : end], error if unit == 1 else None, block, do, policy, worker
+                ):
                     break
             now = clock()
             if now - begin > budget or (now - last > 1e-3 and interrupted()):
@@ -196,8 +200,7 @@ def _one_by_one(
 ) -> bool:
     """Settle items one at a time, with retries; False if one of them stops the run.
 
-    Args:
-        error: What the first item has just raised; None if it was tried only within its batch.
+    `error` is what the first item has just raised; None if it was tried only within its batch.
     """
     for item in items:
         tried = 1 if error is not None else 0

@@ -21,6 +21,7 @@ class EnvironmentProvider(ABC):
     _made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
+        """Remember the arguments: a worker makes the same provider from them."""
         self = super().__new__(cls)
         object.__setattr__(self, "_made_with", (args, kwargs))  # also where a subclass is frozen
         return self
@@ -43,7 +44,9 @@ class EnvironmentProvider(ABC):
         now, and calls its `build_env_local`.
         """
         cls, (args, kwargs) = type(self), self._made_with
-        now = {name: vars(self)[name] for name in ("config", "params") if name in getattr(self, "__dict__", {})}
+        now = {
+            name: vars(self)[name] for name in ("config", "params") if name in getattr(self, "__dict__", {})
+        }
 
         def setup() -> dict[str, Any]:
             provider = cls(*args, **kwargs)

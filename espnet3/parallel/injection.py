@@ -291,6 +291,7 @@ class EnvCall:
         functools.update_wrapper(self, func, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with this process's env."""
         if self.key is not None and self.build is not None:
             ENVS.register(self.key, self.build)
         broken: WorkerSetupError | None = None

@@ -19,8 +19,7 @@ from espnet3.parallel.plan import Run, Work, as_items
 from espnet3.parallel.raising import named_error
 
 if TYPE_CHECKING:
-    from espnet3.parallel.launchers.client import DictReturnWorkerPlugin as DictReturnWorkerPlugin
-    from espnet3.parallel.launchers.client import EnvClient
+    from espnet3.parallel.launchers.client import DictReturnWorkerPlugin, EnvClient
 
 __all__ = [
     "DictReturnWorkerPlugin",
@@ -201,7 +200,7 @@ def _stream(
                 continue
             waiting[run.start] = (run, block)
             while position in waiting:
-                first, done = waiting.pop(position)
+                _, done = waiting.pop(position)
                 position += len(done.values)
                 yield from done.values
                 if done.error is not None:

@@ -48,7 +48,7 @@ class _Bare:
         for name, value in vars(self.error).items():
             try:
                 pickle.dumps(value)
-            except Exception:  # noqa: S112  an attribute that cannot travel (a lock, a file) stays behind
+            except Exception:
                 continue
             plain[name] = value
         return _without_constructor, (type(self.error), self.error.args, plain)

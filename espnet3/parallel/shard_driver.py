@@ -91,15 +91,18 @@ def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
     """
     if death.cause != "poison":  # the shard's result could not travel, though its values are checked
         raise item_error(RuntimeError(death.message), death)
-    suspects = poisoned(shard)
-    if not suspects and died_in_items(shard):  # in different items, each once
-        return shard
-    if not suspects:
-        outside = replace(death, index=shard.number, message=f"{death.message}; outside its items, in a hook")
-        raise item_error(RuntimeError(outside.message), outside)
-    if len(suspects) > 1:
+    guilty, in_batch = poisoned(shard)
+    if guilty:
+        failures = {k: replace(death, index=shard.items[k]) for k in guilty}
+        if policy.on_error == "raise":
+            first = failures[guilty[0]]
+            raise item_error(RuntimeError(first.message), first)
+        return replace(shard, skip={**shard.skip, **failures})
+    if in_batch and not shard.alone:
         return replace(shard, alone=True)
-    failure = replace(death, index=shard.items[suspects[0]])
-    if policy.on_error == "raise":
-        raise item_error(RuntimeError(failure.message), failure)
-    return replace(shard, skip={**shard.skip, suspects[0]: failure})
+    if died_in_items(shard):  # in different items, each once
+        return shard
+    outside = replace(
+        death, index=f"shard {shard.number}", message=f"{death.message}; outside its items, in a hook"
+    )
+    raise item_error(RuntimeError(outside.message), outside)

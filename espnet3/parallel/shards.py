@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from espnet3.parallel.engine import Call, failure_of, run_items
 from espnet3.parallel.injection import bind
 from espnet3.parallel.raising import pickle_error
@@ -155,7 +157,12 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
                         continue
                     doing, state["index"] = "write_record", shard.items[at + position]
                     write(writers, value, state)
-                    result.values.append(value if keep_values else None)
+                    result.values.append(_kept(value, state["index"], name) if keep_values else None)
+                    lost = result.values[-1]
+                    if isinstance(lost, ItemFailure):
+                        if policy.on_error == "raise":
+                            return replace(result, stop=lost, error=pickle_error(TypeError(lost.message)))
+                        result.failed.append(at + position)
                 if block.error is not None:
                     stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
                     return replace(result, stop=stop, error=pickle_error(block.error))
@@ -174,6 +181,15 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
     return replace(result, retries=retries)
 
 
+def _kept(value: Any, index: Any, worker: str) -> Any:
+    """Return a value that can be sent back: itself, or the failure to put in its place."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(value))  # many objects can be pickled and not loaded
+    except Exception as error:  # user classes may raise anything while being pickled
+        return failure_of(error, index, 1, worker, cause="result")
+    return value
+
+
 def _read_deaths(folder: Path) -> list[list[int]]:
     """Return the stretches [begin, end) that were in flight when this shard's workers died."""
     deaths: list[list[int]] = []
@@ -190,7 +206,13 @@ def died_in_items(shard: Shard) -> bool:
     return bool(_read_deaths(Path(shard.folder)))
 
 
-def poisoned(shard: Shard) -> list[int]:
-    """Return the positions that were in flight at two deaths of a shard's worker; none if no item was."""
+def poisoned(shard: Shard) -> tuple[list[int], bool]:
+    """Return what two deaths of a shard's worker had in common.
+
+    Returns:
+        Positions that were alone in flight at two deaths, and whether a batch was at two.
+    """
     counts = Counter(tuple(d) for d in _read_deaths(Path(shard.folder)))
-    return [k for (begin, end), n in counts.items() if n >= _DEADLY for k in range(begin, end)]
+    deadly = [stretch for stretch, n in counts.items() if n >= _DEADLY]
+    alone = [begin for begin, end in deadly if end - begin == 1 and begin not in shard.skip]
+    return alone, any(end - begin > 1 for begin, end in deadly)

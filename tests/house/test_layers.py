@@ -28,6 +28,10 @@ LAYERS = [
         ["parallel.backends", "parallel.config"],
     ),
     (
+        "the run folder: it knows what an outcome is on disk, and nothing of who computed it",
+        ["parallel.ledger"],
+    ),
+    (
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
         ["parallel.injection", "parallel.engine", "parallel.raising", "parallel.shards"],
     ),

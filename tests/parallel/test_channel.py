@@ -32,7 +32,15 @@ def both_ways(pair, value):
 
 @pytest.mark.parametrize(
     "value",
-    [None, 0, "é" * 1000, list(range(100_000)), range(5), b"x" * 5_000_000, [bytes([i]) * 200_000 for i in range(30)]],
+    [
+        None,
+        0,
+        "é" * 1000,
+        list(range(100_000)),
+        range(5),
+        b"x" * 5_000_000,
+        [bytes([i]) * 200_000 for i in range(30)],
+    ],
     ids=["none", "zero", "text", "list", "range", "5 MB", "many large bytes"],
 )
 def test_a_value_arrives_as_it_was_sent(pair, value):

@@ -88,12 +88,16 @@ def test_a_batch_that_raises_goes_again_one_by_one():
         return [fails_at(5)(i) for i in items]
 
     block = run_items(range(12), Call(fails_at(5), many), Policy("record", batch_size=4), "w")
-    assert [v for v in block.values if not isinstance(v, ItemFailure)] == [i * 10 for i in range(12) if i != 5]
+    assert [v for v in block.values if not isinstance(v, ItemFailure)] == [
+        i * 10 for i in range(12) if i != 5
+    ]
     assert block.failed == [5]
     assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
 
-@pytest.mark.parametrize("wrong", [lambda b: b[:-1], lambda b: [*b, 1], lambda b: None, lambda b: "x" * len(b)])
+@pytest.mark.parametrize(
+    "wrong", [lambda b: b[:-1], lambda b: [*b, 1], lambda b: None, lambda b: "x" * len(b)]
+)
 def test_a_batch_of_another_length_is_the_runners_mistake(wrong):
     """`batch_forward` must return one result per index; else a ValueError under any policy."""
     block = run_items(range(8), Call(lambda i: i, wrong), Policy("record", batch_size=4), "w")
@@ -139,7 +143,9 @@ def test_an_interrupted_run_keeps_what_it_has():
         return i
 
     asked = itertools.count()
-    block = run_items(range(1000), Call(slow), Policy(), "w", budget=60.0, interrupted=lambda: next(asked) > 2)
+    block = run_items(
+        range(1000), Call(slow), Policy(), "w", budget=60.0, interrupted=lambda: next(asked) > 2
+    )
     assert 1 <= len(block.values) < 1000 and block.error is None
 
 

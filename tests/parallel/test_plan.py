@@ -108,7 +108,7 @@ def test_run_lengths_follow_the_measured_speed():
         sizer.seen(n, n, n * 1e-5, 0)
         n = int(sizer.next(10**9)[0])
         sizes.append(n)
-    assert all(b <= 8 * a for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b <= 8 * a for a, b in itertools.pairwise(sizes))
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
 
 

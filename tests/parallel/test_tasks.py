@@ -8,7 +8,14 @@ import time
 
 import pytest
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, WorkerSetupError, get_client, parallel_map
+from espnet3.parallel import (
+    BaseRunner,
+    EnvironmentProvider,
+    ItemFailure,
+    WorkerSetupError,
+    get_client,
+    parallel_map,
+)
 from espnet3.parallel.launchers.pool import pool_of, replace_pool
 from espnet3.parallel.launchers.tasks import TaskPool
 
@@ -78,7 +85,9 @@ def test_workers_that_cannot_connect_are_served_by_tasks(tmp_path):
         "sys.addaudithook(wall)\n"
     )
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, preload=[str(preload)], dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, preload=[str(preload)], dashboard_address="127.0.0.1:0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         assert parallel_map(abs, range(-100, 0), client=client) == list(range(100, 0, -1))

@@ -1,9 +1,9 @@
 """The driver's loop over pilots: hands out runs, takes outcomes, tells a crash from an exception.
 
-    Work ──take──> Run ──channel──> pilot (run_items) ──channel──> Block ──> the caller
-      ^                                   │
-      ├── tail, when the 50 ms are over ──┤
-      └── the items of a worker that died, one by one, in a process that does nothing else
+Work ──take──> Run ──channel──> pilot (run_items) ──channel──> Block ──> the caller
+  ^                                   │
+  ├── tail, when the 50 ms are over ──┤
+  └── the items of a worker that died, one by one, in a process that does nothing else
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import cloudpickle
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
 from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import add_note, load_error
 from espnet3.parallel.records import ItemFailure, Tally

@@ -144,7 +144,7 @@ def serve(control_fd: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
 
-    import distributed  # noqa: F401  the point of this process: paid once, shared by every fork
+    import distributed
     import distributed.worker  # noqa: F401
 
     import espnet3.parallel.launchers.pilot  # noqa: F401

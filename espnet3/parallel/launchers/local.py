@@ -55,12 +55,12 @@ _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
 
 def quiet_config() -> dict[str, Any]:
     """Return the entries of `QUIET` that the user has not set."""
-    untouched: dict[str, Any] = {}
     defaults = dask.config.merge(*reversed(dask.config.defaults))
-    for key, value in QUIET.items():
-        if dask.config.get(key, None) == dask.config.get(key, None, config=defaults):
-            untouched[key] = value
-    return untouched
+    return {
+        key: value
+        for key, value in QUIET.items()
+        if dask.config.get(key, None) == dask.config.get(key, None, config=defaults)
+    }
 
 
 def describe_exit(status: int) -> str:
@@ -293,7 +293,9 @@ class ForkedCluster(LocalCluster):
             await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
 
 
-def local_cluster(n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]) -> LocalCluster:
+def local_cluster(
+    n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]
+) -> LocalCluster:
     """Start the cluster of `env: local`.
 
     Args:

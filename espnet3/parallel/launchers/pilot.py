@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle

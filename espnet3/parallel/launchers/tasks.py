@@ -21,7 +21,15 @@ from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Hello, Job, SetupReport, head_of, portable, prepare, setup_report
+from espnet3.parallel.launchers.protocol import (
+    Hello,
+    Job,
+    SetupReport,
+    head_of,
+    portable,
+    prepare,
+    setup_report,
+)
 from espnet3.parallel.plan import BUDGET
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}
@@ -222,4 +230,3 @@ class TaskPool:
 
     def close(self) -> None:
         """Nothing is kept open."""
-

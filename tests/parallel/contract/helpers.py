@@ -19,7 +19,13 @@ GUARD = 30  # seconds until a script counts as hanging: six times what the longe
 
 def clean_environment(**more):
     """Return the environment of a shell in which only this checkout was added to the path."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **more}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        **more,
+    }
 
 
 def start_script(folder, code, *, python=None, stdin=False, cwd=None, name="script.py", **environment):

@@ -31,7 +31,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder() -> Iterator[Path]:
     """Give this package's temporary folders a place that no other program uses (a unix socket's path is short)."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     yield folder
     tempfile.tempdir = before

@@ -9,12 +9,10 @@ import pytest
 
 from espnet3.parallel import BaseRunner, ItemFailure, get_client, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.errors import PoisonItemError
-
 from tests.parallel.faults.workloads import (
     CRASHES,
     ERRORS,
     RESULTS,
-    CrashOnce,
     CrashOnceFiles,
     HoldsLockError,
     Provider,
@@ -29,10 +27,11 @@ from tests.parallel.faults.workloads import (
 )
 
 N = 1000
-SQUARES = [i * i for i in range(N)]
 
 
-def run(cls: type[BaseRunner], fault: str, *at: int, n: int = N, **options: Any) -> tuple[list[Any], BaseRunner]:
+def run(
+    cls: type[BaseRunner], fault: str, *at: int, n: int = N, **options: Any
+) -> tuple[list[Any], BaseRunner]:
     """Run `n` items, those in `at` with a fault, and record failures."""
     runner = cls(faulty(fault, *at), on_error="record", progress=False, **options)
     return runner(range(n)), runner
@@ -138,7 +137,9 @@ class TestOnTwoWorkers:
         check(results, 41, cause=cause, n=200)
         assert runner.summary is not None
         assert (runner.summary.retries, runner.summary.failed) == (0, 1)
-        lines = sorted(line for f in folder.glob("split.*/squares.txt") for line in f.read_text().splitlines())
+        lines = sorted(
+            line for f in folder.glob("split.*/squares.txt") for line in f.read_text().splitlines()
+        )
         if cause != "result":
             assert lines == sorted(f"{i} {i * i}" for i in range(200) if i != 41)
 
@@ -160,11 +161,6 @@ class TestOnTwoWorkers:
             batch_size=20,
         )
         assert runner(range(20)) == [i * i for i in range(20)]
-
-    def test_two_items_of_a_run_that_each_crash_once(self, folder: Path) -> None:
-        """A crash of one item is not held against another that travelled with it: nobody has killed twice."""
-        runner = CrashOnce(Provider({"root": str(folder), "at": (700, 701)}), on_error="record", progress=False)
-        assert runner(range(N)) == SQUARES
 
     @pytest.mark.parametrize("fault", CRASHES)
     def test_parallel_map_and_for_name_the_item(self, fault: str) -> None:

@@ -145,7 +145,9 @@ def left_behind(
     left: dict[str, list[object]] = {
         "processes": [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()],
         "zombies": list(_zombies()),
-        "threads": [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("Dask-Offload")],
+        "threads": [
+            t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("Dask-Offload")
+        ],
         "sockets": sorted(listeners() - sockets),
         "folders": sorted(folders() - temporary),
     }

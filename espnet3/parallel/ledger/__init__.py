@@ -1,0 +1,48 @@
+"""The run folder on disk: every outcome is in it before it is reported, and nothing is in it twice.
+
+`values.py` and `lines.py` say what a result looks like, `identity.py` what makes two runs the same;
+`folder.py` opens a folder, `session.py` is what the driver does with it, `split.py` its own files in it;
+`scan.py` reads what all sessions wrote, `merge.py` puts it in order and proves it, `results.py` reads
+that lazily; `lease.py` keeps a second driver out. Nothing here knows how the items are run.
+"""
+
+from espnet3.parallel.ledger.errors import (
+    ChangedRunError,
+    DamagedFolderError,
+    FolderInUseError,
+    FolderWriteError,
+    IncompleteRunError,
+    LeaseLostError,
+    LedgerError,
+    ValueTypeError,
+)
+from espnet3.parallel.ledger.folder import open_run
+from espnet3.parallel.ledger.identity import Identity, identify
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lines import check_line, encode_line, read_line
+from espnet3.parallel.ledger.merge import Receipt, check_receipt, read_receipt
+from espnet3.parallel.ledger.results import Results
+from espnet3.parallel.ledger.session import OpenRun
+
+__all__ = [
+    "ChangedRunError",
+    "DamagedFolderError",
+    "FolderInUseError",
+    "FolderWriteError",
+    "Identity",
+    "IncompleteRunError",
+    "Lease",
+    "LeaseLostError",
+    "LedgerError",
+    "OpenRun",
+    "Receipt",
+    "Results",
+    "ValueTypeError",
+    "check_line",
+    "check_receipt",
+    "encode_line",
+    "identify",
+    "open_run",
+    "read_line",
+    "read_receipt",
+]

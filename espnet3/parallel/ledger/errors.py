@@ -1,0 +1,83 @@
+"""What can go wrong with a run folder.
+
+    LedgerError                  (ParallelError, RuntimeError)
+    ├── ValueTypeError           (TypeError)   a result or an index that JSON cannot hold
+    ├── FolderWriteError         (OSError)     the disk is full, the folder is read-only, ...
+    ├── DamagedFolderError                     files that cannot be what a run left behind
+    ├── ChangedRunError                        another runner, config or index list than the folder's
+    ├── IncompleteRunError                     a merge that would not hold every planned index
+    ├── FolderInUseError                       another driver holds the folder's lease
+    └── LeaseLostError                         this driver's lease was taken over
+
+The second base lets code that only knows the standard library's types catch them too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from espnet3.parallel.errors import ParallelError
+
+
+class LedgerError(ParallelError, RuntimeError):
+    """Base of all errors about a run folder."""
+
+
+class ValueTypeError(LedgerError, TypeError):
+    """A value that the declared JSON encoding does not hold.
+
+    Attributes:
+        where: The place inside the result, such as `result["a"][3]`.
+        index: The item's index, where it is known; None otherwise.
+    """
+
+    def __init__(self, where: str, problem: str, index: Any = None) -> None:
+        super().__init__(where, problem, index)
+        self.where = where
+        self.problem = problem
+        self.index = index
+
+    def __str__(self) -> str:
+        item = "" if self.index is None else f"item {self.index!r}: "
+        return f"{item}{self.where} {self.problem}"
+
+
+class FolderWriteError(LedgerError, OSError):
+    """A file of the run folder could not be written; what is whole on disk stays valid."""
+
+
+class DamagedFolderError(LedgerError):
+    """The folder holds something that no run leaves behind, and that cannot be repaired safely."""
+
+
+class ChangedRunError(LedgerError):
+    """The folder belongs to another runner, config or index list; the message shows the difference.
+
+    Attributes:
+        differences: One line for each, "what: old -> new".
+    """
+
+    def __init__(self, folder: str, differences: list[str]) -> None:
+        super().__init__(folder, differences)
+        self.folder = folder
+        self.differences = differences
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder} holds another run:\n  "
+            + "\n  ".join(self.differences)
+            + '\nresume="force" goes on and keeps the results of indices that are still in the list; '
+            "resume=False moves the old run aside and starts anew; or take another output_dir"
+        )
+
+
+class IncompleteRunError(LedgerError):
+    """Some planned indices have neither a result nor a failure."""
+
+
+class FolderInUseError(LedgerError):
+    """Another driver is at work in this folder; the message names its host, pid and start."""
+
+
+class LeaseLostError(LedgerError):
+    """Another driver took this folder over, because this one gave no sign of life for too long."""

@@ -1,0 +1,169 @@
+"""Opening a run folder: a new one, the same run again, or another one in its place."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
+from espnet3.parallel.ledger.files import make_folder, read_json, sync_folder, write_json, writing
+from espnet3.parallel.ledger.identity import Identity, changes
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.ledger.origin import origin
+from espnet3.parallel.ledger.session import EVENTS, SCHEMA, OpenRun
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
+
+RUN = "run.json"
+_WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)
+
+
+def open_run(
+    path: str | os.PathLike[str],
+    identity: Identity,
+    items: Sequence[Any],
+    resume: bool | str = True,
+    lease: Lease | None = None,
+) -> OpenRun:
+    """Open a run folder, new or with what earlier sessions left in it.
+
+    Args:
+        path: The folder; created if missing.
+        identity: What the run is (`identify`).
+        items: Its index list.
+        resume: True goes on, if it is the same run; False moves what is there to `old.<n>` and starts
+            anew; "force" goes on whatever has changed, with the results of indices that are still in
+            the list.
+        lease: The folder's lease with other times than the usual ones.
+
+    Raises:
+        FolderInUseError: Another driver is at work in it.
+        ChangedRunError: It belongs to another run, and `resume` is True.
+        DamagedFolderError: What is there cannot be used, and cannot be repaired safely.
+        FolderWriteError: It cannot be written to.
+    """
+    if resume not in (True, False, "force"):
+        raise ValueError(f'resume must be True, False or "force", not {resume!r}')
+    path = Path(path)
+    make_folder(path)
+    lease = lease or Lease(path)
+    run_id = uuid.uuid4().hex
+    lease.acquire(run_id)
+    try:
+        return _open(path, run_id, identity, items, resume, lease)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _open(
+    path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
+) -> OpenRun:
+    _remove_leftovers(path)
+    moved = set_aside(path) if resume is False or not _has_run(path) else None
+    old, damage = _read_run(path)
+    if damage is not None and resume is True:
+        raise damage
+    if damage is not None:
+        moved = set_aside(path, only=(RUN,)) or moved
+    differs = changes(old, identity) if old is not None else []
+    if differs and resume is True:
+        raise ChangedRunError(str(path), differs)
+    if old is None or differs:
+        _write_run(path, run_id, identity, old or {}, differs)
+    run = OpenRun(path, run_id, identity, items, lease)
+    if moved is not None:
+        run.event("moved_aside", to=moved.name)
+    if damage is not None:
+        run.event("repaired", what=f"{damage}; forced")
+    if differs:
+        run.event("forced", differences=differs)
+    kind = "started" if old is None and damage is None else "resumed"
+    run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
+    return run
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a process left that was killed while it wrote a file; the folder's lease is ours."""
+    for name in _WRITTEN_WHOLE:
+        for leftover in path.glob(f".{name}.*.tmp"):
+            with writing(leftover):
+                leftover.unlink(missing_ok=True)
+
+
+def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any], differs: list[str]) -> None:
+    """Write `run.json`; what was forced over an older run is its history."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    history = list(old.get("history", []))
+    if differs:
+        history.append({"time": now, "forced": differs})
+    facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", now)}
+    where = {"origin": origin(identity.runner["file"]), "history": history}
+    write_json(path / RUN, {**facts, **identity.to_json(), **where})
+
+
+def _has_run(path: Path) -> bool:
+    """Tell whether sessions of a run have been here, and not just files with the same names."""
+    return (path / RUN).exists() or bool(split_folders(path))
+
+
+def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | None]:
+    """Return what `run.json` says, or what is wrong with it."""
+    advice = (
+        'What the splits hold is intact: resume="force" takes over the results of this index list; '
+        "resume=False moves all aside and starts anew"
+    )
+    try:
+        old = read_json(path / RUN)
+    except FileNotFoundError:
+        if not split_folders(path):
+            return None, None
+        return None, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
+    except DamagedFolderError as error:
+        return None, DamagedFolderError(f"{error}. {advice}")
+    if not isinstance(old.get("schema"), int) or "created" not in old:
+        return None, DamagedFolderError(f"{path / RUN} is damaged: it has no schema number. {advice}")
+    if old["schema"] > SCHEMA:
+        raise DamagedFolderError(
+            f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"
+        )
+    return old, None
+
+
+def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
+    """Move a run's files to a new `old.<n>` beside them; nothing is ever deleted.
+
+    Whenever this is interrupted, what has not been moved is a run that lacks some results. So `run.json`
+    goes last, and what is made of the splits goes first.
+
+    Args:
+        path: The run's folder. Files that are not a run's stay.
+        only: Names to move; empty moves all of a run's.
+
+    Returns:
+        The new folder; None where there is nothing to move.
+    """
+    splits = [split.name for split in split_folders(path)]
+    names = [
+        n for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, RUN)) if os.path.lexists(path / n)
+    ]
+    if not names:
+        return None
+    number = 0
+    with writing(path / "old"):
+        while True:
+            target = path / f"old.{number}"
+            try:
+                target.mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                number += 1
+        for name in names:
+            os.rename(path / name, target / name)
+        sync_folder(target)
+        sync_folder(path)
+    return target

@@ -1,0 +1,105 @@
+"""A run's index list as the ledger sees it: its length, its hash, and the JSON of each index."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from espnet3.parallel.ledger.lines import index_json
+
+_CHUNK = 1 << 16
+_TWICE = -1
+_SHOWN = 3  # indices of a list that are written out
+
+
+def hash_indices(items: Sequence[Any]) -> str:
+    """Return a hash of the indices and their order; a range and the equal list have the same.
+
+    Raises:
+        ValueTypeError: JSON cannot hold an index.
+    """
+    digest = _hash_integers(items)
+    if digest is None:
+        plain = hashlib.sha256(b"json\n")
+        for item in items:
+            plain.update(index_json(item) + b"\n")
+        digest = plain.hexdigest()
+    return digest
+
+
+def _hash_integers(items: Sequence[Any]) -> str | None:
+    """Return the hash of a list of 64-bit integers (10 million in half a second), None for another."""
+    digest = hashlib.sha256(b"int64\n")
+    numpy = sys.modules.get("numpy")
+    for at in range(0, len(items), _CHUNK):
+        part = items[at : at + _CHUNK]
+        if not isinstance(part, range):
+            kinds = set(map(type, part))
+            if not all(
+                kind is int or (numpy is not None and issubclass(kind, numpy.integer)) for kind in kinds
+            ):
+                return None
+        try:
+            numbers = array("q", part)
+        except OverflowError:
+            return None
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        digest.update(numbers)
+    return digest.hexdigest()
+
+
+def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
+    """Return what `run.json` says of an index list: count, hash and, for people, its ends."""
+    n = len(items)
+    ends = [
+        index_json(items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+    ]
+    return {"count": n, "sha256": hash_indices(items), "shown": ends}
+
+
+class Places:
+    """Where the lines of a split belong in the present index list.
+
+    Args:
+        items: The present index list.
+    """
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+        self._by_index: dict[bytes, int] | None = None
+
+    def head(self, key: bytes) -> Callable[[int], bytes]:
+        """Return the function from a planned position to how a line for it begins.
+
+        Args:
+            key: What follows the index in a line, "result" or "failure".
+        """
+        items = self.items
+        if isinstance(items, range):
+            template = b'{"n":%%d,"index":%%d,"%b":' % key
+            return lambda position: template % (position, items[position])
+        template = b'{"n":%%d,"index":%%b,"%b":' % key
+        return lambda position: template % (position, index_json(items[position]))
+
+    def moved(self) -> Callable[[bytes], int | None]:
+        """Return the lookup for a split of another list: by index, None for one that is gone.
+
+        An index that is in the list more than once is not looked up: which of its results belongs
+        where only the other list could tell. It is computed again.
+        """
+        if self._by_index is None:
+            self._by_index = {}
+            for position, item in enumerate(self.items):
+                index = index_json(item)
+                self._by_index[index] = _TWICE if index in self._by_index else position
+        by_index = self._by_index
+
+        def place(index: bytes) -> int | None:
+            position = by_index.get(index, _TWICE)
+            return None if position == _TWICE else position
+
+        return place

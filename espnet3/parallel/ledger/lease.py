@@ -1,0 +1,235 @@
+"""A folder's lease: one driver at a time, and a dead one's is taken over by itself.
+
+    lease.1.json  lease.2.json  lease.3.json     the highest number holds; each is written by one process
+
+A lease is taken by creating the file of the next number, which the file system lets only one process do
+(a hard link to a finished file: also on NFS). Nobody ever replaces another's lease, so two drivers that
+find the same dead one cannot take it over both. The holder touches its file every few seconds.
+
+Dead is: on the same host a process that is gone, whatever the clock says. From elsewhere a file that is
+not touched: its age by the file system's own clock (against a file touched just now), and then, since a
+clock may have jumped, by watching it for longer than two beats.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.errors import FolderInUseError, FolderWriteError, LeaseLostError
+from espnet3.parallel.ledger.files import write_json, writing
+from espnet3.parallel.ledger.host import is_alive, this_process
+
+BEAT = 2.0  # seconds between two signs of life
+STALE = 30.0  # seconds without one after which another host's holder is suspected
+_KEPT = 4  # files of earlier holders that stay, for people
+_ATTEMPTS = 100
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_HELD: set[str] = set()  # tokens of the leases this process holds
+
+
+class Lease:
+    """The right to write to a folder.
+
+    Args:
+        path: The folder; it exists.
+        beat: Seconds between two signs of life.
+        stale: Seconds of silence that are suspicious, where a holder's process cannot be looked at.
+
+    Attributes:
+        missed: Signs of life that could not be given.
+        last_error: Why the last of them could not.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], beat: float = BEAT, stale: float = STALE) -> None:
+        self.path = Path(path)
+        self.beat = beat
+        self.stale = stale
+        self.missed = 0
+        self.last_error: OSError | None = None
+        self._number = 0
+        self._facts: dict[str, Any] = {}
+        self._lost = ""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, who: str) -> None:
+        """Take the lease.
+
+        Args:
+            who: The run's id, for people.
+
+        Raises:
+            FolderInUseError: A living driver holds it; the message names host, pid and since when.
+            FolderWriteError: The folder is not writable.
+        """
+        for _ in range(_ATTEMPTS):
+            number = max(self._numbers(), default=0)
+            if number:
+                self._refuse_if_alive(number)
+            if self._take(number + 1, who):
+                break
+        else:
+            raise FolderInUseError(f"{self.path}: other drivers keep taking this folder's lease; try again")
+        self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise if another driver has taken the lease over."""
+        if self._lost:
+            raise LeaseLostError(self._lost)
+
+    def release(self) -> None:
+        """Give the lease back; a second call, and one in a forked child, does nothing."""
+        if self._thread is None or os.getpid() != self._facts["pid"]:
+            return
+        self._stop.set()
+        self._thread.join()
+        self._thread = None
+        _HELD.discard(self._facts["token"])
+        if self._lost:
+            return
+        try:
+            write_json(self._file(self._number), {**self._facts, "released": _now()})
+        except FolderWriteError as error:
+            # a full disk, or the folder is gone: the lease ends with this process, or with the token above
+            self.last_error = error
+
+    # --- taking ---
+
+    def _file(self, number: int) -> Path:
+        return self.path / f"lease.{number}.json"
+
+    def _numbers(self) -> list[int]:
+        names = [name.split(".") for name in os.listdir(self.path)]
+        return [
+            int(n[1]) for n in names if len(n) == 3 and n[0] == "lease" and n[1].isdigit() and n[2] == "json"
+        ]
+
+    def _take(self, number: int, who: str) -> bool:
+        """Create the lease of a number; False if somebody else was faster."""
+        token = uuid.uuid4().hex
+        self._facts = {"run_id": who, "since": _now(), **this_process(), "beat": self.beat, "token": token}
+        temporary = self.path / f".lease.{token}.tmp"
+        with writing(self._file(number)):
+            try:
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with open(fd, "w") as file:
+                    json.dump(self._facts, file, indent=2)
+                try:
+                    _create(temporary, self._file(number))
+                except FileExistsError:
+                    return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._number = number
+            numbers = self._numbers()
+            if max(numbers) > number:  # all of this number's time went by since it was looked for
+                self._file(number).unlink(missing_ok=True)
+                return False
+            _HELD.add(token)
+            for old in numbers:
+                if old <= number - _KEPT:
+                    self._file(old).unlink(missing_ok=True)
+        return True
+
+    def _refuse_if_alive(self, number: int) -> None:
+        """Raise if the holder of a number lives."""
+        file = self._file(number)
+        with writing(file):  # a holder's file is its user's alone: another user has no business here
+            try:
+                held = json.loads(file.read_bytes())
+            except FileNotFoundError:
+                return  # cleaned up by a later holder: look again
+            except ValueError:
+                held = {}  # damaged: its age alone has to tell
+        held = held if isinstance(held, dict) else {}
+        if held.get("released"):
+            return
+        alive = is_alive(held)
+        if alive and held.get("pid") == os.getpid():
+            alive = held.get("token") in _HELD  # this process's, which could not note that it gave it back
+        if alive is None:
+            alive = self._is_touched(file, float(held.get("beat") or self.beat))
+        if alive:
+            pid, host, since, run = (held.get(k, "(unknown)") for k in ("pid", "host", "since", "run_id"))
+            raise FolderInUseError(
+                f"{self.path} is in use: process {pid} on {host} has been working in it since {since} "
+                f"(run {run}). Wait for it, stop it, or take another output_dir"
+            )
+
+    def _is_touched(self, file: Path, beat: float) -> bool:
+        """Tell whether the holder of a lease gives signs of life."""
+        touched = _touched(file)
+        if touched is None:
+            return False
+        if abs(self._file_system_now() - touched) < self.stale * 1e9:
+            return True
+        # long ago, or in the future: its holder is dead, or a clock has jumped
+        end = time.monotonic() + 2.5 * beat
+        while time.monotonic() < end:
+            time.sleep(min(0.1, beat / 4))  # a file on another host's disk sends no event
+            if _touched(file) != touched:
+                return True
+        return False
+
+    def _file_system_now(self) -> int:
+        probe = self.path / f".lease.{uuid.uuid4().hex}.tmp"
+        with writing(probe):
+            try:
+                os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                return os.stat(probe).st_mtime_ns
+            finally:
+                probe.unlink(missing_ok=True)
+
+    # --- keeping ---
+
+    def _keep(self) -> None:
+        """Give signs of life until the lease is released or lost."""
+        file = self._file(self._number)
+        while not self._stop.wait(self.beat):
+            try:
+                os.utime(file)  # without times: the file system's clock, not this host's
+                newest = max(self._numbers(), default=0)
+            except OSError as error:  # the run goes on; the missed beats are in its events
+                self.missed += 1
+                self.last_error = error
+                continue
+            if newest > self._number:
+                self._lost = (
+                    f"{self.path} was taken over by another driver ({self._file(newest).name}), because this "
+                    "process gave no sign of life for too long. What it has written stays valid"
+                )
+                return
+
+
+def _create(source: Path, target: Path) -> None:
+    """Create a file with the content of another one; FileExistsError where there is one already."""
+    try:
+        os.link(source, target)  # complete from its first moment on
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # some FUSE and Windows file systems: a reader may see it empty for a moment, and counts it as touched
+        with open(target, "xb") as file:
+            file.write(source.read_bytes())
+
+
+def _touched(file: Path) -> int | None:
+    """Return when a file was last touched; None if it is gone."""
+    try:
+        with open(file, "rb") as opened:  # opening asks an NFS server, where stat may answer from a cache
+            return os.fstat(opened.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -1,0 +1,125 @@
+"""One outcome as one line: written by workers, appended by the driver, checked without parsing it.
+
+    {"n":5,"index":5,"result":...,"crc":1234567890}
+    {"n":6,"index":6,"failure":{"cause":"error",...},"crc":1234567890}
+
+`n` is the position in the run's index list, `crc` the CRC-32 of the line's bytes before `,"crc"`. A
+quote inside a JSON string is escaped, so the last `,"crc":` of a line is the line's own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+from zlib import crc32
+
+from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.ledger.values import from_json, to_json
+from espnet3.parallel.records import ItemFailure
+
+RESULT = b"result"
+FAILURE = b"failure"
+DAMAGED = -1
+
+
+def encode_line(position: int, index: Any, value: Any) -> bytes:
+    """Return the line of one result.
+
+    Raises:
+        ValueTypeError: JSON cannot hold the index or the result; it names both.
+    """
+    try:
+        head = b'{"n":%d,"index":%b,"result":%b' % (position, index_json(index), to_json(value))
+    except ValueTypeError as error:
+        raise ValueTypeError(error.where, error.problem, index) from None
+    return b'%b,"crc":%d}\n' % (head, crc32(head))
+
+
+def encode_failure(position: int, failure: ItemFailure, seconds: float | None = None) -> bytes:
+    """Return the line of one failed item."""
+    facts = {
+        "cause": failure.cause,
+        "type": failure.error_type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "attempts": failure.attempts,
+        "worker": failure.worker,
+    }
+    for key in ("message", "traceback", "worker"):  # a message may quote bytes that are not text
+        facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
+    if seconds is not None:
+        facts["seconds"] = round(seconds, 6)
+    head = b'{"n":%d,"index":%b,"failure":%b' % (
+        position,
+        index_json(failure.index),
+        to_json(facts, "failure"),
+    )
+    return b'%b,"crc":%d}\n' % (head, crc32(head))
+
+
+def decode_failure(index: bytes, failure: bytes) -> ItemFailure:
+    """Return the record of a failed item from the two parts of its line."""
+    facts = from_json(failure)
+    return ItemFailure(
+        index=from_json(index),
+        error_type=facts["type"],
+        message=facts["message"],
+        traceback=facts["traceback"],
+        attempts=facts["attempts"],
+        worker=facts["worker"],
+        cause=facts["cause"],
+    )
+
+
+def index_json(index: Any) -> bytes:
+    """Return an index as JSON; numpy's integers are written as the numbers they are."""
+    if type(index) is int:
+        return b"%d" % index
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(index, numpy.integer):
+        return b"%d" % int(index)
+    return to_json(index, "index")
+
+
+def checked(line: bytes) -> tuple[int, int] | None:
+    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed.
+
+    Args:
+        line: With or without its line end.
+    """
+    if line[-1:] == b"\n":
+        line = line[:-1]
+    at = line.rfind(b',"crc":')
+    digits = line[at + 7 : -1]
+    if at < 0 or line[-1:] != b"}" or not digits.isdigit():
+        return None
+    checksum = crc32(line[:at])
+    position = line[5 : line.find(b",", 5)]
+    if checksum != int(digits) or line[:5] != b'{"n":' or not position.isdigit():
+        return None
+    return int(position), checksum
+
+
+def check_line(line: bytes) -> int:
+    """Return the position a line is for, or `DAMAGED`."""
+    found = checked(line)
+    return DAMAGED if found is None else found[0]
+
+
+def split_line(line: bytes) -> tuple[bytes, bytes]:
+    """Return the JSON of index and outcome of a line that `check_line` found whole."""
+    begin = line.index(b",", 5) + len(b',"index":')
+    if line[begin : begin + 1] in (b"{", b"["):  # only in these can there be a second ,"result":
+        text = line[begin:].decode()
+        end = begin + len(text[: json.JSONDecoder().raw_decode(text)[1]].encode())
+    else:
+        end = min(at for at in (line.find(b',"result":', begin), line.find(b',"failure":', begin)) if at > 0)
+    outcome = line.index(b":", end) + 1
+    return line[begin:end], line[outcome : line.rindex(b',"crc":')]
+
+
+def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
+    """Return position, and the JSON of index and outcome; None for a line that is not whole."""
+    position = check_line(line)
+    return None if position == DAMAGED else (position, *split_line(line))

@@ -1,0 +1,286 @@
+"""The merge: every planned index once, in order, streamed from disk to disk, and a receipt of it.
+
+split.*/  ──scan──>  where[position]: 8 bytes each ──> lines in the order of positions ──> results.jsonl
+                      none missing, or an error                                            errors.jsonl
+                                                                                           receipt.json
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
+from espnet3.parallel.ledger.files import read_json, sync_folder, write_all, write_json, writing
+from espnet3.parallel.ledger.indices import Places
+from espnet3.parallel.ledger.lines import check_line, index_json, split_line
+from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
+from espnet3.parallel.ledger.split import ERRORS, RESULTS
+from espnet3.parallel.ledger.values import from_json
+
+RECEIPT = "receipt.json"
+SCHEMA = 1
+_LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much around it
+_MOST_READ = 1 << 20  # lines that follow each other, with this
+_READ_MEMORY = 64 << 20  # for all files together
+_WRITE = 1 << 20
+_OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are of these files.
+
+    Attributes:
+        planned: Indices of the run.
+        ok: Those with a result.
+        failed: Those with a failure, by cause ("error", "poison", "timeout", ...).
+        indices_sha256: The hash of the index list.
+        results_sha256: The hash of the merged results.jsonl.
+        errors_sha256: The hash of the merged errors.jsonl.
+        results_bytes: Its size.
+        repeated: Lines that said once more what an earlier one says, and were left out.
+        schema: The version of this file.
+    """
+
+    planned: int
+    ok: int
+    failed: dict[str, int]
+    indices_sha256: str
+    results_sha256: str
+    errors_sha256: str
+    results_bytes: int
+    repeated: int = 0
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a plain dict."""
+        return asdict(self)
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a run folder's receipt.
+
+    Raises:
+        IncompleteRunError: There is none: the run has not been merged.
+        DamagedFolderError: It is damaged.
+    """
+    try:
+        return Receipt(**read_json(path / RECEIPT))
+    except FileNotFoundError:
+        raise IncompleteRunError(
+            f"{path} has no {RECEIPT}: the run is not finished, or was never merged"
+        ) from None
+    except TypeError as error:
+        raise DamagedFolderError(f"{path / RECEIPT} is damaged, or of a newer version: {error}") from error
+
+
+def check_receipt(path: Path) -> Receipt:
+    """Read the receipt and compare the hashes in it with the files.
+
+    Raises:
+        DamagedFolderError: A file is not the one that was merged.
+    """
+    receipt = read_receipt(path)
+    for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
+        digest = hashlib.sha256()
+        try:
+            with open(path / name, "rb") as file:
+                while part := file.read(_WRITE):
+                    digest.update(part)
+        except FileNotFoundError:
+            raise DamagedFolderError(
+                f"{path / name} is missing: run again with the same arguments to merge"
+            ) from None
+        if digest.hexdigest() != expected:
+            raise DamagedFolderError(
+                f"{path / name} is not the file the receipt is of: run again with the same arguments to merge"
+            )
+    return receipt
+
+
+def merge_splits(path: Path, places: Places, indices_sha256: str, note: Callable[[str], None]) -> Receipt:
+    """Write results.jsonl, errors.jsonl and receipt.json from all splits.
+
+    Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
+    change are left as they are, so that a sequence read from them stays valid.
+
+    Args:
+        path: The run's folder; its lease is the caller's business.
+        places: The index list.
+        indices_sha256: Its hash.
+        note: Is told of everything that was repaired.
+
+    Raises:
+        IncompleteRunError: An index has no outcome.
+        DamagedFolderError: The splits contradict each other or the index list.
+    """
+    scan = scan_splits(path, places, indices_sha256, offsets=True)
+    for sentence in scan.repaired:
+        note(sentence)
+    _prove_coverage(path, scan, places)
+    with writing(path / RECEIPT):
+        (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
+    lines = _Lines(scan)
+    results, errors = _Output(path / RESULTS), _Output(path / ERRORS)
+    failed: Counter[str] = Counter()
+    try:
+        for position in range(len(scan.state)):
+            line = lines.read(position)
+            if scan.state[position] == OK:
+                # {"n":5,"index":5,"result":1,"crc":7} without n and crc
+                results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')])
+            else:
+                index, failure = split_line(line)
+                cause = from_json(failure)["cause"]
+                failed[cause] += 1
+                results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
+                errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
+        results.finish()
+        errors.finish()
+    finally:
+        lines.close()
+        results.close()
+        errors.close()
+    sync_folder(path)
+    receipt = Receipt(
+        planned=len(scan.state),
+        ok=scan.ok,
+        failed=dict(sorted(failed.items())),
+        indices_sha256=indices_sha256,
+        results_sha256=results.digest.hexdigest(),
+        errors_sha256=errors.digest.hexdigest(),
+        results_bytes=results.size,
+        repeated=scan.repeated,
+    )
+    write_json(path / RECEIPT, receipt.to_json())
+    return receipt
+
+
+def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
+    missing = scan.state.count(LEFT)
+    if not missing:
+        return
+    at = -1
+    first: list[str] = []
+    while len(first) < _SHOWN and (at := scan.state.find(LEFT, at + 1)) >= 0:
+        first.append(repr(places.items[at]))
+    more = ", ..." if missing > len(first) else ""
+    raise IncompleteRunError(
+        f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
+        f"{', '.join(first)}{more}. Run again with the same arguments to compute them"
+    )
+
+
+class _Lines:
+    """Reads lines at given offsets: far apart in small reads, one after the other in growing ones."""
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+        self._files: dict[tuple[int, bool], _Window] = {}
+        self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // max(1, len(scan.splits))))
+
+    def read(self, position: int) -> bytes:
+        number, offset = self.scan.locate(position)
+        ok = self.scan.state[position] == OK
+        window = self._files.get((number, ok))
+        if window is None:
+            path = self.scan.splits[number] / (RESULTS if ok else ERRORS)
+            window = self._files[number, ok] = _Window(path, self._most, len(self.scan.splits) <= _OPEN)
+        line = window.line(offset)
+        if check_line(line) < 0:
+            raise DamagedFolderError(
+                f"{window.path} changed while it was merged, at byte {offset}: run again"
+            )
+        return line
+
+    def close(self) -> None:
+        for window in self._files.values():
+            window.close()
+
+
+class _Window:
+    """A file, of which one stretch is held."""
+
+    def __init__(self, path: Path, most: int, stay_open: bool) -> None:
+        self.path = path
+        self._most = most
+        self._fd = os.open(path, os.O_RDONLY) if stay_open else -1
+        self._data = b""
+        self._start = 0
+        self._size = _LEAST_READ
+
+    def line(self, offset: int) -> bytes:
+        at = offset - self._start
+        if 0 <= at < len(self._data):
+            end = self._data.find(b"\n", at)
+            if end >= 0:
+                return self._data[at : end + 1]
+        near = 0 <= at <= len(self._data) + self._size
+        size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
+        while True:
+            data = self._read(size, offset)
+            end = data.find(b"\n")
+            if end >= 0 or len(data) < size:
+                break
+            size *= 4  # a line longer than the stretch
+        self._data, self._start = data, offset
+        return data[: end + 1] if end >= 0 else data
+
+    def _read(self, size: int, offset: int) -> bytes:
+        if self._fd >= 0:
+            return os.pread(self._fd, size, offset)
+        with open(self.path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _Output:
+    """A merged file, written under a temporary name; it replaces the old one if it differs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self._parts: list[bytes] = []
+        self._held = 0
+        with writing(path):
+            self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def write(self, line: bytes) -> None:
+        self._parts.append(line)
+        self._held += len(line)
+        if self._held >= _WRITE:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = b"".join(self._parts)
+        self._parts, self._held = [], 0
+        self.digest.update(data)
+        self.size += len(data)
+        with writing(self.path):
+            write_all(self._fd, data)
+
+    def finish(self) -> None:
+        self._flush()
+        with writing(self.path):
+            os.fsync(self._fd)
+            if not self.path.exists() or not filecmp.cmp(self.path, self.temporary, shallow=False):
+                os.replace(self.temporary, self.path)
+
+    def close(self) -> None:
+        """Close, and remove what is left under the temporary name."""
+        os.close(self._fd)
+        self.temporary.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""The result of a merged run: a sequence that is read from disk as it is used."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.merge import read_receipt
+from espnet3.parallel.ledger.split import ERRORS, RESULTS
+from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.records import ItemFailure
+
+_STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
+_BUFFER = 1 << 20
+
+
+class Results(Sequence[Any]):
+    """A run's results in the order of its indices; a failed item's place holds its `ItemFailure`.
+
+    It holds a path and two numbers, never a result: iteration streams the file, `results[i]` reads at
+    most 32 lines. No file stays open, and it can be pickled. Once another merge has changed the file,
+    reading is an error instead of another run's results.
+
+    Args:
+        path: The run's folder.
+
+    Raises:
+        IncompleteRunError: The run has not been merged.
+        DamagedFolderError: The merged file is not as long as its receipt says.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        receipt = read_receipt(self.path)
+        self._length = receipt.planned
+        self._failures = sum(receipt.failed.values())
+        self._stamp = self._stamp_now()
+        if self._stamp[0] != receipt.results_bytes:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} has {self._stamp[0]} bytes and its receipt says "
+                f"{receipt.results_bytes}: run again with the same arguments to merge"
+            )
+        self._offsets: array[int] | None = None
+        self._errors: tuple[array[int], array[int]] | None = None
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.path, self._length, self._failures, self._stamp
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.path, self._length, self._failures, self._stamp = state
+        self._offsets = self._errors = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._stream(0, self._length)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            wanted = range(*index.indices(self._length))
+            if not wanted:
+                return []
+            if wanted.step == 1:
+                return list(self._stream(wanted.start, wanted.stop))
+            return [self._one(position) for position in wanted]
+        position = range(self._length)[index]  # negative ones, and the usual errors
+        return self._one(position)
+
+    def __contains__(self, value: object) -> bool:
+        return any(item is value or item == value for item in self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Results, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # like a list's: equality is by content
+
+    def __repr__(self) -> str:
+        failed = f", {self._failures} failed" if self._failures else ""
+        return f"<{self._length} results{failed} in {str(self.path)!r}>"
+
+    def failures(self) -> Iterator[ItemFailure]:
+        """Yield the records of the failed items, in order."""
+        with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
+            for line in file:
+                yield _failure(line)
+
+    # --- reading ---
+
+    def _one(self, position: int) -> Any:
+        return next(self._stream(position, position + 1))
+
+    def _stream(self, start: int, stop: int) -> Iterator[Any]:
+        """Yield the values of the positions from `start` up to `stop`."""
+        if start >= stop:
+            return
+        if self._stamp_now() != self._stamp:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} is no longer the file these results were in: "
+                "it was merged again, or edited"
+            )
+        offset, skip = 0, start
+        if start:
+            offset, skip = self._offset(start // _STRIDE), start % _STRIDE
+        buffer = _BUFFER if stop - start > _STRIDE else 8 << 10
+        with open(self.path / RESULTS, "rb", buffering=buffer) as file:
+            file.seek(offset)
+            for _ in range(skip):
+                file.readline()
+            for position in range(start, stop):
+                line = file.readline()
+                if line[-2:] != b"}\n":
+                    raise DamagedFolderError(f"{self.path / RESULTS} ends before position {position}")
+                record = from_json(line)
+                yield record["result"] if "result" in record else self._failed(position)
+
+    def _offset(self, stretch: int) -> int:
+        """Return the offset of the first line of a stretch; the file is looked through once."""
+        if self._offsets is None:
+            offsets, at = array("q"), 0
+            with open(self.path / RESULTS, "rb", buffering=_BUFFER) as file:
+                for number, line in enumerate(file):
+                    if number % _STRIDE == 0:
+                        offsets.append(at)
+                    at += len(line)
+            self._offsets = offsets
+        return self._offsets[stretch]
+
+    def _failed(self, position: int) -> ItemFailure:
+        """Return the record of a failed item: 16 bytes are remembered for each."""
+        if self._errors is None:
+            positions, offsets, at = array("q"), array("q"), 0
+            with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
+                for line in file:
+                    positions.append(int(line[5 : line.index(b",", 5)]))
+                    offsets.append(at)
+                    at += len(line)
+            self._errors = positions, offsets
+        positions, offsets = self._errors
+        place = bisect_left(positions, position)
+        if place == len(positions) or positions[place] != position:
+            raise DamagedFolderError(
+                f"{self.path / ERRORS} has no line for position {position}, which failed"
+            )
+        with open(self.path / ERRORS, "rb") as file:
+            file.seek(offsets[place])
+            return _failure(file.readline())
+
+    def _stamp_now(self) -> tuple[int, int]:
+        """Return what changes when the merged file does; the same on every host that sees it."""
+        try:
+            status = os.stat(self.path / RESULTS)
+        except FileNotFoundError:
+            raise DamagedFolderError(
+                f"{self.path / RESULTS} is gone: run again with the same arguments to merge"
+            ) from None
+        return status.st_size, status.st_mtime_ns
+
+
+def _failure(line: bytes) -> ItemFailure:
+    facts = from_json(line)
+    return ItemFailure(
+        index=facts["index"],
+        error_type=facts["type"],
+        message=facts["message"],
+        traceback=facts["traceback"],
+        attempts=facts["attempts"],
+        worker=facts["worker"],
+        cause=facts["cause"],
+    )

@@ -1,0 +1,210 @@
+"""Reading what all sessions wrote: which positions are done, where their lines are, what is damaged."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.indices import Places
+from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, split_line
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, split_folders
+
+LEFT, OK, FAILED = 0, 1, 2
+BUFFER = 1 << 20  # bytes read at a time
+_OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
+_SHOWN = 5  # damaged lines of a file that are named
+
+# From a whole line to its position in the present list and its checksum there; None leaves it out
+Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the splits of a run hold.
+
+    Attributes:
+        state: One byte a position: `LEFT`, `OK` or `FAILED`.
+        where: One number a position: where its line is (`locate`); empty unless asked for.
+        splits: The splits, in order.
+        repaired: A sentence for everything that was not as a run leaves it, and what was done.
+        repeated: Lines that say once more what an earlier one says.
+    """
+
+    state: bytearray
+    where: array[int]
+    splits: list[Path]
+    repaired: list[str] = field(default_factory=list)
+    repeated: int = 0
+
+    @property
+    def ok(self) -> int:
+        """Positions with a result."""
+        return self.state.count(OK)
+
+    @property
+    def failed(self) -> int:
+        """Positions whose last outcome is a failure."""
+        return self.state.count(FAILED)
+
+    def locate(self, position: int) -> tuple[int, int]:
+        """Return the number of the split and the offset in its file of a position's line."""
+        return self.where[position] >> _OFFSET_BITS, self.where[position] & ((1 << _OFFSET_BITS) - 1)
+
+
+def scan_splits(path: Path, places: Places, indices_sha256: str, *, offsets: bool = False) -> Scan:
+    """Read all splits of a run.
+
+    A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
+    later; of two failures the later one. A split of another index list (after `resume="force"`) is
+    looked up by index.
+
+    Args:
+        path: The run's folder.
+        places: The present index list.
+        indices_sha256: Its hash.
+        offsets: Note where each position's line is: 13 bytes a position in memory instead of 5.
+
+    Raises:
+        DamagedFolderError: A line is for a position that was never planned or whose index is another
+            one, or two results of one position differ.
+    """
+    return _Reader(path, places, indices_sha256, offsets).read()
+
+
+class _Reader:
+    def __init__(self, path: Path, places: Places, indices_sha256: str, offsets: bool) -> None:
+        n = len(places.items)
+        where = array("q", [0]) * (n if offsets else 0)
+        self.scan = Scan(bytearray(n), where, split_folders(path))
+        self.places = places
+        self.sums = array("I", [0]) * n  # of the result taken, to tell whether another one is the same
+        self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
+
+    def read(self) -> Scan:
+        splits = self.scan.splits
+        # results first, so that whatever failure comes later or came before does not hide one
+        results = [self._file(number, RESULTS, OK) for number in range(len(splits))]
+        errors = [self._file(number, ERRORS, FAILED) for number in range(len(splits))]
+        for split, n_results, n_errors in zip(splits, results, errors, strict=True):
+            self._compare_with_done(split, {"results": n_results, "errors": n_errors})
+        return self.scan
+
+    def _is_own(self, split: Path, indices_sha256: str) -> bool:
+        """Tell whether a split's positions are those of the present index list."""
+        try:
+            return bool(read_json(split / SPEC).get("indices") == indices_sha256)
+        except (DamagedFolderError, FileNotFoundError) as error:
+            what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
+            self.scan.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
+            return False
+
+    def _file(self, number: int, name: str, outcome: int) -> int:
+        """Take up one file of a split; return how many whole lines it has."""
+        file = self.scan.splits[number] / name
+        if not file.exists():
+            return 0
+        own = self.own[number]
+        place = self._own_place(file, outcome) if own else self._moved_place()
+        state, where, sums = self.scan.state, self.scan.where, self.sums
+        offset, whole, at = number << _OFFSET_BITS, 0, 0
+        damage: list[int] = []
+        with open(file, "rb", buffering=BUFFER) as stream:
+            for at, line in enumerate(stream, 1):
+                found = checked(line)
+                begin, offset = offset, offset + len(line)
+                if found is None:
+                    damage.append(at)
+                    continue
+                whole += 1
+                found = place(line, at, *found)
+                if found is None:
+                    continue
+                position, checksum = found
+                if state[position] == OK:
+                    if outcome == OK and sums[position] == checksum:
+                        self.scan.repeated += 1
+                    elif outcome == OK and own:
+                        raise self._two_results(position, number, at)
+                    continue
+                state[position] = outcome
+                sums[position] = checksum
+                if where:
+                    where[position] = begin
+        if damage:
+            self._note_damage(file, damage)
+        return whole
+
+    def _own_place(self, file: Path, outcome: int) -> Place:
+        head, items = self.places.head(RESULT if outcome == OK else FAILURE), self.places.items
+        n = len(items)
+
+        def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
+            if position < n and line.startswith(head(position)):
+                return position, checksum
+            index = split_line(line)[0].decode()
+            planned = f"only {n} were planned" if position >= n else f"{items[position]!r} was planned there"
+            raise DamagedFolderError(
+                f"{file}, line {at}: an outcome of index {index} at position {position}, and {planned}. "
+                "The file belongs to another run: move its folder away, or start anew with resume=False"
+            )
+
+        return place
+
+    def _moved_place(self) -> Place:
+        moved = self.places.moved()
+
+        def place(line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
+            position = moved(split_line(line)[0])
+            if position is None:
+                return None
+            rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
+            return position, crc32(b'{"n":%d%b' % (position, rest))
+
+        return place
+
+    def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
+        """Compare what a session said at its end with what is there."""
+        try:
+            said = read_json(split / DONE)
+        except FileNotFoundError:
+            return
+        except DamagedFolderError:
+            self.scan.repaired.append(
+                f"{split.name}/{DONE} is damaged: what the split holds was counted instead"
+            )
+            return
+        for kind, count in have.items():
+            if count != said.get(kind):
+                self.scan.repaired.append(
+                    f"{split.name}/{DONE} says {said.get(kind)} {kind} and {count} whole ones are there: "
+                    "items without another outcome are computed again"
+                )
+
+    def _note_damage(self, file: Path, damage: list[int]) -> None:
+        lines = ", ".join(map(str, damage[:_SHOWN])) + (", ..." if len(damage) > _SHOWN else "")
+        count = f"{len(damage)} damaged or torn line{'s' if len(damage) > 1 else ''}"
+        self.scan.repaired.append(
+            f"{file.parent.name}/{file.name}: {count} left out (line {lines}); "
+            "items without another outcome are computed again"
+        )
+
+    def _two_results(self, position: int, number: int, at: int) -> DamagedFolderError:
+        """Find the line that the present one contradicts."""
+        first = "another line"
+        for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
+            if own and (other / RESULTS).exists():
+                with open(other / RESULTS, "rb") as stream:
+                    hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
+                if hit is not None:
+                    first = f"{other / RESULTS}, line {hit}"
+                    break
+        return DamagedFolderError(
+            f"item {self.places.items[position]!r} (position {position}) has two different results: {first}, "
+            f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
+            "resume=False"
+        )

@@ -1,0 +1,182 @@
+"""What the one driver of a run folder does with it, until it closes it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.files import Appender, writing
+from espnet3.parallel.ledger.identity import Identity
+from espnet3.parallel.ledger.indices import Places
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lines import encode_failure
+from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
+from espnet3.parallel.ledger.results import Results
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
+from espnet3.parallel.ledger.split import SplitWriter
+from espnet3.parallel.records import ItemFailure
+
+EVENTS = "events.jsonl"
+SCHEMA = 1
+
+
+class OpenRun:
+    """A run folder in the hands of the one driver that holds its lease.
+
+    Its methods are for one thread at a time. Made by `open_run`; a context manager that marks the
+    session as done when it is left without an error.
+
+    Attributes:
+        path: The folder.
+        state: One byte an index, as it was when the folder was opened: `LEFT`, `OK` or `FAILED`.
+        repaired: Sentences about what was damaged and what was done about it.
+    """
+
+    def __init__(
+        self, path: Path, run_id: str, identity: Identity, items: Sequence[Any], lease: Lease
+    ) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.lease = lease
+        self._places = Places(items)
+        self._hash: str = identity.indices["sha256"]
+        self._split = SplitWriter(path, {"schema": SCHEMA, "run_id": run_id, "indices": self._hash})
+        scan = scan_splits(path, self._places, self._hash)
+        self._events = Appender(path / EVENTS)
+        self.state = scan.state
+        self.repaired = scan.repaired
+        self._noted = set(scan.repaired)
+        for sentence in scan.repaired:
+            self.event("repaired", what=sentence)
+
+    @property
+    def ok(self) -> int:
+        """Indices that had a result when the folder was opened."""
+        return self.state.count(OK)
+
+    @property
+    def failed(self) -> int:
+        """Indices that had a failure when the folder was opened."""
+        return self.state.count(FAILED)
+
+    def left(self, retry_failed: bool = False) -> Sequence[int]:
+        """Return the positions still to be computed, in order: a range where that is all of them.
+
+        Args:
+            retry_failed: Take those that failed as well.
+        """
+        if not self.ok and (retry_failed or not self.failed):
+            return range(len(self.state))
+        found = array("q")
+        for value in (LEFT, FAILED) if retry_failed else (LEFT,):
+            at = self.state.find(value)
+            while at >= 0:
+                found.append(at)
+                at = self.state.find(value, at + 1)
+        return array("q", sorted(found)) if retry_failed else found
+
+    def resuming(self, retry_failed: bool = False) -> str:
+        """Return the line to say: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
+        if not self.ok and not self.failed:
+            return ""
+        left = self.state.count(LEFT) + (self.failed if retry_failed else 0)
+        failed = f" ({_spaced(self.failed)} failed before)" if self.failed else ""
+        return f"resuming: {_spaced(len(self.state) - left)} done, {_spaced(left)} left{failed}"
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Put results on disk: lines of `encode_line`, in one write.
+
+        When it returns, they survive the death of this process; a power failure may cost the last second.
+
+        Raises:
+            FolderWriteError: The disk is full, ...: none of these lines is there, all earlier ones are.
+            LeaseLostError: Another driver took the folder over.
+        """
+        self._before_write()
+        self._split.append(lines)
+
+    def append_failures(self, failures: Iterable[tuple[int, ItemFailure, float | None]]) -> None:
+        """Put failed items on disk: position, record, and the seconds it took where they are known."""
+        lines = [encode_failure(position, failure, seconds) for position, failure, seconds in failures]
+        self._before_write()
+        self._split.append_failures(lines)
+
+    def _before_write(self) -> None:
+        self.lease.check()
+        if self._split.folder is None:
+            with writing(self.path / RECEIPT):
+                (self.path / RECEIPT).unlink(missing_ok=True)  # it is no longer of all that is here
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Note in `events.jsonl` that something happened now."""
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        # escaped to ASCII: a message may hold lone surrogates
+        self._events.append([json.dumps({"time": now, "event": kind, **facts}, default=str).encode() + b"\n"])
+
+    def sync(self) -> None:
+        """Have the disk hold all lines now."""
+        self._split.sync()
+
+    def merge(self) -> Receipt:
+        """Write the merged, ordered files and the receipt that proves them.
+
+        Raises:
+            IncompleteRunError: An index has no outcome; it names the first ones.
+            DamagedFolderError: The splits contradict each other or the index list.
+        """
+        self.lease.check()
+        self._split.sync()
+        receipt = merge_splits(self.path, self._places, self._hash, self._note_repair)
+        self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
+        return receipt
+
+    def _note_repair(self, sentence: str) -> None:
+        if sentence not in self._noted:  # the scan at the start has seen most of them
+            self._noted.add(sentence)
+            self.repaired.append(sentence)
+            self.event("repaired", what=sentence)
+
+    def results(self) -> Results:
+        """Return the merged results, read as they are used."""
+        return Results(self.path)
+
+    def close(self, done: bool = True) -> None:
+        """Close the files and give the lease back; a second call does nothing.
+
+        Args:
+            done: The session ended in order: it leaves a mark in its split.
+        """
+        try:
+            self._split.close(done)
+            if self.lease.missed:
+                self.event("missed_beats", count=self.lease.missed, last=str(self.lease.last_error))
+        finally:
+            try:
+                self._events.close()
+            finally:
+                self.lease.release()
+
+    def __enter__(self) -> OpenRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close(done=False)
+        except LedgerError as second:  # the disk that is full stays full: the first error is the one to see
+            if error is not None and hasattr(error, "add_note"):
+                error.add_note(f"closing the run folder failed as well: {second}")
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")

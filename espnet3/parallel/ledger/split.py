@@ -1,0 +1,87 @@
+"""What one driver session appends: a `split.<k>` of its own, which no other session ever appends to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.files import Appender, make_folder, write_json, writing
+
+RESULTS = "results.jsonl"
+ERRORS = "errors.jsonl"
+DONE = "done"
+SPEC = "spec.json"
+
+
+def split_folders(path: Path) -> list[Path]:
+    """Return a run's splits in the order in which they were begun."""
+    found = [p for p in path.glob("split.*") if p.name[6:].isdigit() and p.is_dir()]
+    return sorted(found, key=lambda p: int(p.name[6:]))
+
+
+class SplitWriter:
+    """A new split of a run, created with its first line.
+
+    Args:
+        path: The run's folder.
+        spec: What is noted in `spec.json`; its "indices" says which index list positions refer to.
+    """
+
+    def __init__(self, path: Path, spec: dict[str, Any]) -> None:
+        self.path = path
+        self.spec = spec
+        self.folder: Path | None = None
+        self.results = self.errors = 0
+        self._files: dict[str, Appender] = {}
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Append lines of results in one write."""
+        if lines:
+            self._file(RESULTS).append(lines)
+            self.results += len(lines)
+
+    def append_failures(self, lines: Iterable[bytes]) -> None:
+        """Append lines of failed items in one write."""
+        lines = list(lines)
+        if lines:
+            self._file(ERRORS).append(lines)
+            self.errors += len(lines)
+
+    def sync(self) -> None:
+        """Have the disk hold all lines."""
+        for file in self._files.values():
+            file.sync()
+
+    def close(self, done: bool) -> None:
+        """Close the files; with `done`, leave the mark of a session that ended in order."""
+        try:
+            for file in self._files.values():
+                file.close()
+        finally:
+            self._files = {}
+        if done and self.folder is not None:
+            write_json(self.folder / DONE, {"results": self.results, "errors": self.errors})
+
+    def _file(self, name: str) -> Appender:
+        if self.folder is None:
+            self.folder = self._begin()
+        if name not in self._files:
+            self._files[name] = Appender(self.folder / name)
+        return self._files[name]
+
+    def _begin(self) -> Path:
+        existing = split_folders(self.path)
+        number = int(existing[-1].name[6:]) + 1 if existing else 0
+        while True:
+            folder = self.path / f"split.{number}"
+            with writing(folder):
+                try:
+                    os.mkdir(folder, 0o700)  # fails where there is one: a session never shares a split
+                except FileExistsError:
+                    number += 1
+                    continue
+            make_folder(folder)
+            write_json(folder / SPEC, self.spec)
+            return folder

@@ -1,0 +1,291 @@
+"""Results as strict JSON, both ways: what JSON cannot hold is tagged, or an error with its place.
+
+Plain are exactly `str`, `int`, `bool`, `None`, finite `float`, `list`, and `dict` with string keys.
+Everything else is an object with a `__type__`:
+
+    float       nan, inf, -inf               {"__type__": "float", "value": "nan"}
+    int         of more than 600 digits      {"__type__": "int", "hex": "0x..."}
+    str         with lone surrogates         {"__type__": "str", "base64": ...}
+    bytes, bytearray                         {"__type__": "bytes", "base64": ...}
+    tuple                                    {"__type__": "tuple", "items": [...]}
+    pathlib.Path, pathlib.PurePath           {"__type__": "path", "value": "a/b"}
+    dict        other keys, or "__type__"    {"__type__": "dict", "items": [[key, value], ...]}
+    numpy scalar                             {"__type__": "numpy.scalar", "dtype": "float32", "value": 0.5}
+    numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
+                                              "base64": ...}
+
+Subclasses (a namedtuple, an IntEnum, an OrderedDict) are errors: they would come back as something else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError
+
+MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
+_MAX_DEPTH = 100  # far below what any reader's stack holds
+_MAX_BITS = 2000  # 602 digits: below the least limit that Python lets anyone set on reading digits (640)
+_TAG = "__type__"
+_SCALARS = frozenset({str, int, bool, type(None), float})
+_STRINGS = frozenset({str})
+_PATH = type(pathlib.Path())
+_PURE_PATH = type(pathlib.PurePath())
+_dumps = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+
+
+def to_json(value: Any, where: str = "result") -> bytes:
+    """Return a value as one line of strict JSON, without the line's end.
+
+    Args:
+        value: What `forward` returned.
+        where: What the value is called in an error.
+
+    Raises:
+        ValueTypeError: JSON and the tags cannot hold it.
+    """
+    if _is_plain(value, 0):
+        try:
+            return _dumps(value).encode()
+        except ValueError:
+            pass  # nan or inf, a lone surrogate, or a very long int: the slow way tags them
+    return _dumps(_tagged(value, where, 0)).encode()
+
+
+def from_json(data: bytes) -> Any:
+    """Return the value that `to_json` was given."""
+    text = data.decode()
+    # a quote inside a JSON string is escaped: without these bytes there is no tag
+    return decode(_loads(text)) if '"__type__"' in text else _loads(text)
+
+
+def encode(value: Any, where: str = "result") -> Any:
+    """Return a value as plain JSON data, tagged where needed."""
+    return _tagged(value, where, 0)
+
+
+def decode(value: Any) -> Any:
+    """Return what `encode` was given."""
+    if type(value) is dict:
+        if _TAG in value:
+            return _untagged(value)
+        return {key: decode(item) for key, item in value.items()}
+    if type(value) is list:
+        return [decode(item) for item in value]
+    return value
+
+
+# --- writing ---
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Tell whether a value needs no tags, but for what the JSON encoder refuses by itself."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is dict:
+        if _TAG in value or not _STRINGS.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif kind is not list:
+        return False
+    if _SCALARS.issuperset(map(type, value)):  # at the speed of C for a list of numbers
+        return depth < _MAX_DEPTH
+    if depth >= _MAX_DEPTH:
+        return False
+    return all(type(item) in _SCALARS or _is_plain(item, depth + 1) for item in value)
+
+
+def _tagged(value: Any, where: str, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueTypeError(where[:200], f"is nested more than {_MAX_DEPTH} deep, or holds itself")
+    write = _WRITERS.get(type(value))
+    if write is not None:
+        return write(value, where, depth)
+    numpy = sys.modules.get("numpy")  # a value can only be numpy's where numpy is loaded
+    if numpy is not None:
+        if isinstance(value, numpy.generic):
+            return _numpy_scalar(value, where, depth)
+        if type(value) is numpy.ndarray:
+            return _numpy_array(value, where)
+    raise ValueTypeError(where, _refusal(value))
+
+
+def _refusal(value: Any) -> str:
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
+    if base is not None:
+        return f"is a {name}, which would come back as a {base.__name__}: return {base.__name__}(...) of it"
+    return (
+        f"is a {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, "
+        "or write it in a writer hook (open_writers, write_record)"
+    )
+
+
+def _write_same(value: Any, where: str, depth: int) -> Any:
+    return value
+
+
+def _write_int(value: int, where: str, depth: int) -> Any:
+    return value if value.bit_length() <= _MAX_BITS else {_TAG: "int", "hex": hex(value)}
+
+
+def _write_float(value: float, where: str, depth: int) -> Any:
+    return value if math.isfinite(value) else {_TAG: "float", "value": str(value)}
+
+
+def _write_str(value: str, where: str, depth: int) -> Any:
+    if _is_text(value):
+        return value
+    return {_TAG: "str", "base64": _base64(value.encode("utf-8", "surrogatepass"))}
+
+
+def _write_list(value: list[Any], where: str, depth: int) -> Any:
+    return [_tagged(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+
+def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
+    items = [(key, _tagged(item, f"{where}[{key!r:.80}]", depth + 1)) for key, item in value.items()]
+    if _TAG not in value and all(type(key) is str and _is_text(key) for key in value):
+        return dict(items)
+    pairs = [[_tagged(key, f"a key of {where}", depth + 1), item] for key, item in items]
+    return {_TAG: "dict", "items": pairs}
+
+
+def _write_tuple(value: tuple[Any, ...], where: str, depth: int) -> Any:
+    return {_TAG: "tuple", "items": _write_list(list(value), where, depth)}
+
+
+def _write_bytes(value: bytes | bytearray, where: str, depth: int) -> Any:
+    return {_TAG: type(value).__name__, "base64": _base64(value)}
+
+
+def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
+    kind = "path" if isinstance(value, pathlib.Path) else "purepath"
+    return {_TAG: kind, "value": _write_str(str(value), where, depth)}
+
+
+_WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
+    str: _write_str,
+    int: _write_int,
+    bool: _write_same,
+    type(None): _write_same,
+    float: _write_float,
+    list: _write_list,
+    dict: _write_dict,
+    tuple: _write_tuple,
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+    _PATH: _write_path,
+    _PURE_PATH: _write_path,
+}
+
+
+def _numpy_scalar(value: Any, where: str, depth: int) -> Any:
+    dtype = value.dtype
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        # a float64 holds every float16, float32 and float64
+        return {_TAG: "numpy.scalar", "dtype": dtype.name, "value": _tagged(value.item(), where, depth)}
+    if dtype.kind == "U":
+        return {_TAG: "numpy.scalar", "dtype": "str", "value": _write_str(str(value), where, depth)}
+    if dtype.kind in "fcmMS":
+        return {_TAG: "numpy.scalar", "dtype": dtype.str, "base64": _base64(value.tobytes())}
+    raise ValueTypeError(where, f"is a numpy scalar of dtype {dtype}, for which there is no encoding")
+
+
+def _numpy_array(value: Any, where: str) -> Any:
+    if value.dtype.kind not in "biufcmMSU":
+        raise ValueTypeError(
+            where, f"is a numpy array of dtype {value.dtype}, for which there is no encoding"
+        )
+    if value.nbytes > MAX_ARRAY_BYTES:
+        raise ValueTypeError(
+            where,
+            f"is a numpy array of {value.nbytes:,} bytes; up to {MAX_ARRAY_BYTES:,} are stored in a line: "
+            "write it in a writer hook (open_writers, write_record), or return less of it",
+        )
+    shape = [int(length) for length in value.shape]
+    return {_TAG: "numpy.array", "dtype": value.dtype.str, "shape": shape, "base64": _base64(value.tobytes())}
+
+
+def _base64(data: bytes | bytearray) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _is_text(value: str) -> bool:
+    """Tell whether a string is without lone surrogates, which no UTF-8 file can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- reading ---
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def _untagged(value: dict[str, Any]) -> Any:
+    read = _READERS.get(value[_TAG])
+    if read is None:
+        raise LedgerError(
+            f"a value is tagged {value[_TAG]!r}, which this version does not know: read it with a newer one"
+        )
+    return read(value)
+
+
+def _bytes_of(value: dict[str, Any]) -> bytes:
+    return base64.b64decode(value["base64"], validate=True)
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError as error:
+        raise LedgerError("a result holds a numpy value, and numpy is not installed here") from error
+    return numpy
+
+
+def _read_numpy_scalar(value: dict[str, Any]) -> Any:
+    numpy = _numpy()
+    if "value" in value:
+        return numpy.dtype(value["dtype"]).type(decode(value["value"]))
+    if not value["base64"]:
+        return numpy.bytes_()  # the one scalar without any bytes
+    return numpy.frombuffer(_bytes_of(value), numpy.dtype(value["dtype"]))[0]
+
+
+def _read_numpy_array(value: dict[str, Any]) -> Any:
+    # a bytearray makes the array writable, as the one that was stored
+    numpy, data, shape = _numpy(), bytearray(_bytes_of(value)), value["shape"]
+    return numpy.ndarray(shape, numpy.dtype(value["dtype"]), data or None)
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda v: float(v["value"]),
+    "int": lambda v: int(v["hex"], 16),
+    "str": lambda v: _bytes_of(v).decode("utf-8", "surrogatepass"),
+    "bytes": _bytes_of,
+    "bytearray": lambda v: bytearray(_bytes_of(v)),
+    "tuple": lambda v: tuple(decode(item) for item in v["items"]),
+    "path": lambda v: pathlib.Path(decode(v["value"])),
+    "purepath": lambda v: pathlib.PurePath(decode(v["value"])),
+    "dict": lambda v: {decode(key): decode(item) for key, item in v["items"]},
+    "numpy.scalar": _read_numpy_scalar,
+    "numpy.array": _read_numpy_array,
+}

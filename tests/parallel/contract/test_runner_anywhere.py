@@ -1,0 +1,520 @@
+"""Providers and runners give one answer in process and on two workers."""
+
+import os
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, RunSummary
+from tests.parallel.contract import work
+from tests.parallel.contract.helpers import lines
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def run(runner, indices, provider=None, **options):
+    """Run a runner class quietly."""
+    provider = provider or work.Provider({"factor": 3})
+    return runner(provider, progress=False, **options)(indices)
+
+
+# --- providers ------------------------------------------------------------------------------------
+
+
+def test_one_method_makes_a_provider():
+    """A provider with build_env_local alone serves any number of workers."""
+    assert run(work.Times, range(40)) == [3 * x for x in range(40)]
+
+
+@pytest.mark.parametrize(
+    "config", [{"factor": 3}, OmegaConf.create({"factor": 3})], ids=["dict", "DictConfig"]
+)
+def test_any_mapping_is_a_config(config):
+    """A provider's config may be a dict or a DictConfig."""
+    assert run(work.Times, range(4), work.Provider(config)) == [0, 3, 6, 9]
+
+
+class Made(EnvironmentProvider):
+    """Takes other arguments than a config."""
+
+    def __init__(self, base, *more, scale=1):
+        super().__init__({"base": base})
+        self.values = (base, *more)
+        self.scale = scale
+
+    def build_env_local(self):
+        return {"factor": self.scale * sum(self.values)}
+
+
+def test_a_constructor_of_ones_own_reaches_the_workers():
+    """Positional, further positional and keyword arguments of a provider's constructor reach the workers."""
+    assert run(work.Times, range(3), Made(1, 2, 3, scale=10)) == [0, 60, 120]
+
+
+@dataclass
+class Settings(EnvironmentProvider):
+    """A provider written as a dataclass."""
+
+    factor: int
+    offset: int = 0
+
+    def build_env_local(self):
+        return {"factor": self.factor + self.offset}
+
+
+@dataclass(frozen=True)
+class FrozenSettings(EnvironmentProvider):
+    """The same, frozen."""
+
+    factor: int
+    offset: int = 0
+
+    def build_env_local(self):
+        return {"factor": self.factor + self.offset}
+
+
+@pytest.mark.parametrize("cls", [Settings, FrozenSettings])
+def test_a_dataclass_is_a_provider(cls):
+    """A provider may be a dataclass, frozen or not."""
+    assert run(work.Times, range(3), cls(2, offset=3)) == [0, 5, 10]
+
+
+class Holder(EnvironmentProvider):
+    """Keeps what cannot be pickled."""
+
+    def build_env_local(self):
+        self.model = threading.Lock()
+        return {"factor": 2}
+
+
+def test_what_a_provider_keeps_does_not_travel():
+    """A provider that keeps a lock on itself serves workers: it is built anew there."""
+    provider = Holder({})
+    provider.build_env_local()
+    assert run(work.Times, range(3), provider) == [0, 2, 4]
+
+
+def test_a_changed_provider_gives_one_answer_everywhere():
+    """An attribute changed after construction counts for the workers as it does in process."""
+    provider = work.Provider({"factor": 3})
+    provider.config = {"factor": 5}
+    assert run(work.Times, range(3), provider) == [0, 5, 10]
+    speech = work.Speech({"size": 4, "offset": 0}, params={"beam": 0})
+    speech.params["beam"] = 1000
+    assert run(work.Infer, range(2), speech) == [1000, 1001]
+
+
+def test_a_config_edited_before_the_call_gives_one_answer_everywhere():
+    """An edit of the config object between construction and call counts everywhere alike."""
+    config = {"factor": 3}
+    provider = work.Provider(config)
+    config["factor"] = 7
+    assert run(work.Times, range(3), provider) == [0, 7, 14]
+
+
+class DuckTyped:
+    """Has the methods, not the base class."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def build_env_local(self):
+        return {"factor": self.factor}
+
+
+class DuckTypedWithSetup(DuckTyped):
+    """Has both documented methods."""
+
+    def make_worker_setup_fn(self):
+        factor = self.factor
+        return lambda: {"factor": factor}
+
+
+@pytest.mark.parametrize("cls", [DuckTyped, DuckTypedWithSetup])
+def test_any_object_with_the_methods_is_a_provider(cls):
+    """A provider needs the methods, not the base class."""
+    assert run(work.Times, range(3), cls(4)) == [0, 4, 8]
+
+
+def test_inference_provider_builds_dataset_and_model_and_adds_params():
+    """dataset and model are built from the config and params join the env under their names."""
+    provider = work.Speech({"size": 10, "offset": 100}, params={"beam": 1000})
+    assert run(work.Infer, range(10), provider) == [1100 + x for x in range(10)]
+
+
+def test_inference_provider_asks_for_both_methods():
+    """An InferenceProvider without build_model cannot be made."""
+    from espnet3.parallel import InferenceProvider
+
+    class Half(InferenceProvider):
+        @staticmethod
+        def build_dataset(config):
+            return []
+
+    with pytest.raises(TypeError, match="build_model"):
+        Half({})
+
+
+class NoDict(EnvironmentProvider):
+    """Returns something else."""
+
+    def build_env_local(self):
+        return [("factor", 3)]
+
+
+def test_an_env_that_is_no_dict_is_refused():
+    """A provider that does not return a dict is a ValueError that says so."""
+    with pytest.raises(ValueError, match="must return a dict"):
+        run(work.Times, range(3), NoDict({}))
+
+
+def test_the_env_is_built_once_in_every_process(tmp_path):
+    """A run of many items builds the env once in every process that takes part."""
+    run(work.Times, range(20_000), work.Provider({"factor": 3, "folder": str(tmp_path)}))
+    built = lines(tmp_path, "built")
+    assert 1 <= len(built) == len(set(built)) <= 2
+
+
+# --- forward --------------------------------------------------------------------------------------
+
+
+class ByClass(BaseRunner):
+    """Uses a class attribute."""
+
+    offset = 1000
+
+    @classmethod
+    def forward(cls, idx, factor):
+        return cls.offset + idx * factor
+
+
+class Inherited(ByClass):
+    """Changes the attribute."""
+
+    offset = 2000
+
+
+def test_forward_may_be_a_classmethod():
+    """A classmethod forward runs with its own class, in a subclass with that."""
+    assert run(ByClass, range(3)) == [1000, 1003, 1006]
+    assert run(Inherited, range(3)) == [2000, 2003, 2006]
+
+
+def test_forward_that_is_a_method_is_refused_when_the_class_is_made():
+    """A forward that is neither static nor a classmethod is a TypeError at the class statement."""
+    with pytest.raises(TypeError, match="forward must be static"):
+
+        class Wrong(BaseRunner):
+            def forward(self, idx, factor):
+                return idx
+
+
+def test_forward_that_a_mixin_has_as_a_method_is_refused_when_the_class_is_made():
+    """A forward inherited from a mixin as a plain method is a TypeError at the class statement too."""
+
+    class Mixin:
+        def forward(self, idx, factor):
+            return idx
+
+    with pytest.raises(TypeError, match="forward must be static"):
+
+        class Wrong(Mixin, BaseRunner):
+            pass
+
+
+def test_a_runner_without_forward_cannot_be_made():
+    """A runner that has no forward is a TypeError that names it."""
+
+    class Empty(BaseRunner):
+        pass
+
+    with pytest.raises(TypeError, match="forward"):
+        Empty(work.Whole({}))
+
+
+class NeedsMore(BaseRunner):
+    """Wants what the provider does not give."""
+
+    @staticmethod
+    def forward(idx, factor, tokenizer, folder=None):
+        work.log(folder, idx)
+
+
+def test_a_missing_env_entry_is_named_with_what_there_is(tmp_path):
+    """A parameter the env does not hold is an error that lists the env's keys, and no item has run."""
+
+    class Folder(EnvironmentProvider):
+        def build_env_local(self):
+            return {"factor": 1, "folder": self.config}
+
+    with pytest.raises(TypeError, match="'tokenizer'.*'factor', 'folder'"):
+        run(NeedsMore, range(3), Folder(str(tmp_path)))
+    assert not (tmp_path / "log").exists()
+
+
+class Open(BaseRunner):
+    """Takes the whole env."""
+
+    @staticmethod
+    def forward(idx, **env):
+        return idx, sorted(env)
+
+
+def test_forward_with_open_parameters_gets_the_whole_env():
+    """forward(idx, **env) gets every entry."""
+    assert run(Open, [7]) == [(7, ["factor", "unused"])]
+
+
+class Shadow(EnvironmentProvider):
+    """Holds an entry named like forward's first parameter."""
+
+    def build_env_local(self):
+        return {"idx": -1, "factor": 2}
+
+
+def test_an_env_entry_named_idx_does_not_replace_the_index():
+    """The index is bound by position, so an env entry of its name is not injected."""
+    assert run(work.Times, range(3), Shadow({})) == [0, 2, 4]
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class Lengths(work.Times):
+    """Notes the length of each batch."""
+
+    @staticmethod
+    def batch_forward(indices, factor, folder):
+        work.log(folder, len(indices), "batches")
+        return [idx * factor for idx in indices]
+
+
+class Noting(EnvironmentProvider):
+    """Names a folder to the functions."""
+
+    def build_env_local(self):
+        return {"factor": 3, "folder": self.config}
+
+
+@pytest.mark.parametrize("size", [None, 1, 7, 64, 1000])
+def test_any_batch_size_gives_one_result_per_index(size, tmp_path):
+    """batch_size changes which function is called and how often, never what the caller gets."""
+    assert run(Lengths, range(200), Noting(str(tmp_path)), batch_size=size) == [3 * x for x in range(200)]
+    wanted = [len(range(200)[at : at + size]) for at in range(0, 200, size)] if size else []
+    assert sorted(map(int, lines(tmp_path, "batches"))) == sorted(wanted)
+
+
+def test_batch_size_without_batch_forward_calls_forward():
+    """A batch_size for a runner that has no batch_forward changes nothing."""
+    assert run(work.Times, range(20), batch_size=8) == [3 * x for x in range(20)]
+
+
+class Batches(work.Times):
+    """Returns what the env says."""
+
+    @staticmethod
+    def batch_forward(indices, make):
+        return make(indices)
+
+
+class Making(EnvironmentProvider):
+    """Holds a function that makes the batch's results."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def build_env_local(self):
+        return {"make": self.make, "factor": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda b: b, tuple, np.asarray, lambda b: (x for x in b), lambda b: dict.fromkeys(b).keys()],
+    ids=["list", "tuple", "array", "generator", "keys"],
+)
+def test_batch_forward_may_return_any_iterable_of_the_right_length(make):
+    """A list, tuple, array or generator with one entry per index will do."""
+    assert run(Batches, range(10), Making(make), batch_size=4) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: b[:-1],
+        lambda b: [*b, 0],
+        lambda b: None,
+        lambda b: dict.fromkeys(b),
+        lambda b: "x" * len(b),
+        len,
+    ],
+    ids=["short", "long", "None", "dict", "text", "number"],
+)
+def test_batch_forward_with_another_number_of_results_is_refused(make):
+    """Anything but one result per index is a ValueError that says what was given and what came."""
+    with pytest.raises(ValueError, match="must return one result per index"):
+        run(Batches, range(10), Making(make), batch_size=4)
+
+
+# --- indices --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """An index that is an object."""
+
+    name: str
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        ["utt1", "utt2", "utt3"],
+        [(0, "a"), (1, "b")],
+        [Key("a"), Key("b")],
+        [None, True, 2.5],
+        [{"id": 1}, {"id": 2}],
+        np.arange(4),
+        range(10, 0, -3),
+        {"utt1": "path1", "utt2": "path2"},
+    ],
+    ids=["text", "tuples", "objects", "mixed", "dicts", "array", "backwards", "mapping"],
+)
+def test_indices_may_be_anything(indices):
+    """forward gets each index as the caller gave it."""
+    assert run(work.Echo, indices, work.Whole({})) == list(indices)
+
+
+def test_indices_may_be_a_generator():
+    """A generator of indices is consumed once."""
+    assert run(work.Times, (x for x in range(30) if x % 2)) == [3 * x for x in range(30) if x % 2]
+
+
+@pytest.mark.parametrize("empty", [[], range(0), iter(())], ids=["list", "range", "iterator"])
+def test_no_indices_give_an_empty_list(empty):
+    """A run over nothing gives an empty list, and its summary says 0 items."""
+    runner = work.Times(work.Provider({"factor": 3}), progress=False)
+    assert runner(empty) == []
+    assert runner.summary.items == 0
+
+
+def test_indices_that_repeat_are_all_run():
+    """An index given twice is run twice."""
+    assert run(work.Times, [4, 4, 4]) == [12, 12, 12]
+
+
+# --- order, failures, summary ---------------------------------------------------------------------
+
+
+class Costly(BaseRunner):
+    """Takes longer for larger indices, and says so."""
+
+    @staticmethod
+    def forward(idx, folder):
+        work.log(folder, idx)
+        return idx * idx
+
+    @staticmethod
+    def item_cost(idx):
+        return idx
+
+
+def test_the_dearest_items_go_first_and_the_results_stay_in_order(tmp_path, place):
+    """With item_cost the items start in falling order of cost, and the results are those without it."""
+    indices = [3, 90, 1, 70, 2, 80, 60, 5] * 3
+    assert run(Costly, indices, Noting(str(tmp_path))) == [x * x for x in indices]
+    started = list(map(int, lines(tmp_path)))
+    assert sorted(started) == sorted(indices)
+    assert started[:2] == [90, 90]  # of three; then a worker may be a few items ahead of the other
+    if place == 1:
+        assert started == sorted(indices, reverse=True)
+
+
+@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
+def test_a_cost_that_is_no_cost_is_refused(cost):
+    """A negative, endless or undefined cost is a ValueError that names the item."""
+
+    class Wrong(work.Echo):
+        @staticmethod
+        def item_cost(idx):
+            return cost
+
+    with pytest.raises(ValueError, match="item_cost"):
+        run(Wrong, range(3), work.Whole({}))
+
+
+class Fails(BaseRunner):
+    """Fails at one index."""
+
+    @staticmethod
+    def forward(idx):
+        if idx == "utt13":
+            raise LookupError("bad sample")
+        return idx
+
+
+def test_a_failed_item_stops_the_run_with_its_index_and_its_exception():
+    """The first failed item is an ItemError that names the index, caused by the item's own exception."""
+    with pytest.raises(ItemError, match="utt13") as caught:
+        run(Fails, [f"utt{x}" for x in range(40)], work.Whole({}))
+    assert caught.value.index == "utt13"
+    assert type(caught.value.__cause__) is LookupError
+    assert caught.value.__cause__.args == ("bad sample",)
+
+
+class FailsOddly(BaseRunner):
+    """Raises an exception with a constructor of its own."""
+
+    @staticmethod
+    def forward(idx):
+        raise work.TwoPartError(idx, "bad sample")
+
+
+def test_the_cause_of_a_failed_item_keeps_its_type():
+    """The cause of an ItemError is of the type that the item raised, whatever its constructor takes."""
+    with pytest.raises(ItemError) as caught:
+        run(FailsOddly, [5], work.Whole({}))
+    assert type(caught.value.__cause__) is work.TwoPartError
+
+
+def test_a_summary_tells_the_figures_of_the_last_run(place):
+    """After a run, summary holds its items, failures and the slots that took part; before, it is None."""
+    runner = work.Times(work.Provider({"factor": 3}), progress=False)
+    assert runner.summary is None
+    runner(range(30))
+    assert isinstance(runner.summary, RunSummary)
+    assert (runner.summary.items, runner.summary.failed, runner.summary.retries) == (30, 0, 0)
+    assert 1 <= runner.summary.slots <= place
+    assert runner.summary.seconds > 0
+
+
+def test_the_last_line_tells_items_failures_time_rate_and_efficiency(capsys):
+    """progress=True prints one last line on standard error with the figures, and nothing on output."""
+    work.Times(work.Provider({"factor": 3}))(range(1234))
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    for part in ("Times: ", "1,234 items", "none failed", " s, ", "items/s", "efficiency"):
+        assert part in line
+
+
+def test_progress_false_prints_nothing(capsys):
+    """progress=False is silent."""
+    run(work.Times, range(10))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_items_run_in_the_process_that_the_place_means(place):
+    """One worker is this process; two are others."""
+
+    class Where(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            return os.getpid()
+
+    pids = set(run(Where, range(2000), work.Whole({})))
+    assert (os.getpid() in pids) == (place == 1)
+    assert len(pids) <= place

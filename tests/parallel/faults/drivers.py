@@ -1,0 +1,176 @@
+"""Programs that are signalled or killed while they run: `python drivers.py NAME FOLDER ...`.
+
+They are scripts without a `__main__` guard worth the name: workers never import this file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from espnet3.parallel import (
+    BaseRunner,
+    EnvironmentProvider,
+    get_client,
+    parallel_for,
+    parallel_map,
+    parallel_submit,
+    set_parallel,
+)
+
+TWO = {"env": "local", "n_workers": 2}
+
+
+def tell(root: str, text: str) -> None:
+    """Write a line into the test's mailbox."""
+    fd = os.open(f"{root}/mail", os.O_WRONLY)
+    os.write(fd, f"{text}\n".encode())
+    os.close(fd)
+
+
+# --- what items do -----------------------------------------------------------------------------------
+
+
+def sleeps(x: int, root: str) -> int:
+    """Sleep for longer than any test."""
+    tell(root, f"item {os.getpid()}")
+    time.sleep(100)
+    return x
+
+
+def holds_the_gil(x: int, root: str) -> int:
+    """Sit in a C call that does not let other threads run."""
+    tell(root, f"item {os.getpid()}")
+    ctypes.PyDLL(None).sleep(100)
+    return x
+
+
+def starts_a_program(x: int, root: str) -> int:
+    """Wait for a program of its own."""
+    with subprocess.Popen(["sleep", "100"]) as child:
+        tell(root, f"item {child.pid}")
+    return x
+
+
+def forks(x: int, root: str) -> int:
+    """Wait for a fork of its own, which holds all that the worker holds."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(100)
+        os._exit(0)
+    tell(root, f"item {child}")
+    os.waitpid(child, 0)
+    return x
+
+
+ITEMS: dict[str, Callable[..., int]] = {
+    f.__name__: f for f in (sleeps, holds_the_gil, starts_a_program, forks)
+}
+
+
+class Provider(EnvironmentProvider):
+    """Its env is its config; it may take long."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return the config."""
+        env = dict(self.config)
+        if env.pop("slow", False):
+            tell(env["root"], f"item {os.getpid()}")
+            time.sleep(100)
+        return env
+
+
+class Runner(BaseRunner):
+    """Runs one of the above."""
+
+    @staticmethod
+    def forward(idx: int, root: str, item: str) -> int:
+        """Do what was asked for."""
+        return ITEMS[item](idx, root)
+
+
+# --- what drivers do -----------------------------------------------------------------------------------
+
+
+def runner(root: str, item: str = "sleeps", n_workers: str = "2") -> None:
+    """Run a runner."""
+    set_parallel({**TWO, "n_workers": int(n_workers)})
+    Runner(Provider({"root": root, "item": item}))(range(10))
+
+
+def inline(root: str) -> None:
+    """Run a runner in this process."""
+    Runner(Provider({"root": root, "item": "sleeps"}), on_error="record", max_retries=3)(range(10))
+
+
+def files(root: str) -> None:
+    """Run a runner with writers."""
+
+    class Files(Runner):
+        @staticmethod
+        def open_writers(shard_dir: Any, **_: Any) -> Any:
+            return shard_dir
+
+    set_parallel(TWO)
+    Files(Provider({"root": root, "item": "sleeps"}), output_dir=f"{root}/out")(range(10))
+
+
+def env_build(root: str, n_workers: str = "2") -> None:
+    """Build an env that takes long."""
+    set_parallel({**TWO, "n_workers": int(n_workers)})
+    Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
+
+
+def mapped(root: str) -> None:
+    """Call `parallel_map`."""
+    set_parallel(TWO)
+    parallel_map(sleeps, range(10), root=root)
+
+
+def iterated(root: str) -> None:
+    """Call `parallel_for`."""
+    set_parallel(TWO)
+    for _ in parallel_for(sleeps, itertools.count(), root=root):
+        pass
+
+
+def submitted(root: str) -> None:
+    """Call `parallel_submit` and wait for its future."""
+    set_parallel(TWO)
+    parallel_submit(sleeps, 1, root=root).result()
+
+
+def client_body(root: str) -> None:
+    """Sleep in the body of `get_client`, beside items that sleep too."""
+    with get_client(TWO) as client:
+        futures = client.map(sleeps, range(4), root=root)
+        time.sleep(100)
+        client.gather(futures)
+
+
+def in_client(root: str) -> None:
+    """Run in an open client."""
+    with get_client(TWO):
+        parallel_map(sleeps, range(10), root=root)
+
+
+def starts_and_stops(root: str) -> None:
+    """Start and stop clusters; the test interrupts it at some moment."""
+    set_parallel(TWO)
+    tell(root, "starting")
+    for _ in range(1000):
+        parallel_map(abs, range(4))
+
+
+if __name__ == "__main__":
+    try:
+        globals()[sys.argv[1]](*sys.argv[2:])
+    except KeyboardInterrupt:
+        print("interrupted")
+        sys.exit(130)

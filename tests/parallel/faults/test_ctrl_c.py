@@ -1,0 +1,67 @@
+"""Ctrl-C in the middle of everything: the driver ends soon, quietly, and nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.faults.watching import Driver, Mailbox
+
+SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something
+    ("runner", 2),
+    ("files", 2),
+    ("inline", 1),
+    ("mapped", 2),
+    ("iterated", 2),
+    ("submitted", 1),
+    ("env_build", 2),
+    ("client_body", 2),
+    ("in_client", 2),
+]
+
+
+def interrupt(driver: Driver, *, group: bool = False) -> None:
+    """Interrupt a driver and check how it ends: soon, with nothing left, and with not much to read."""
+    driver.signal(signal.SIGINT, group=group)
+    code = driver.end(10)
+    text = driver.text
+    assert driver.survivors() == []
+    assert driver.folders() == []
+    assert code == 130, text
+    assert text.count("\n") < 5, text
+    assert "Traceback" not in text, text
+
+
+@pytest.mark.parametrize(("scene", "items"), SCENES, ids=[s for s, _ in SCENES])
+def test_in_the_middle(scene: str, items: int, folder: Path, mailbox: Mailbox) -> None:
+    """An interrupt of the driver ends it within seconds, without pages of tracebacks."""
+    driver = Driver(folder, scene, folder)
+    mailbox.take(items)
+    interrupt(driver)
+
+
+@pytest.mark.parametrize("scene", ["runner", "inline"])
+def test_of_the_whole_process_group(scene: str, folder: Path, mailbox: Mailbox) -> None:
+    """The same where the terminal interrupts all processes of the group."""
+    driver = Driver(folder, scene, folder)
+    mailbox.take()
+    interrupt(driver, group=True)
+
+
+@pytest.mark.parametrize("delay", [0.2, 0.4, 0.5, 0.6, 0.9])
+def test_while_clusters_start_and_stop(delay: float, folder: Path, mailbox: Mailbox) -> None:
+    """An interrupt at any moment of a cluster's start or end leaves nothing."""
+    driver = Driver(folder, "starts_and_stops", folder)
+    mailbox.take()
+    threading.Event().wait(delay)  # what is tested is the moment, which no event marks
+    interrupt(driver)
+
+
+def test_while_the_env_is_built_in_the_driver(folder: Path, mailbox: Mailbox) -> None:
+    """An interrupt while the env is built in the driver itself ends it."""
+    driver = Driver(folder, "env_build", folder, 1)
+    mailbox.take()
+    interrupt(driver)

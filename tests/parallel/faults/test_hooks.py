@@ -1,0 +1,49 @@
+"""Writer hooks that fail: an error that says which hook and why, in any policy, and no hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ParallelError
+from tests.parallel.faults.workloads import CRASHES, BadHook, Provider
+
+HOOKS = ["open_writers", "write_record", "close_writers"]
+
+
+@pytest.mark.usefixtures("two_workers")
+class TestHooks:
+    """A run of ten shards, one item each, the fourth of which fails."""
+
+    @pytest.mark.parametrize("on_error", ["raise", "record"])
+    @pytest.mark.parametrize("act", ["bad_value", "unpicklable_error", "system_exit"])
+    @pytest.mark.parametrize("hook", HOOKS)
+    def test_that_raises(self, hook: str, act: str, on_error: str, folder: Path) -> None:
+        """A hook that raises stops the run; the error shows the hook, its exception and where it was."""
+        runner = BadHook(
+            Provider({"hook": hook, "act": act}), progress=False, on_error=on_error, output_dir=folder / "out"
+        )
+        with pytest.raises(ParallelError) as caught:
+            runner(range(10))
+        text = str(caught.value)
+        words = {
+            "bad_value": "bad item",
+            "unpicklable_error": "it holds a lock",
+            "system_exit": "wants to leave",
+        }
+        assert words[act] in text
+        assert "Shard(" not in text
+        shown = f"{text} {getattr(getattr(caught.value, 'failure', None), 'traceback', '')}"
+        assert f"in {hook}" in shown
+        if act == "bad_value":
+            assert type(caught.value.__cause__) is ValueError
+
+    @pytest.mark.parametrize("act", CRASHES)
+    @pytest.mark.parametrize("hook", HOOKS)
+    def test_that_crashes(self, hook: str, act: str, folder: Path) -> None:
+        """A hook that kills its worker again and again stops the run with an error, not with a lost file or a loop."""
+        runner = BadHook(Provider({"hook": hook, "act": act}), progress=False, output_dir=folder / "out")
+        with pytest.raises(ParallelError) as caught:
+            runner(range(10))
+        assert "Shard(" not in str(caught.value)

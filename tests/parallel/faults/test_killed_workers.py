@@ -1,0 +1,188 @@
+"""Worker processes and their server killed from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import psutil
+import pytest
+
+from espnet3.parallel import (
+    BaseRunner,
+    NoWorkersError,
+    ParallelError,
+    get_client,
+    parallel_for,
+    parallel_map,
+    set_parallel,
+)
+from tests.parallel.faults.watching import Mailbox, acting, nothing_left, servers_of, workers_of
+from tests.parallel.faults.workloads import (
+    DyingProvider,
+    Gated,
+    Provider,
+    SlowGated,
+    TwoGates,
+    announce_50,
+    dying_env,
+    pid_of,
+)
+
+N = 1000
+SQUARES = [i * i for i in range(N)]
+TWO = {"env": "local", "n_workers": 2}
+
+
+@contextmanager
+def killer(mailbox: Mailbox, *groups: int) -> Iterator[None]:
+    """Kill, from outside, the workers that stand at a gate: first `groups[0]` of them at once, and so on."""
+
+    def kill() -> None:
+        for size in groups:
+            for pid in mailbox.take(size):
+                psutil.Process(int(pid)).kill()
+
+    with acting(kill):
+        yield
+
+
+def gated(cls: type[BaseRunner], folder: Path, *gates: int) -> BaseRunner:
+    """Return a runner some of whose items wait to be killed."""
+    return cls(Provider({"gates": gates, "root": str(folder)}), progress=False)
+
+
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_one_worker_at_half_way(n_workers: int, folder: Path, mailbox: Mailbox) -> None:
+    """A worker killed at half way costs nothing: all results, equal, and nothing left."""
+    set_parallel({**TWO, "n_workers": n_workers})
+    runner = gated(Gated, folder, 500)
+    with nothing_left(), killer(mailbox, 1):
+        assert runner(range(N)) == SQUARES
+    assert runner.summary is not None
+    assert (runner.summary.deaths, runner.summary.retries, runner.summary.failed) == (1, 0, 0)
+
+
+def test_both_workers_at_once(folder: Path, mailbox: Mailbox) -> None:
+    """All workers killed at the same time: they are replaced and all results come."""
+    set_parallel(TWO)
+    runner = gated(TwoGates, folder, 300, 600)
+    with nothing_left(), killer(mailbox, 2):
+        assert runner(range(N)) == SQUARES
+    assert runner.summary is not None
+    assert runner.summary.deaths == 2
+
+
+def test_five_times_in_one_run(folder: Path, mailbox: Mailbox) -> None:
+    """A worker killed five times during one run, at different items: all results, nobody blamed."""
+    set_parallel(TWO)
+    # a millisecond each, and far apart: one run of 50 ms never holds two of them
+    runner = gated(SlowGated, folder, *range(150, 900, 150))
+    with nothing_left(), killer(mailbox, 1, 1, 1, 1, 1):
+        assert runner(range(N)) == SQUARES
+    assert runner.summary is not None
+    assert runner.summary.deaths == 5
+
+
+def test_between_two_calls() -> None:
+    """Workers killed while idle, between two calls on one client, are replaced before the second."""
+    with nothing_left(), get_client(TWO):
+        before = set(parallel_map(pid_of, range(50)))
+        for process in workers_of():
+            process.kill()
+        after = set(parallel_map(pid_of, range(50)))
+        assert not before & after
+        for process in workers_of():
+            process.kill()
+        assert sorted(parallel_for(abs, range(100))) == list(range(100))
+
+
+def test_one_of_two_idle_workers() -> None:
+    """One of two idle workers killed: the next call succeeds."""
+    with nothing_left(), get_client(TWO):
+        parallel_map(abs, range(10))
+        workers_of()[0].kill()
+        assert parallel_map(abs, range(1000)) == list(range(1000))
+
+
+def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
+    """A process that ends while it builds the env is a clear error after a few tries, not a crash loop."""
+    set_parallel({**TWO, "start_timeout": 8})
+    with (
+        nothing_left(),
+        pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"),
+    ):
+        Gated(DyingProvider({"mail": mailbox.path}), progress=False)(range(10))
+    mailbox.take()
+    assert mailbox.pending() <= 8
+
+
+def test_a_setup_fn_that_kills_its_worker() -> None:
+    """The same with a `setup_fn`."""
+    set_parallel({**TWO, "start_timeout": 8})
+    with nothing_left(), pytest.raises(ParallelError, match="env"):
+        parallel_map(abs, range(10), setup_fn=dying_env)
+
+
+def test_replacements_that_die_at_start() -> None:
+    """Where no replacement can start, the run ends with a `NoWorkersError` that says why, and leaves nothing."""
+    with nothing_left(), get_client(TWO):
+        parallel_map(abs, range(10))
+        with dask.config.set({"distributed.worker.preload": ["import os; os._exit(7)"]}):
+            for process in workers_of():
+                process.kill()
+            with pytest.raises(NoWorkersError, match="start"):
+                parallel_map(abs, range(10))
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])
+def test_the_fork_server(idle: bool, folder: Path, mailbox: Mailbox) -> None:
+    """The fork server killed: the run ends, well or with a clear error, and nothing is left."""
+    set_parallel({**TWO, "start_timeout": 5})
+    with nothing_left(), get_client():
+        parallel_map(abs, range(10))
+        if idle:
+            kill_server()
+            ends_well_or_clearly(folder)
+        else:
+            with acting(lambda: mailbox.take() and kill_server()):
+                ends_well_or_clearly(folder)
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])
+def test_the_fork_server_and_the_workers(idle: bool, folder: Path, mailbox: Mailbox) -> None:
+    """Server and workers killed, so that nobody is left: the run ends, and nothing is left."""
+    set_parallel({**TWO, "start_timeout": 5})
+
+    def kill() -> None:
+        workers = workers_of()
+        kill_server()
+        for process in workers:
+            process.kill()
+
+    with nothing_left(), get_client():
+        parallel_map(abs, range(10))
+        if idle:
+            kill()
+            ends_well_or_clearly(folder)
+        else:
+            with acting(lambda: mailbox.take() and kill()):
+                ends_well_or_clearly(folder)
+
+
+def ends_well_or_clearly(folder: Path) -> None:
+    """Run items; they all have their results, or there is one error that speaks of workers."""
+    error = ""
+    try:
+        results = parallel_map(announce_50, range(100), root=str(folder))
+    except ParallelError as caught:
+        error = str(caught)
+    assert "worker" in error if error else results == list(range(100))
+
+
+def kill_server() -> None:
+    """SIGKILL the fork server."""
+    (server,) = servers_of()
+    server.kill()

@@ -1,0 +1,162 @@
+"""Items that draw random numbers: the same draws wherever and however they run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from espnet3.parallel import get_client, set_parallel
+from tests.parallel.faults.watching import REPO, Mailbox, acting
+from tests.parallel.faults.workloads import Draws, DrawsInBatches, DrawsSlowly, Nested, Provider
+
+TORCH = importlib.util.find_spec("torch") is not None
+N = 100
+
+
+@contextmanager
+def workers(n: int, **options: Any) -> Iterator[None]:
+    """Open so many workers; one is this process."""
+    if n == 1:
+        yield
+        return
+    with get_client({"env": "local", "n_workers": n, "options": options}):
+        yield
+
+
+def draw(
+    cls: type[Draws] = Draws, indices: Any = range(N), seed: int = 0, root: str = "", **options: Any
+) -> Any:
+    """Run items that draw; with torch where it is installed."""
+    runner = cls(Provider({"torch": TORCH, "root": root}), seed=seed, progress=False, **options)
+    return runner(indices)
+
+
+def test_equal_draws_everywhere() -> None:
+    """The draws of an item depend on neither the number of workers, nor the batch size, nor batches at all."""
+    expected = draw()
+    assert len({x[1] for x in expected}) == N
+    for n in (1, 2, 3):
+        with workers(n):
+            for cls, size in itertools.product((Draws, DrawsInBatches), (None, 1, 7, 64)):
+                assert draw(cls, batch_size=size) == expected, (n, cls, size)
+
+
+def test_the_draws_follow_the_index() -> None:
+    """The draws of an item do not depend on its place, and differ between items and between seeds."""
+    expected = draw()
+    assert draw(indices=[7, 3, 50]) == [expected[7], expected[3], expected[50]]
+    assert all(a[1:] != b[1:] for a, b in zip(draw(seed=1), expected, strict=True))
+
+
+def test_equal_draws_after_a_worker_was_killed(folder: Path, mailbox: Mailbox) -> None:
+    """A worker that is killed at half way changes nobody's draws."""
+    expected = draw()
+    set_parallel({"env": "local", "n_workers": 2})
+    with acting(lambda: psutil.Process(int(mailbox.take()[0])).kill()):
+        assert draw(root=str(folder)) == expected
+
+
+def test_equal_draws_in_threads() -> None:
+    """Two threads of one process do not draw from each other's state."""
+    expected = DrawsSlowly(Provider({}), seed=0, progress=False)(range(120))
+    with workers(2, threads_per_worker=2):
+        for _ in range(2):
+            assert DrawsSlowly(Provider({}), seed=0, progress=False)(range(120)) == expected
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_seeded_run_within_a_seeded_run(n_workers: int) -> None:
+    """An item of a seeded run may run a seeded runner of its own."""
+    expected = Nested(Provider({}), progress=False)(range(4))
+    with workers(n_workers):
+        assert Nested(Provider({}), seed=0, progress=False)(range(4)) == expected
+
+
+def test_the_callers_own_state_is_untouched() -> None:
+    """A run in this process leaves the caller's `random` and numpy where they were."""
+    random.seed(5)
+    np.random.seed(5)
+    expected = [random.random(), random.gauss(0, 1), random.gauss(0, 1), float(np.random.random())]
+    random.seed(5)
+    np.random.seed(5)
+    drawn = [random.random(), random.gauss(0, 1)]
+    draw()
+    drawn += [random.gauss(0, 1), float(np.random.random())]
+    assert drawn == expected
+
+
+@pytest.mark.skipif(not TORCH, reason="torch is no dependency, for development neither")
+def test_the_callers_own_state_of_torch_is_untouched() -> None:
+    """A run in this process leaves the caller's torch where it was."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(5)
+    expected = torch.rand(4).tolist()
+    torch.manual_seed(5)
+    drawn = torch.rand(2).tolist()
+    draw()
+    assert drawn + torch.rand(2).tolist() == expected
+
+
+def test_a_failed_run_leaves_the_callers_state() -> None:
+    """The caller's state is put back also where an item raises."""
+    random.seed(5)
+    before = random.getstate()
+    with pytest.raises(Exception, match="TypeError"):
+        draw(indices=[1, 2], cls=NeedsText)
+    assert random.getstate() == before
+
+
+class NeedsText(Draws):
+    """Its items raise."""
+
+    @staticmethod
+    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
+        """Raise a TypeError."""
+        return idx + "text"
+
+
+SCRIPT = """
+import json, sys
+sys.modules.pop("numpy", None)
+from espnet3.parallel import set_parallel
+from tests.parallel.faults.workloads import Draws, Provider
+assert "numpy" not in sys.modules
+set_parallel({"env": "local", "n_workers": int(sys.argv[1])})
+names = [f"utt-{i}" for i in range(20)]
+print(json.dumps(Draws(Provider({}), seed=0, progress=False)(names)))
+"""
+
+
+def in_a_new_process(n_workers: int, hash_seed: int) -> Any:
+    """Draw for items with names, in a process that has not imported numpy and has its own hash seed."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(n_workers)],
+        env={**os.environ, "PYTHONPATH": str(REPO), "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    return json.loads(done.stdout)
+
+
+def test_equal_draws_under_any_hash_seed_and_with_numpy_imported_late() -> None:
+    """Names as indices, numpy imported by the items themselves, another hash seed: equal draws."""
+    names = [f"utt-{i}" for i in range(20)]
+    runner = Draws(Provider({}), seed=0, progress=False)
+    expected = runner(names)
+    for n_workers, hash_seed in [(1, 1), (2, 2), (2, 3)]:
+        assert in_a_new_process(n_workers, hash_seed) == expected

@@ -1,0 +1,169 @@
+"""Envs that cannot be built: an error with the worker's traceback, soon, wherever it happens."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import (
+    EnvTypeError,
+    WorkerSetupError,
+    get_client,
+    parallel_for,
+    parallel_map,
+    parallel_submit,
+    set_parallel,
+)
+from tests.parallel.faults.watching import nothing_left
+from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFiles, hanging_env, touch
+
+TWO = {"env": "local", "n_workers": 2}
+CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
+TIMEOUT = 0.5  # seconds an env may take in these tests; the hanging one takes 100
+
+
+def config(n_workers: int) -> dict[str, Any]:
+    """Return a configuration with a short timeout for envs."""
+    return {"env": "local", "n_workers": n_workers, "setup_timeout": TIMEOUT}
+
+
+def check(error: BaseException, kind: str, *, travelled: bool = True) -> None:
+    """Assert that an error says what went wrong where the env was built."""
+    text = str(error)
+    if kind in ("listing_env", "wrong_key_env"):
+        assert type(error) is EnvTypeError
+        assert isinstance(error, ValueError)
+        assert {"listing_env": "list", "wrong_key_env": "3"}[kind] in text
+        return
+    assert type(error) is WorkerSetupError
+    if kind == "hanging_env":
+        assert "setup_timeout" in text
+        assert "time.sleep(100)" in text or not travelled
+        return
+    assert f"in {kind}" in text, text  # the traceback
+    words = {
+        "raising_env": "ValueError: no such model: large-v9",
+        "exiting_env": "no GPU here",
+        "missing_module_env": "No module named 'no_such_module_anywhere'",
+        "lock_error_env": "it holds a lock",
+    }[kind]
+    assert words in text
+    if kind in CAUSES and travelled:
+        assert type(error.__cause__) is CAUSES[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_workers"),
+    [
+        *((kind, 1) for kind in ENVS),
+        *((kind, 3) for kind in ("raising_env", "listing_env", "missing_module_env", "hanging_env")),
+    ],
+)
+def test_of_a_runner(kind: str, n_workers: int) -> None:
+    """A provider that fails is a `WorkerSetupError` with its traceback; nothing is left."""
+    set_parallel(config(n_workers))
+    with nothing_left(), pytest.raises(WorkerSetupError) as caught:
+        Square(BadProvider(kind), progress=False)(range(10))
+    check(caught.value, kind)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_timeout_of_a_runner(n_workers: int) -> None:
+    """The runner's keyword `setup_timeout` goes before the configuration's."""
+    set_parallel({"env": "local", "n_workers": n_workers, "setup_timeout": 50})
+    with nothing_left(), pytest.raises(WorkerSetupError) as caught:
+        Square(BadProvider("hanging_env"), progress=False, setup_timeout=TIMEOUT)(range(10))
+    check(caught.value, "hanging_env")
+
+
+def test_of_a_runner_with_files(folder: Path) -> None:
+    """With writers of its own a run fails in the same way, before any shard's writers are opened."""
+    set_parallel(TWO)
+    with pytest.raises(WorkerSetupError) as caught:
+        SquareFiles(BadProvider("raising_env"), progress=False, output_dir=folder / "out")(range(10))
+    check(caught.value, "raising_env")
+    assert not list(folder.glob("out/split.*"))
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("kind", ["raising_env", "listing_env", "hanging_env"])
+def test_of_functions(kind: str, n_workers: int) -> None:
+    """A `setup_fn` that fails reaches the caller of `parallel_map` and `parallel_for` in the same way."""
+    set_parallel(config(n_workers))
+    with nothing_left():
+        with pytest.raises(WorkerSetupError) as mapped:
+            parallel_map(abs, range(10), setup_fn=ENVS[kind])
+        with pytest.raises(WorkerSetupError) as iterated:
+            list(parallel_for(abs, range(10), setup_fn=ENVS[kind]))
+    check(mapped.value, kind)
+    check(iterated.value, kind)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("kind", ["raising_env", "listing_env"])
+def test_of_a_future(kind: str, n_workers: int) -> None:
+    """A `setup_fn` that fails is what the future of `parallel_submit` raises."""
+    set_parallel(config(n_workers))
+    with nothing_left(), pytest.raises(WorkerSetupError) as caught:
+        parallel_submit(abs, 1, setup_fn=ENVS[kind]).result()
+    check(caught.value, kind, travelled=False)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ENVS if kind != "wrong_key_env"])
+def test_of_an_open_client(kind: str) -> None:
+    """From `get_client(setup_fn=...)`, `parallel_map` and plain `client.map` raise the same error."""
+    set_parallel(config(2))
+    with nothing_left(), get_client(setup_fn=ENVS[kind]) as client:
+        with pytest.raises(WorkerSetupError) as mapped:
+            parallel_map(abs, range(10))
+        with pytest.raises(WorkerSetupError) as plain:
+            client.gather(client.map(abs, range(10)))
+    check(mapped.value, kind)
+    check(plain.value, kind, travelled=False)
+
+
+def test_of_an_open_client_with_its_own_timeout() -> None:
+    """The `setup_timeout` given to `get_client` holds for what runs in it, whatever is registered."""
+    with nothing_left(), get_client(config(2), setup_fn=hanging_env):
+        with pytest.raises(WorkerSetupError) as caught:
+            parallel_map(abs, range(10))
+        check(caught.value, "hanging_env")
+
+
+def test_an_open_client_survives() -> None:
+    """After a call whose env could not be built, the same client runs other calls."""
+    with nothing_left(), get_client(config(2)):
+        for _ in range(3):
+            with pytest.raises(WorkerSetupError):
+                parallel_map(abs, range(10), setup_fn=ENVS["raising_env"])
+        assert parallel_map(abs, range(10)) == list(range(10))
+
+
+def test_a_module_that_hangs_when_workers_import_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's that hangs while a worker imports it ends in the same error as a slow provider."""
+    (folder / "slow_to_import.py").write_text(
+        "import os, time\n"
+        "if os.getpid() != int(os.environ['FAULTS_DRIVER']):\n"
+        "    time.sleep(100)\n"
+        "def same(x):\n"
+        "    return x\n"
+    )
+    monkeypatch.setenv("FAULTS_DRIVER", str(os.getpid()))
+    monkeypatch.syspath_prepend(str(folder))
+    same = importlib.import_module("slow_to_import").same
+
+    set_parallel(config(2))
+    with nothing_left(), pytest.raises(WorkerSetupError, match="setup_timeout"):
+        parallel_map(same, range(10))
+
+
+def test_nothing_has_run(folder: Path) -> None:
+    """Where the env cannot be built, no item is run."""
+    set_parallel(TWO)
+    with pytest.raises(WorkerSetupError):
+        parallel_map(touch, range(10), setup_fn=ENVS["raising_env"], path=str(folder / "ran"))
+    assert not (folder / "ran").exists()

@@ -1,0 +1,79 @@
+"""Small runs for the tests: what a driver would do, without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger import Identity, OpenRun, encode_line, identify, open_run
+from espnet3.parallel.records import ItemFailure
+
+N = 20
+
+
+class Runner:
+    """Stands for a user's runner."""
+
+
+class OtherRunner:
+    """Another one."""
+
+
+class Provider:
+    """Stands for a user's provider."""
+
+
+def identity(
+    items: Sequence[Any], config: Any = None, runner: type = Runner, seed: int | None = None
+) -> Identity:
+    """Describe a run of `Runner`."""
+    return identify(runner, Provider, {"beam": 5} if config is None else config, items, seed=seed)
+
+
+def begin(path: Path, items: Sequence[Any] = range(N), resume: bool | str = True, **what: Any) -> OpenRun:
+    """Open a run of `Runner` as a driver would."""
+    return open_run(path, identity(items, **what), items, resume)
+
+
+def value_of(item: Any) -> Any:
+    """Return what an item's result is."""
+    return {"text": f"<{item}>", "n": [item]}
+
+
+def lines_of(items: Sequence[Any], positions: Iterable[int]) -> list[bytes]:
+    """Return the lines of these positions' results."""
+    return [encode_line(p, items[p], value_of(items[p])) for p in positions]
+
+
+def failure(item: Any, cause: str = "error") -> ItemFailure:
+    """Return an item's failure."""
+    return ItemFailure(item, "ValueError", f"bad {item}", "Traceback ...", 1, "worker 1", cause)
+
+
+def partial(path: Path, positions: Iterable[int], items: Sequence[Any] = range(N), **what: Any) -> None:
+    """Run one session that computes these positions."""
+    with begin(path, items, **what) as run:
+        run.append(lines_of(items, positions))
+
+
+def finished(path: Path, items: Sequence[Any] = range(N), **what: Any) -> bytes:
+    """Compute what is left, merge, and return the merged file."""
+    with begin(path, items, **what) as run:
+        run.append(lines_of(items, run.left()))
+        run.merge()
+    return (path / "results.jsonl").read_bytes()
+
+
+def expected(items: Sequence[Any] = range(N)) -> bytes:
+    """Return the merged file of an undisturbed run."""
+    return b"".join(
+        json.dumps({"index": item, "result": value_of(item)}, separators=(",", ":")).encode() + b"\n"
+        for item in items
+    )
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """Return what `events.jsonl` holds."""
+    return [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]

@@ -1,0 +1,189 @@
+"""Files that are not as a run left them: a repair that says what it did, or an error; never a wrong merge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.ledger import DamagedFolderError, encode_line
+from espnet3.parallel.ledger.indices import Places, hash_indices
+from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
+from tests.parallel.ledger.making import N, begin, events, expected, failure, finished, lines_of, partial
+
+SOME = range(6)
+
+
+def repaired(path: Path) -> list[str]:
+    """Return the repairs that the folder's events tell of."""
+    return [event["what"] for event in events(path) if event["event"] == "repaired"]
+
+
+def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
+    """Cut at every byte, a split's file has exactly the items whose lines are whole, and no other."""
+    partial(tmp_path, SOME)
+    file = tmp_path / "split.0/results.jsonl"
+    whole, places = file.read_bytes(), Places(range(N))
+    (tmp_path / "split.0/done").unlink()
+    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        file.write_bytes(whole[:cut])
+        scan = scan_splits(tmp_path, places, hash_indices(range(N)))
+        complete = sum(end <= cut for end in ends)
+        assert scan.state == bytes([OK] * complete + [LEFT] * (N - complete)), cut
+        assert len(scan.repaired) == (cut != 0 and cut not in ends and cut - 1 not in ends)
+
+
+def test_a_file_with_a_wrong_byte_never_gives_a_wrong_result(tmp_path: Path) -> None:
+    """With any byte changed, every item that counts as done has the line that was written for it."""
+    partial(tmp_path, SOME)
+    file = tmp_path / "split.0/results.jsonl"
+    whole, places = file.read_bytes(), Places(range(N))
+    lines = whole.splitlines(keepends=True)
+    for at in range(len(whole)):
+        for byte in (whole[at] ^ 1, ord("\n"), 0, ord("9")):
+            changed = bytes([*whole[:at], byte, *whole[at + 1 :]])
+            file.write_bytes(changed)
+            scan = scan_splits(tmp_path, places, hash_indices(range(N)), offsets=True)
+            done = [p for p in range(N) if scan.state[p] == OK]
+            for position in done:
+                offset = scan.locate(position)[1]
+                assert changed[offset:].startswith(lines[position][:-1])
+            assert len(done) >= len(SOME) - 2  # one line, or two where the end between them went
+            assert changed == whole or scan.repaired or len(done) == len(SOME)
+
+
+def test_a_resume_after_a_cut_gives_the_undisturbed_bytes(tmp_path: Path) -> None:
+    """After a torn line and one damaged in the middle, the next run says so and ends with the same file."""
+    partial(tmp_path, SOME)
+    file = tmp_path / "split.0/results.jsonl"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"<1>")] ^= 4
+    file.write_bytes(data[:-5])
+    assert finished(tmp_path) == expected()
+    again = "items without another outcome are computed again"
+    assert repaired(tmp_path) == [
+        f"split.0/results.jsonl: 2 damaged or torn lines left out (line 2, 6); {again}",
+        f"split.0/done says 6 results and 4 whole ones are there: {again}",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"schema": 1}', None], ids=repr)
+def test_a_damaged_run_file_is_an_error_that_offers_two_ways(tmp_path: Path, content: bytes | None) -> None:
+    """Without a readable run.json nothing is guessed; "force" keeps the results, False starts anew."""
+    partial(tmp_path, SOME)
+    for resume, kept in (("force", len(SOME)), (False, 0)):
+        folder = tmp_path / str(resume)
+        shutil.copytree(tmp_path / "split.0", folder / "split.0")
+        if content is not None:
+            (folder / "run.json").write_bytes(content)
+        with pytest.raises(DamagedFolderError, match=r'run\.json.*resume="force"'):
+            begin(folder)
+        with begin(folder, resume=resume) as run:
+            assert run.ok == kept
+        if content is not None:
+            assert (folder / "old.0/run.json").read_bytes() == content
+        assert finished(folder) == expected()
+
+
+def test_a_run_file_of_a_newer_version_is_refused_under_any_resume(tmp_path: Path) -> None:
+    """A folder of a newer version is neither resumed nor forced."""
+    partial(tmp_path, SOME)
+    run = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**run, "schema": 99}))
+    for resume in (True, "force"):
+        with pytest.raises(DamagedFolderError, match="schema 99"):
+            begin(tmp_path, resume=resume)
+
+
+def test_a_done_mark_without_results_is_said_and_computed_again(tmp_path: Path) -> None:
+    """A split that claims more than it has is repaired by computing the rest."""
+    partial(tmp_path, SOME)
+    (tmp_path / "split.0/results.jsonl").unlink()
+    assert finished(tmp_path) == expected()
+    assert "says 6 results and 0 whole ones" in repaired(tmp_path)[0]
+
+
+def test_a_damaged_done_mark_is_said(tmp_path: Path) -> None:
+    """What is in the split counts, not the mark."""
+    partial(tmp_path, SOME)
+    (tmp_path / "split.0/done").write_text("{")
+    with begin(tmp_path) as run:
+        assert run.ok == len(SOME)
+    assert "split.0/done is damaged" in repaired(tmp_path)[0]
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_split_without_its_spec_is_looked_up_by_index(tmp_path: Path, content: str | None) -> None:
+    """A lost spec.json costs nothing but a note."""
+    partial(tmp_path, SOME)
+    spec = tmp_path / "split.0/spec.json"
+    spec.unlink() if content is None else spec.write_text(content)
+    assert finished(tmp_path) == expected()
+    assert "looked up by its index" in repaired(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (encode_line(N, N, 1), f"position {N}, and only {N} were planned"),
+        (encode_line(3, 4, 1), "an outcome of index 4 at position 3, and 3 was planned there"),
+        (encode_line(3, "3", 1), 'an outcome of index "3" at position 3, and 3 was planned there'),
+    ],
+    ids=["position", "index", "type"],
+)
+def test_an_outcome_that_was_never_planned_is_an_error(tmp_path: Path, line: bytes, said: str) -> None:
+    """A line of another run is an error that names file and line, at the start and at the merge."""
+    partial(tmp_path, SOME)
+    with begin(tmp_path) as run:
+        run.append([line])
+        with pytest.raises(DamagedFolderError, match=rf"split\.1/results\.jsonl, line 1: .*{said}"):
+            run.merge()
+    with pytest.raises(DamagedFolderError, match=said):
+        begin(tmp_path)
+
+
+def test_the_same_result_twice_is_left_out(tmp_path: Path) -> None:
+    """A copied split changes nothing but the receipt's count of repeated lines."""
+    partial(tmp_path, SOME)
+    shutil.copytree(tmp_path / "split.0", tmp_path / "split.7")
+    assert finished(tmp_path) == expected()
+    assert json.loads((tmp_path / "receipt.json").read_text())["repeated"] == len(SOME)
+    assert (tmp_path / "split.8").is_dir()
+
+
+def test_two_different_results_of_an_item_are_an_error(tmp_path: Path) -> None:
+    """Nobody can tell which is right: both files and lines are named, and nothing is merged."""
+    partial(tmp_path, SOME)
+    with begin(tmp_path) as run:
+        run.append([*lines_of(range(N), range(6, N)), encode_line(2, 2, "other")])
+        said = (
+            r"item 2 \(position 2\) .*split\.0/results\.jsonl, line 3, and .*split\.1/results\.jsonl, line 15"
+        )
+        with pytest.raises(DamagedFolderError, match=said):
+            run.merge()
+    assert not (tmp_path / "receipt.json").exists()
+
+
+def test_a_result_wins_over_a_failure_of_any_session(tmp_path: Path) -> None:
+    """Whether the failure came before or after, an item with a result is no failure."""
+    partial(tmp_path, [1])
+    with begin(tmp_path) as run:
+        run.append_failures([(1, failure(1), None), (2, failure(2), None)])
+    with begin(tmp_path) as run:
+        run.append(lines_of(range(N), [2]))
+    with begin(tmp_path) as run:
+        assert (run.ok, run.failed) == (2, 0)
+
+
+def test_a_torn_event_is_ended_before_the_next(tmp_path: Path) -> None:
+    """The log of events stays readable line by line after a process died in one."""
+    partial(tmp_path, SOME)
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write('{"time": "20')
+    partial(tmp_path, [])
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert lines[1] == '{"time": "20'
+    assert json.loads(lines[2])["event"] == "resumed"

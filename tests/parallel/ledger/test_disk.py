@@ -1,0 +1,114 @@
+"""Full disks, read-only folders and killed drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.ledger import FolderWriteError
+from espnet3.parallel.ledger.files import Appender
+from tests.parallel.ledger.making import begin, expected, finished, partial
+from tests.parallel.ledger.programs import heard, program
+
+MANY = range(3000)
+
+
+def acknowledged(path: Path) -> set[int]:
+    """Return the positions that count as done, without a session that would write."""
+    with begin(path, MANY) as run:
+        return {p for p in MANY if run.state[p]}
+
+
+def test_a_driver_killed_while_it_appends_loses_nothing(tmp_path: Path) -> None:
+    """After each of several kill -9 what was appended is there, and the merge is an undisturbed run's."""
+    draw = random.Random(5)
+    done: set[int] = set()
+    for _ in range(6):
+        with program("append", tmp_path, len(MANY), 13) as driver:
+            assert heard(driver) == f"left {len(MANY) - len(done)}"
+            for _ in range(draw.randrange(1, 25)):
+                done |= set(json.loads(heard(driver).removeprefix("done ")))
+            driver.kill()
+            driver.wait()
+            assert driver.stdout is not None
+            for line in driver.stdout:  # what it said before the signal reached it
+                if line.endswith("]\n"):
+                    done |= set(json.loads(line.removeprefix("done ")))
+        found = acknowledged(tmp_path)
+        assert done <= found
+        assert len(found - done) <= 13
+        done = found
+    assert finished(tmp_path, MANY) == expected(MANY)
+
+
+def test_a_full_disk_stops_with_the_folders_name_and_loses_nothing(tmp_path: Path) -> None:
+    """A block that fits in part is cut off again, and a run with space goes on to the same bytes."""
+    done: set[int] = set()
+    with program("append_to_a_small_disk", tmp_path, len(MANY), 20_000) as driver:
+        assert heard(driver) == f"left {len(MANY)}"
+        while (line := heard(driver)).startswith("done "):
+            done |= set(json.loads(line.removeprefix("done ")))
+    assert line.startswith(f"error {tmp_path / 'split.0'}: cannot write results.jsonl: ")
+    assert "disk is full" in line and "free space" in line
+    data = (tmp_path / "split.0/results.jsonl").read_bytes()
+    assert data.endswith(b"}\n") and len(data) < 20_000
+    assert 100 < len(done) < len(MANY)
+    assert acknowledged(tmp_path) == done
+    assert finished(tmp_path, MANY) == expected(MANY)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_file_that_cannot_be_cut_back_takes_no_more(tmp_path: Path) -> None:
+    """After a failed write that could not be undone nothing is written behind it."""
+    (tmp_path / "results.jsonl").symlink_to("/dev/full")
+    file = Appender(tmp_path / "results.jsonl")
+    with pytest.raises(FolderWriteError, match="disk is full"):
+        file.append([b"x\n"])
+    with pytest.raises(FolderWriteError, match="start again"):
+        file.append([b"x\n"])
+    file.close()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """For root, whom no permission stops: be somebody else."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_is_an_error_at_once() -> None:
+    """Opening a run where nothing can be written says so, in a folder that exists and in one to be made."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        partial(folder / "run", [0])
+        for path in (folder / "run", folder):
+            path.chmod(0o555)
+        with as_nobody():
+            for path in (folder / "run", folder / "new"):
+                with pytest.raises(FolderWriteError, match="not writable"):
+                    begin(path, resume=False)
+    finally:
+        for path in (folder, folder / "run"):
+            path.chmod(0o700)
+        shutil.rmtree(folder)
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    """An `output_dir` that is a file is said to be one."""
+    (tmp_path / "run").write_text("")
+    with pytest.raises(FolderWriteError, match="Not a directory"):
+        begin(tmp_path / "run")

@@ -1,0 +1,187 @@
+"""Opening, resuming and closing a run folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.ledger import ChangedRunError, FolderInUseError, Results
+from tests.parallel.ledger.making import (
+    N,
+    OtherRunner,
+    begin,
+    events,
+    expected,
+    failure,
+    finished,
+    lines_of,
+    partial,
+    value_of,
+)
+
+
+def test_a_run_is_resumed_by_item(tmp_path: Path) -> None:
+    """A second session sees what the first did, says so, and the merge equals an undisturbed run's."""
+    partial(tmp_path / "a", [0, 7, 3])
+    with begin(tmp_path / "a") as run:
+        assert run.resuming() == f"resuming: 3 done, {N - 3} left"
+        assert list(run.left()) == [p for p in range(N) if p not in (0, 3, 7)]
+        run.append(lines_of(range(N), reversed(run.left())))
+        receipt = run.merge()
+    assert (receipt.planned, receipt.ok, receipt.failed) == (N, N, {})
+    merged = (tmp_path / "a/results.jsonl").read_bytes()
+    assert merged == expected() == finished(tmp_path / "b")
+    assert [event["event"] for event in events(tmp_path / "a")] == ["started", "resumed", "merged"]
+
+
+def test_a_new_run_says_nothing_and_has_all_left(tmp_path: Path) -> None:
+    """A new folder's positions are the range itself; a finished one's are none."""
+    with begin(tmp_path / "run") as run:
+        assert (run.resuming(), run.left()) == ("", range(N))
+    finished(tmp_path / "run")
+    with begin(tmp_path / "run") as run:
+        assert list(run.left()) == []
+
+
+def test_each_session_writes_to_a_split_of_its_own(tmp_path: Path) -> None:
+    """No session appends to another's file, and one that has nothing to write leaves no split."""
+    partial(tmp_path, [1])
+    first = (tmp_path / "split.0/results.jsonl").read_bytes()
+    partial(tmp_path, [])
+    partial(tmp_path, [2])
+    assert (tmp_path / "split.0/results.jsonl").read_bytes() == first
+    assert sorted(p.name for p in tmp_path.glob("split.*")) == ["split.0", "split.1"]
+    assert json.loads((tmp_path / "split.1/done").read_text()) == {"results": 1, "errors": 0}
+
+
+def test_a_session_that_ends_in_an_error_leaves_no_mark(tmp_path: Path) -> None:
+    """`done` stands for a session that ended in order; the lines of the other kind count all the same."""
+
+    def fails() -> None:
+        with begin(tmp_path) as run:
+            run.append(lines_of(range(N), [4]))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert not (tmp_path / "split.0/done").exists()
+    with begin(tmp_path) as run:
+        assert run.ok == 1
+
+
+def test_folders_and_files_are_their_owners(tmp_path: Path) -> None:
+    """Every folder is 0700 and every file 0600, also those of parents that had to be created."""
+    finished(tmp_path / "a/b")
+    for path in (tmp_path / "a").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+    assert not list((tmp_path / "a").rglob("*.tmp"))
+
+
+def test_failures_are_kept_and_tried_again_on_request(tmp_path: Path) -> None:
+    """A failed item counts as done, unless failed ones are wanted again; then its result replaces it."""
+    with begin(tmp_path) as run:
+        run.append(lines_of(range(N), range(2, N)))
+        run.append_failures([(0, failure(0), 0.5), (1, failure(1, "poison"), None)])
+        receipt = run.merge()
+        assert receipt.failed == {"error": 1, "poison": 1}
+        assert (receipt.planned, receipt.ok) == (N, N - 2)
+        assert run.results()[:2] == [failure(0), failure(1, "poison")]
+    errors = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
+    assert [(e["n"], e["index"], e["cause"], e.get("seconds")) for e in errors] == [
+        (0, 0, "error", 0.5),
+        (1, 1, "poison", None),
+    ]
+    with begin(tmp_path) as run:
+        assert run.resuming() == f"resuming: {N} done, 0 left (2 failed before)"
+        assert list(run.left()) == []
+        assert list(run.left(retry_failed=True)) == [0, 1]
+        run.append(lines_of(range(N), [0]))
+        run.append_failures([(1, failure(1, "timeout"), None)])
+        assert run.merge().failed == {"timeout": 1}
+        assert run.results()[0] == value_of(0)
+
+
+@pytest.mark.parametrize(
+    "what", [{"config": {"beam": 6}}, {"runner": OtherRunner}, {"seed": 1}, {"items": range(N + 1)}], ids=str
+)
+def test_another_run_is_refused_and_touches_nothing(tmp_path: Path, what: dict[str, Any]) -> None:
+    """A changed config, runner, seed or index list is refused with the difference; the folder stays."""
+    finished(tmp_path)
+
+    def content() -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and "lease" not in p.name}
+
+    before = content()
+    with pytest.raises(ChangedRunError, match=r'->(.|\n)*resume="force"'):
+        begin(tmp_path, **what)
+    assert content() == before
+    assert finished(tmp_path) == expected()
+
+
+def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> None:
+    """After a change of the list, results move to their index's new place; what is gone is left out."""
+    first, second = ["a", "b", "c", "d"], ["d", "x", "b"]
+    partial(tmp_path, [0, 1, 3], first)
+    with begin(tmp_path, second, resume="force") as run:
+        assert list(run.left()) == [1]
+        run.append(lines_of(second, [1]))
+        run.merge()
+        assert run.results() == [value_of(item) for item in second]
+    assert any(e["event"] == "forced" and "indices: 4" in e["differences"][0] for e in events(tmp_path))
+    assert len(json.loads((tmp_path / "run.json").read_text())["history"]) == 1
+    with begin(tmp_path, second) as run:  # and it is the folder's run from now on
+        assert list(run.left()) == []
+    with begin(tmp_path, first, resume="force") as run:
+        assert list(run.left()) == [2]
+    twice = ["a", "a", "b"]
+    with begin(tmp_path, twice, resume="force") as run:  # which result belongs to which "a" nobody can tell
+        assert list(run.left()) == [0, 1]
+
+
+def test_starting_anew_moves_the_old_run_aside(tmp_path: Path) -> None:
+    """`resume=False` deletes nothing: each old run is whole in `old.<n>`, other files stay where they are."""
+    (tmp_path / "notes.txt").write_text("mine")
+    finished(tmp_path)
+    for number in range(2):
+        with begin(tmp_path, resume=False, config={"number": number}) as run:
+            assert run.left() == range(N)
+            run.append(lines_of(range(N), range(N)))
+            run.merge()
+    for number in range(2):
+        assert (tmp_path / f"old.{number}/results.jsonl").read_bytes() == expected()
+        assert len(Results(tmp_path / f"old.{number}")) == N
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert events(tmp_path)[0]["to"] == "old.1"
+
+
+def test_files_that_are_no_run_are_moved_aside(tmp_path: Path) -> None:
+    """A results.jsonl that somebody else wrote is never overwritten."""
+    (tmp_path / "results.jsonl").write_text("mine")
+    assert finished(tmp_path) == expected()
+    assert (tmp_path / "old.0/results.jsonl").read_text() == "mine"
+
+
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
+    """While a run is open nobody else opens it, and afterwards anybody does."""
+    with begin(tmp_path), pytest.raises(FolderInUseError, match=r"process \d+ on .* since \d{4}-"):
+        begin(tmp_path, resume=False)
+    partial(tmp_path, [0])
+
+
+def test_an_index_that_json_cannot_hold_is_said_before_anything_starts(tmp_path: Path) -> None:
+    """An index list that cannot be written is an error when the run is described."""
+    with pytest.raises(TypeError, match=re.escape("index is a set")):
+        begin(tmp_path, [1, {2}])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_resume_is_an_error(tmp_path: Path) -> None:
+    """`resume` is True, False or "force"."""
+    with pytest.raises(ValueError, match="'yes'"):
+        begin(tmp_path, resume="yes")

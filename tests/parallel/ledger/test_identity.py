@@ -1,0 +1,121 @@
+"""What makes two runs the same run, and what of it is shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from espnet3.parallel.ledger.config_facts import config_hash, shown_config
+from espnet3.parallel.ledger.identity import changes, describe_class, identify
+from espnet3.parallel.ledger.indices import hash_indices
+from espnet3.parallel.ledger.origin import shown_command
+from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity
+
+
+def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
+    """Ranges, lists and numpy integers that are equal hash the same, and nothing else does."""
+    n = 70_000  # more than one chunk
+    assert hash_indices(range(n)) == hash_indices(list(range(n))) == hash_indices(list(np.arange(n)))
+    assert hash_indices(range(5, 0, -2)) == hash_indices([5, 3, 1])
+    lists: list[Any] = [
+        range(n),
+        range(n - 1),
+        range(1, n + 1),
+        [],
+        [0],
+        [0.0],
+        ["0"],
+        [False],
+        [None],
+        [10**30],
+        [1, 0],
+    ]
+    lists += [[0, 1], ["a", "b"], ["ab"], ["a\nb"], [["a"]], [("a",)]]
+    assert len({hash_indices(items) for items in lists}) == len(lists)
+
+
+def test_the_hash_of_a_config_does_not_depend_on_the_order_of_keys() -> None:
+    """Equal configs hash the same as dict, in another order, and as OmegaConf."""
+    assert (
+        config_hash({"a": 1, "b": [2]})
+        == config_hash({"b": [2], "a": 1})
+        == config_hash(OmegaConf.create({"b": [2], "a": 1}))
+    )
+    assert config_hash({"a": 1}) != config_hash({"a": 1.0}) != config_hash({"a": "1"})
+    assert config_hash({"a": object()}) == config_hash({"a": object()})  # no address in it
+
+
+def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secret names, `oc.env` (also by way of another key) and passwords in addresses never reach a disk."""
+    monkeypatch.setenv("LEDGER_TEST_SECRET", "hunter22")
+    config = OmegaConf.create(
+        {
+            "beam": 5,
+            "api_key": "abcdef",
+            "login": "${oc.env:LEDGER_TEST_SECRET}",
+            "inner": {"url": "https://me:${login}@host/x", "copies": ["${login}"]},
+            "db": "postgres://me:letmein@host/db",
+            "missing": "???",
+        }
+    )
+    text = json.dumps(shown_config(config)) + json.dumps(shown_config({"args": config}))
+    for secret in ("abcdef", "hunter22", "letmein"):
+        assert secret not in text
+    assert '"beam": 5' in text and "oc.env:LEDGER_TEST_SECRET" in text
+    assert shown_command(["run.py", "--token", "abc", "--api-key=def", "--n", "3"]) == [
+        "run.py",
+        "--token",
+        "***",
+        "--api-key=***",
+        "--n",
+        "3",
+    ]
+
+
+def test_a_config_that_cannot_be_resolved_is_shown_as_written() -> None:
+    """An environment variable that is not set does not stop the run from being described."""
+    config = OmegaConf.create({"a": "${oc.env:LEDGER_TEST_NOT_SET}"})
+    assert shown_config(config) == {"a": "*** (oc.env:LEDGER_TEST_NOT_SET)"}
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ({"config": {"beam": 6}}, "config.beam: 5 -> 6"),
+        ({"config": {"beam": 5, "x": {"y": 1}}}, 'config.x: (new) -> {"y": 1}'),
+        ({"config": {}}, "config.beam: 5 -> (gone)"),
+        ({"seed": 3}, "seed: None -> 3"),
+        ({"items": range(9)}, "indices: 10 indices (0, 1, 2 ... 9) -> 9 indices (0, 1, 2 ... 8)"),
+        (
+            {"runner": OtherRunner},
+            "runner: tests.parallel.ledger.making:Runner -> tests.parallel.ledger.making:OtherRunner",
+        ),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_each_change_is_said(what: dict[str, Any], said: str) -> None:
+    """A difference is one line, "what: old -> new"."""
+    old = json.loads(json.dumps(identity(range(10)).to_json()))
+    assert changes(old, identity(**{"items": range(10), **what})) == [said]
+
+
+def test_a_changed_secret_is_said_without_it() -> None:
+    """A difference inside a masked value names the value and shows nothing of it."""
+    old = identity([1], config={"a": 1, "password": "one"}).to_json()
+    assert changes(old, identity([1], config={"a": 1, "password": "two"})) == [
+        "config: a masked value has changed (one of: config.password)"
+    ]
+
+
+def test_a_class_is_described_by_its_source() -> None:
+    """Two classes differ in source; one without source has no hash and is still described."""
+    assert describe_class(Runner)["source_sha256"] != describe_class(OtherRunner)["source_sha256"]
+    assert describe_class(random.Random)["source_sha256"] is None or describe_class(random.Random)["file"]
+    made = type("Made", (), {"__module__": "nowhere"})
+    assert describe_class(made) == {"path": "nowhere:Made", "file": None, "source_sha256": None}
+    assert identify(made, Provider, None, []).runner["file"] is None

@@ -1,0 +1,66 @@
+"""One outcome as one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from espnet3.parallel.ledger import check_line, encode_line, read_line
+from espnet3.parallel.ledger.lines import DAMAGED, decode_failure, encode_failure
+from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.records import ItemFailure
+from tests.parallel.ledger.making import failure
+
+HARD = {"a": 1, "result": ',"result":', "é": [{"result": ',"crc":5}'}]}
+
+
+@pytest.mark.parametrize(
+    "index", [0, -3, "utt-1", 'a","result":', HARD, [HARD], ("x", 1), None, 2.5], ids=repr
+)
+def test_a_line_is_read_back(index: Any) -> None:
+    """Position, index and result come back whatever JSON text they hold, with or without the line's end."""
+    line = encode_line(5, index, HARD)
+    assert line.count(b"\n") == 1
+    for whole in (line, line[:-1]):
+        found = read_line(whole)
+        assert found is not None
+        assert (found[0], from_json(found[1]), from_json(found[2])) == (5, index, HARD)
+        assert check_line(whole) == 5
+
+
+def test_a_line_that_was_cut_or_changed_is_damaged() -> None:
+    """No shorter line is whole but the one that lacks its end, and no line with one byte changed."""
+    line = encode_line(12, "utt", {"text": "é", "score": 1.5})
+    assert [end for end in range(len(line)) if read_line(line[:end]) is not None] == [len(line) - 1]
+    for at in range(len(line) - 1):
+        for flip in (1, 2, 0x80):
+            changed = bytes([*line[:at], line[at] ^ flip, *line[at + 1 :]])
+            assert check_line(changed) == DAMAGED, changed
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", b"{}\n", b"\0" * 50, b',"crc":0}\n', b'{"n":1,"crc":1}', b'x,"crc":0}']
+)
+def test_what_is_no_line_at_all_is_damaged(line: bytes) -> None:
+    """Nothing that is not a line raises."""
+    assert read_line(line) is None
+
+
+def test_numpy_indices_are_numbers() -> None:
+    """An index from `np.arange` is written as the number it is."""
+    assert encode_line(0, np.int64(7), 1) == encode_line(0, 7, 1)
+
+
+def test_a_failure_is_read_back() -> None:
+    """A failed item's record comes back from its line; text that is no text is escaped."""
+    line = encode_failure(3, failure("utt", "poison"), 1.25)
+    found = read_line(line)
+    assert found is not None
+    assert decode_failure(*found[1:]) == failure("utt", "poison")
+    assert b'"seconds":1.25' in line
+    odd = ItemFailure(1, "E", "\ud800", "\udcff", 2, "w")
+    found = read_line(encode_failure(1, odd))
+    assert found is not None
+    assert decode_failure(*found[1:]).message == "\\ud800"

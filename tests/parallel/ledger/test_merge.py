@@ -1,0 +1,188 @@
+"""The merge, its receipt, and the sequence read from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.ledger import (
+    DamagedFolderError,
+    IncompleteRunError,
+    Results,
+    check_receipt,
+    encode_line,
+)
+from espnet3.parallel.ledger.indices import hash_indices
+from espnet3.parallel.ledger.split import SplitWriter
+from tests.parallel.ledger.making import N, begin, expected, failure, finished, lines_of, partial, value_of
+from tests.parallel.ledger.programs import heard, program
+
+VALUES = [value_of(i) for i in range(N)]
+
+
+def test_a_merge_without_all_outcomes_fails_with_what_is_missing(tmp_path: Path) -> None:
+    """The first missing indices are named, and neither receipt nor merged file appears."""
+    items = [f"utt{i}" for i in range(N)]
+    with begin(tmp_path, items) as run:
+        run.append(lines_of(items, [0, 1, 5]))
+        with pytest.raises(
+            IncompleteRunError, match=rf"17 of {N} indices .*'utt2', 'utt3', 'utt4', 'utt6', .*, \.\.\."
+        ):
+            run.merge()
+    assert not (tmp_path / "receipt.json").exists()
+    assert not (tmp_path / "results.jsonl").exists()
+    with pytest.raises(IncompleteRunError, match="not finished"):
+        Results(tmp_path)
+
+
+def test_the_receipt_is_true(tmp_path: Path) -> None:
+    """Counts add up, hashes are the files', and a changed file no longer fits it."""
+    with begin(tmp_path) as run:
+        run.append(lines_of(range(N), range(1, N)))
+        run.append_failures([(0, failure(0), None)])
+        receipt = run.merge()
+    assert receipt.planned == receipt.ok + sum(receipt.failed.values()) == N
+    assert check_receipt(tmp_path) == receipt
+    assert json.loads((tmp_path / "receipt.json").read_text()) == receipt.to_json()
+    for name in ("errors.jsonl", "results.jsonl"):
+        with open(tmp_path / name, "ab") as file:
+            file.write(b" ")
+        with pytest.raises(DamagedFolderError, match=name):
+            check_receipt(tmp_path)
+    with pytest.raises(DamagedFolderError, match="its receipt says"):
+        Results(tmp_path)
+
+
+def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
+    """However the work was cut into sessions and ordered, the merged file is the same."""
+    orders = [[range(N)], [reversed(range(N))], [[p] for p in (3, 19, 0)], [range(0, N, 2), range(1, N, 2)]]
+    for number, sessions in enumerate(orders):
+        for positions in sessions:
+            partial(tmp_path / str(number), positions)
+        assert finished(tmp_path / str(number)) == expected()
+
+
+def test_a_merge_that_changes_nothing_leaves_the_file(tmp_path: Path) -> None:
+    """A sequence read from a finished run stays valid when the run is called again."""
+    finished(tmp_path)
+    results = Results(tmp_path)
+    finished(tmp_path)
+    assert results == VALUES
+
+
+def test_a_stale_receipt_goes_with_the_first_new_line(tmp_path: Path) -> None:
+    """While a finished run is being added to, it does not claim to be finished."""
+    finished(tmp_path)
+    with begin(tmp_path) as run:
+        run.append(lines_of(range(N), [0]))
+        assert not (tmp_path / "receipt.json").exists()
+
+
+def test_200_000_results_are_merged_and_read_in_constant_memory(tmp_path: Path) -> None:
+    """Resuming, merging and reading 60 MB of results takes a fraction of that in memory."""
+    with program("merge_many", tmp_path / "run", 200_000) as process:
+        said = json.loads(heard(process))
+    assert said["size"] > 60e6
+    assert said["grown"] < 20e6
+    assert said["in_order"] and said["ends"] == [199_999, 100_000]
+
+
+def test_long_and_many_lines_are_merged(tmp_path: Path) -> None:
+    """Lines longer than any read, and more splits than files are kept open for, come out in order."""
+    sizes = [5, 10_000, 3_000_000, 0, 70_000]
+    spec = {"indices": hash_indices(range(125))}
+    with begin(tmp_path, range(125)):
+        pass
+    for position in range(125):
+        split = SplitWriter(tmp_path, spec)
+        split.append(
+            [encode_line(position, position, "x" * sizes[position % 5] if position < 10 else position)]
+        )
+        split.close(done=False)
+    with begin(tmp_path, range(125)) as run:
+        run.merge()
+        assert [v if isinstance(v, int) else len(v) for v in run.results()] == sizes * 2 + list(
+            range(10, 125)
+        )
+
+
+def test_results_are_a_sequence(tmp_path: Path) -> None:
+    """Length, indexing, slices, iteration, membership, reversal and equality are those of the list."""
+    n = 100
+    values = [value_of(i) for i in range(n)]
+    finished(tmp_path, range(n))
+    results = Results(tmp_path)
+    assert len(results) == n and list(results) == values and results == values and values == results
+    for at in (0, 1, 31, 32, 33, 64, 99, -1, -100):
+        assert results[at] == values[at]
+    for part in (
+        slice(None),
+        slice(3, 40),
+        slice(-3, None),
+        slice(None, None, -7),
+        slice(50, 10),
+        slice(5, 95, 31),
+    ):
+        assert results[part] == values[part]
+    for at in (n, -n - 1):
+        with pytest.raises(IndexError):
+            results[at]
+    assert list(reversed(results)) == values[::-1]
+    assert values[7] in results and 5 not in results
+    assert results != values[:-1] and results != [*values[:-1], None]
+    assert results.index(values[40]) == 40
+    assert repr(results) == f"<100 results in {str(tmp_path)!r}>"
+
+
+def test_failures_stand_in_their_places(tmp_path: Path) -> None:
+    """An item that failed is its record in the sequence, by index, slice and iteration."""
+    bad = [0, 33, 34, 99]
+    with begin(tmp_path, range(100)) as run:
+        run.append(lines_of(range(100), [p for p in range(100) if p not in bad]))
+        run.append_failures([(p, failure(p), None) for p in reversed(bad)])
+        run.merge()
+        results = run.results()
+    values = [failure(p) if p in bad else value_of(p) for p in range(100)]
+    assert results == values
+    assert [results[p] for p in bad] == [failure(p) for p in bad] == list(results.failures())
+    assert "4 failed" in repr(results)
+
+
+def test_results_travel_and_keep_no_file_open(tmp_path: Path) -> None:
+    """A pickled sequence is small and reads the same elsewhere; after reading no file is open."""
+    finished(tmp_path)
+    results = Results(tmp_path)
+    assert results[N - 1] == VALUES[-1]
+    data = pickle.dumps(results)
+    assert len(data) < 500
+    assert pickle.loads(data) == VALUES
+    iterator = iter(results)
+    next(iterator)
+    del iterator
+    if os.path.isdir("/proc/self/fd"):
+        links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert not [link for link in links if str(tmp_path) in link]
+
+
+def test_results_of_a_file_that_was_merged_again_are_an_error(tmp_path: Path) -> None:
+    """A sequence never reads another run's results."""
+    finished(tmp_path)
+    results = Results(tmp_path)
+    with begin(tmp_path, range(N + 1), resume="force") as run:
+        run.append(lines_of(range(N + 1), run.left()))
+        run.merge()
+    with pytest.raises(DamagedFolderError, match="merged again"):
+        results[0]
+    assert len(Results(tmp_path)) == N + 1
+
+
+def test_an_empty_run_is_merged(tmp_path: Path) -> None:
+    """No indices, no results, and a true receipt."""
+    with begin(tmp_path, []) as run:
+        assert run.merge().planned == 0
+        assert run.results() == [] and list(run.results()) == []
+    assert (tmp_path / "results.jsonl").read_bytes() == b""

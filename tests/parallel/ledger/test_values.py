@@ -1,0 +1,209 @@
+"""Results as strict JSON, both ways."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+from espnet3.parallel.ledger import LedgerError, ValueTypeError, encode_line
+from espnet3.parallel.ledger.values import MAX_ARRAY_BYTES, decode, encode, from_json, to_json
+from espnet3.parallel.records import ItemFailure
+
+Point = namedtuple("Point", "x y")
+Colour = enum.IntEnum("Colour", "RED")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare with types, nan equal to nan and -0.0 different from 0.0."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a.items(), b.items(), strict=True))
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+def strict(data: bytes) -> Any:
+    """Parse JSON that has neither NaN nor Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(data.decode("utf-8"), parse_constant=refuse)
+
+
+VALUES = [
+    None,
+    True,
+    0,
+    -1.5,
+    1e308,
+    5e-324,
+    -0.0,
+    "",
+    "naïve 日本語 \U0001f600 \x00 \u2028",
+    [],
+    {},
+    (),
+    [[], [{}]],
+    {"a": [1, "b", None, {"c": 1.5}]},
+    math.nan,
+    [math.inf, -math.inf],
+    b"",
+    b"\x00\xff",
+    bytearray(b"ab"),
+    (1, (2, [3])),
+    {"a": (1,)},
+    pathlib.Path("a/b"),
+    pathlib.Path("/x/ü"),
+    {1: "a", "1": "b", None: 2, 1.5: 3, (1, 2): 4},
+    {"__type__": "float", "value": "nan"},
+    [{"__type__": 1}],
+    "__type__",
+    "\ud800",
+    "\ud83d\ude00",
+    {"\udfff": 1},
+    10**40,
+    -(10**5000),
+    np.float32(0.1),
+    np.float16(1.5),
+    np.float64("nan"),
+    np.float64(0.1),
+    np.int64(-5),
+    np.uint8(255),
+    np.bool_(True),
+    np.str_("é"),
+    np.bytes_(b"ab"),
+    np.complex128(1 - 2j),
+    np.datetime64("2024-01-02T03:04:05", "ns"),
+    np.arange(6, dtype=">i2").reshape(2, 3),
+    np.zeros((0, 3), np.float32),
+    np.array(1.5),
+    np.array(["a", "bcd"]),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.array([True, False]),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    """Every declared type survives the way to disk and back, with its type, alone and nested."""
+    for whole in (value, [value, 1], {"k": value}, (value,)):
+        data = to_json(whole)
+        strict(data)
+        assert b"\n" not in data
+        assert same(from_json(data), whole)
+        assert same(decode(strict(json.dumps(encode(whole)).encode())), whole)
+
+
+def random_value(draw: random.Random, depth: int = 0) -> Any:
+    """Draw a value of any declared type, nested up to four deep."""
+    kind = draw.randrange(14 if depth < 4 else 9)
+    if kind < 9:
+        return [
+            lambda: draw.randrange(-(10 ** draw.randrange(1, 30)), 10**20),
+            lambda: draw.choice([0.0, -0.0, math.nan, math.inf, draw.gauss(0, 1), draw.random() * 1e300]),
+            lambda: "".join(
+                chr(draw.choice([draw.randrange(0x80), 0x22, draw.randrange(0x110000)])) for _ in "abc"
+            ),
+            lambda: draw.randbytes(draw.randrange(5)),
+            lambda: draw.choice([None, True, False]),
+            lambda: pathlib.Path(draw.choice(["a", "a/b", "/", "ü.txt"])),
+            lambda: draw.choice([np.float32, np.float64, np.int16])(draw.randrange(100)),
+            lambda: np.array([draw.random() for _ in range(draw.randrange(4))], draw.choice(["<f4", "f8"])),
+            lambda: draw.choice(["__type__", "result", ',"crc":1}', '{"n":1,"index":1,"result":']),
+        ][kind]()
+    parts = [random_value(draw, depth + 1) for _ in range(draw.randrange(4))]
+    if kind in (9, 10):
+        return parts
+    if kind == 11:
+        return tuple(parts)
+    keys = draw.sample(
+        ["a", "b", "__type__", "é", "\ud801", "result"] + ([1, None, 2.5, (1,)] if kind == 12 else []), 4
+    )
+    return dict(zip(keys, parts, strict=False))
+
+
+def test_random_nested_values_come_back() -> None:
+    """2,000 seeded random nestings of all types are strict JSON on disk and come back unchanged."""
+    draw = random.Random(20240607)
+    for _ in range(2000):
+        value = random_value(draw)
+        data = to_json(value)
+        strict(data)
+        assert same(from_json(data), value), value
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "kind"),
+    [
+        ({"a": [1, 2, {3}]}, "result['a'][2]", "set"),
+        ([object()], "result[0]", "object"),
+        (Point(1, 2), "result", "Point"),
+        ([Colour.RED], "result[0]", "Colour"),
+        ({"x": OrderedDict(a=1)}, "result['x']", "OrderedDict"),
+        ((1, [1j]), "result[1][0]", "complex"),
+        (ItemFailure(1, "E", "m", "t", 1, "w"), "result", "ItemFailure"),
+        (np.array([object()]), "result", "object"),
+        (np.zeros(MAX_ARRAY_BYTES // 8 + 1), "result", "65,544 bytes"),
+        ({frozenset(): 1}, "a key of result", "frozenset"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_json_cannot_hold_is_an_error_that_names_place_and_type(
+    value: Any, where: str, kind: str
+) -> None:
+    """A value without an encoding is refused with the item, the place inside the result, and the type."""
+    with pytest.raises(ValueTypeError) as caught:
+        encode_line(3, "utt-7", value)
+    assert caught.value.where == where
+    assert caught.value.index == "utt-7"
+    assert str(caught.value).startswith(f"item 'utt-7': {where} is a ")
+    assert kind in str(caught.value)
+
+
+def test_a_value_that_holds_itself_is_an_error() -> None:
+    """Endless nesting is refused by name instead of ending in a RecursionError."""
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(ValueTypeError, match="holds itself"):
+        to_json(circle)
+
+
+def test_an_array_of_the_largest_size_is_stored() -> None:
+    """64 KiB are within the limit, and the array that comes back can be written to."""
+    array = np.arange(MAX_ARRAY_BYTES // 8)
+    back = from_json(to_json(array))
+    back[0] = 1
+    assert (back[1:] == array[1:]).all()
+
+
+def test_a_tag_of_a_newer_version_is_an_error() -> None:
+    """A tag that is not known is refused, not returned as a dict."""
+    with pytest.raises(LedgerError, match="newer"):
+        from_json(b'{"__type__":"tensor"}')
+
+
+def test_numpy_is_not_loaded_to_write_plain_values() -> None:
+    """Writing and reading plain values works where numpy is not installed."""
+    code = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from espnet3.parallel.ledger.values import *\n"
+        "assert from_json(to_json([1, (2,), {'a': b'x'}])) == [1, (2,), {'a': b'x'}]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

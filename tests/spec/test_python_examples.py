@@ -1,0 +1,162 @@
+"""The documents' Python, as printed: as a script without a guard, piped into python, in a notebook."""
+
+import textwrap
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.parallel.contract.helpers import GUARD, clean_environment, finish, run_script, start_script
+from tests.spec import documents
+
+# What the documents leave to their reader.
+FILLED_IN = """
+from espnet3.parallel import get_client, set_parallel
+set_parallel({"env": "local", "n_workers": 4})
+"""
+
+MODEL = """
+class Model:
+    def predict(self, sample):
+        return 10 * sample
+
+def load_model():
+    return Model()
+
+def load_dataset():
+    return list(range(100, 200))
+
+def inference_fn(idx, model, dataset):
+    return infer(idx, model, dataset)
+
+inputs = range(30)
+"""
+
+GATHER = """
+    print([future.result() for future in results])
+"""
+
+MY_RUNNER = """
+from espnet3.parallel import BaseRunner, InferenceProvider
+
+class MyProvider(InferenceProvider):
+    @staticmethod
+    def build_dataset(config):
+        return list(range(config["size"]))
+
+    @staticmethod
+    def build_model(config):
+        return lambda sample: sample + 1
+
+class MyRunner(BaseRunner):
+    @staticmethod
+    def forward(idx, dataset, model):
+        return model(dataset[idx])
+
+cfg = {"size": 25}
+dataset = MyProvider.build_dataset(cfg)
+"""
+
+EXAMPLES = {
+    "basic map": (documents.BASIC_MAP, str([x * x for x in range(10)])),
+    "setup_fn": (
+        FILLED_IN + MODEL + documents.SETUP_FN.rstrip() + GATHER,
+        str([10 * x for x in range(100, 130)]),
+    ),
+    "streaming": (
+        FILLED_IN + "def setup_fn():\n    return {'unused': 1}\n" + documents.STREAMING,
+        "\n".join(sorted(2 * [f"Got result: {2 * x}" for x in range(100)])),
+    ),
+    "runner": (
+        FILLED_IN
+        + MY_RUNNER
+        + documents.RUNNER.replace("runner(range", "results = runner(range")
+        + "print(results)\n",
+        str(list(range(1, 26))),
+    ),
+}
+each = pytest.mark.parametrize("example", EXAMPLES)
+
+
+def ordered(text):
+    """Return the lines of a stream's output in some order that is always the same."""
+    return "\n".join(sorted(text.strip().splitlines()))
+
+
+@each
+def test_as_a_script(example, tmp_path):
+    """Each example runs as a file of its own, without a `__main__` guard, on four workers."""
+    code, wanted = EXAMPLES[example]
+    assert "__main__" not in code
+    assert ordered(run_script(tmp_path, code)) == wanted
+
+
+@each
+def test_piped_into_python(example, tmp_path):
+    """Each example runs when it is piped into `python -`."""
+    code, wanted = EXAMPLES[example]
+    done = finish(start_script(tmp_path, "", python=["-"], stdin=True), code)
+    assert (done.returncode, ordered(done.stdout)) == (0, wanted), done.stderr
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """Return a function that runs a cell in a real Jupyter kernel and returns what it printed."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=str(tmp_path_factory.mktemp("notebook")), env=clean_environment())
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=GUARD)
+
+    def run(cell):
+        printed = []
+
+        def hook(message):
+            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
+                printed.append(message["content"]["text"])
+
+        reply = client.execute_interactive(cell, timeout=GUARD, output_hook=hook)["content"]
+        assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
+        return "".join(printed)
+
+    yield run
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+    manager.context.destroy()
+
+
+@each
+def test_in_a_notebook(example, notebook):
+    """Each example runs as a cell of a Jupyter kernel, on four workers."""
+    code, wanted = EXAMPLES[example]
+    assert ordered(notebook(code)) == wanted
+
+
+def test_cells_of_a_notebook_build_on_each_other(notebook, tmp_path):
+    """A client opened in one cell serves functions that later cells define, redefine and import."""
+    (tmp_path / "beside.py").write_text("def plus(x):\n    return x + 100\n")
+    notebook(
+        """
+        from espnet3.parallel import *
+        client = build_client({"env": "local", "n_workers": 2})
+        """.replace("\n        ", "\n")
+    )
+    for n in (1, 2):
+        notebook(f"def add(x):\n    return x + {n}\n")
+        assert notebook("print(parallel_map(add, range(3), client=client))") == f"{[n, n + 1, n + 2]}\n"
+    notebook(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import beside")
+    assert notebook("print(parallel_map(beside.plus, range(3), client=client))") == "[100, 101, 102]\n"
+    notebook("client.close()")
+
+
+def test_the_runner_lives_in_a_module_beside_a_script_started_from_elsewhere(tmp_path):
+    """A provider and runner in an uninstalled module beside the script are found by four workers."""
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "my_recipe.py").write_text(MY_RUNNER)
+    code = FILLED_IN + textwrap.dedent(
+        """
+        from my_recipe import MyProvider, MyRunner, cfg, dataset
+        """
+    )
+    code += documents.RUNNER.replace("runner(range", "print(runner(range").replace("))\n", ")))\n")
+    assert run_script(tmp_path / "recipe", code, cwd=tmp_path) == f"{list(range(1, 26))}\n"

@@ -347,7 +347,7 @@ def test_batch_forward_may_return_any_iterable_of_the_right_length(make):
         lambda b: b[:-1],
         lambda b: [*b, 0],
         lambda b: None,
-        lambda b: dict.fromkeys(b),
+        dict.fromkeys,
         lambda b: "x" * len(b),
         len,
     ],

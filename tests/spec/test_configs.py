@@ -118,7 +118,6 @@ def test_small_files_are_merged_into_a_recipe():
         "espnet3/parallel/base_runner.py",
         "espnet3/systems/base/inference_provider.py",
         "espnet3/systems/base/inference_runner.py",
-        "espnet3/components/data/collect_stats.py",
     ],
 )
 def test_every_file_that_the_documents_name_is_there(path):

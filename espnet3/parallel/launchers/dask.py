@@ -9,7 +9,9 @@ Work ──take──> Run ──channel──> pilot (run_items) ──channel�
 from __future__ import annotations
 
 import itertools
+import os
 import selectors
+import sys
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -130,7 +132,7 @@ class PilotRun:
         for slot in self._lease.collect():
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout))
+                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, _path()))
             except ChannelClosedError:
                 self._lost(slot)
 
@@ -346,6 +348,11 @@ class PilotRun:
             self._lost(slot)
             return False
         return True
+
+
+def _path() -> list[str]:
+    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
+    return [os.path.abspath(entry) for entry in sys.path]
 
 
 def _first_unpicklable(run: Run) -> Any:

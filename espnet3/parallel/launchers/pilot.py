@@ -123,7 +123,7 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _on_job(self, job_id: int, blob: bytes, timeout: float | None) -> None:
+    def _on_job(self, job_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
         if self._ended(job_id):  # it was over before this slot came to it: build nothing
             self._broken.add(job_id)
             return
@@ -133,6 +133,7 @@ class Pilot:
             self._send(("setup", job_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             try:
                 job: Job = cloudpickle.loads(blob)  # imports the user's modules, which may take long too

@@ -1,6 +1,6 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
-Messages down: ("job", id, pickled Job, setup_timeout), ("run", id, items or their pickle), ("end", id).
+Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("run", id, items or their pickle), ("end", id).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
 """
 

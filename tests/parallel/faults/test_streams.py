@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from espnet3.parallel import get_client, parallel_for, parallel_map, set_parallel
+from espnet3.parallel import parallel_for, parallel_map, set_parallel
 from tests.parallel.faults.watching import Mailbox, nothing_left, tell
 
 TWO = {"env": "local", "n_workers": 2}
@@ -84,13 +84,6 @@ def test_closed_early_in_the_middle_of_long_items(folder: Path, mailbox: Mailbox
     set_parallel(TWO)
     with nothing_left():
         both_in_long_items(folder, mailbox).close()
-
-
-def test_closed_early_in_an_open_client(folder: Path, mailbox: Mailbox) -> None:
-    """Closing it cancels items that take long: the next call on the same client does not wait for them."""
-    with nothing_left(), get_client(TWO):
-        both_in_long_items(folder, mailbox).close()
-        assert parallel_map(abs, range(10)) == list(range(10))
 
 
 def long_after_0(x: int, root: str) -> int:

@@ -75,12 +75,18 @@ class Work:
         cost: Cost of each item (any unit), sequences only; the dearest go first.
         align: Runs start at multiples of this (the batch size), so that batches are the same
             whatever the number of workers.
+        places: Where each item stands in the caller's list, where these are only a part of it.
     """
 
     def __init__(
-        self, items: Sequence[Any] | Iterator[Any], cost: Sequence[float] | None = None, align: int = 1
+        self,
+        items: Sequence[Any] | Iterator[Any],
+        cost: Sequence[float] | None = None,
+        align: int = 1,
+        places: Sequence[int] | None = None,
     ) -> None:
         self.align = align
+        self._places = places
         self.order: array[int] | None = None
         self.suspects: deque[Run] = deque()
         self._returned: list[Run] = []
@@ -122,6 +128,12 @@ class Work:
             return float(len(run.items))
         end = run.start + len(run.items) - 1
         return max(self._sums[end] - (self._sums[run.start - 1] if run.start else 0.0), 1e-12)
+
+    def positions(self, run: Run) -> Sequence[int]:
+        """Return where a run's items stand in the caller's list."""
+        begin, end = run.start, run.start + len(run.items)
+        span: Sequence[int] = range(begin, end) if self.order is None else self.order[begin:end]
+        return span if self._places is None else array("q", map(self._places.__getitem__, span))
 
     def take(self, units: float, most: int) -> Run | None:
         """Hand out the next run.

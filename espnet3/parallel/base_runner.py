@@ -202,6 +202,7 @@ class BaseRunner(ABC):
             retry = self.retry_failed or self.on_error == "raise"
             progress.resume(len(items) - len(folder.left(retry)), folder.resuming(retry))
             report = self._reporter(progress, len(items), 0 if retry else folder.failed)
+            report(0, 0)  # too many failed in earlier sessions already
             if writes:
                 return self._run_shards(folder, items, cost, report, retry)
             task = replace(self._task(), as_lines=True)
@@ -257,7 +258,10 @@ class BaseRunner(ABC):
             failed += n_failed
             progress.add(n)
             if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
-                raise TooManyFailuresError(f"{failed} of {total} items failed, and max_failures is {limit:g}")
+                again = "; retry_failed=True runs them again" if self.output_dir is not None else ""
+                raise TooManyFailuresError(
+                    f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
+                )
 
         return report
 

@@ -103,7 +103,8 @@ def shards_of(
 ) -> list[Shard]:
     """Return the shards that begin at these positions, each with its folder under `base`."""
     shards = []
-    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(items)], strict=True)):
+    for number, begin in enumerate(begins):
+        end = begins[number + 1] if number + 1 < len(begins) else len(items)
         weight = sum(cost[begin:end]) if cost is not None else float(end - begin)
         shards.append(Shard(number, str(base / f"split.{number}"), items[begin:end], begin, weight))
     return shards

@@ -314,7 +314,7 @@ class PilotRun:
             if not self._may_take():
                 return False
             units, most = self._sizer.next(left)
-            run = self._work.take(units, most)
+            run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
             if not self._send(slot, run):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -19,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[3]
 DRIVER = Path(__file__).with_name("driver.py")
 
 
-def start(folder: Path, n: int, workers: int) -> subprocess.Popen[str]:
-    """Start a driver."""
+def start(folder: Path, n: int, workers: int, most_bytes: int = 0) -> subprocess.Popen[str]:
+    """Start a driver; no file it writes may grow beyond so many bytes, as a quota would have it."""
     return subprocess.Popen(
-        [sys.executable, str(DRIVER), str(folder), str(n), str(workers)],
+        [sys.executable, str(DRIVER), str(folder), str(n), str(workers), str(most_bytes)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -73,15 +72,7 @@ def test_of_two_drivers_at_once_one_runs(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     """Where no more can be written the error names the folder; with room again the run goes on."""
     n = 20_000
-
-    with subprocess.Popen(
-        [sys.executable, str(DRIVER), str(tmp_path), str(n), "2"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        # as a quota does: no file may grow beyond this
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY)),
-    ) as driver:
+    with start(tmp_path, n, 2, 500_000) as driver:
         said = driver.communicate()[1]
     assert driver.returncode == 1
     assert "FolderWriteError" in said

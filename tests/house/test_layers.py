@@ -39,7 +39,14 @@ LAYERS = [
     ),
     (
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
-        ["parallel.injection", "parallel.engine", "parallel.raising", "parallel.env_call", "parallel.shards"],
+        [
+            "parallel.injection",
+            "parallel.engine",
+            "parallel.raising",
+            "parallel.env_call",
+            "parallel.shards",
+            "parallel.recording",
+        ],
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
@@ -65,6 +72,7 @@ LAYERS = [
         "what users call",
         [
             "parallel.parallel",
+            "parallel.item_driver",
             "parallel.shard_driver",
             "parallel.base_runner",
             "parallel.inference_provider",

@@ -21,7 +21,7 @@ from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
+from espnet3.parallel.launchers.protocol import Done, Job, SetupReport, pack
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import add_note, load_error
 from espnet3.parallel.records import ItemFailure, Tally
@@ -63,7 +63,7 @@ class PilotRun:
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = pickling.dumps(job)
+        self._blob = pack(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
@@ -313,7 +313,7 @@ class PilotRun:
             if not self._may_take():
                 return False
             units, most = self._sizer.next(left)
-            run = self._work.take(units, most)
+            run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
             if not self._send(slot, run):
@@ -328,7 +328,8 @@ class PilotRun:
         """
         # a list may hold instances of the script's own classes, which travel by value
         items = run.items if isinstance(run.items, range) else self._by_value(run)
-        parts, buffers = pickle_parts(("run", self._id, items))
+        positions = self._work.positions(run) if self._job.as_lines else None
+        parts, buffers = pickle_parts(("run", self._id, items, positions))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
             self._prefetch = False

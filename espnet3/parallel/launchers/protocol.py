@@ -1,6 +1,7 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
-Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("run", id, items or their pickle), ("end", id).
+Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
+("run", id, items or their pickle, their positions in the caller's list for a job with `as_lines`).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
 """
 
@@ -14,8 +15,8 @@ from typing import Any
 from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, describe_error, failure_of
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.injection import ENVS, SetupFn, bind
-from espnet3.parallel.raising import pickle_error
+from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.raising import add_note, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -58,6 +59,7 @@ class Job:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
+        as_lines: Answer with the lines of a run folder in place of the results.
     """
 
     one: Callable[..., Any]
@@ -68,6 +70,7 @@ class Job:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    as_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,23 @@ def prepare(job: Job) -> Call:
         job.check(env)
     many = bind(job.many, env, job.kwargs) if job.many is not None else None
     return Call(bind(job.one, env, job.kwargs), many)
+
+
+def pack(job: Job) -> bytes:
+    """Pickle a job for the workers.
+
+    Raises:
+        Exception: As pickling raises it, with a note that names the function.
+    """
+    try:
+        return pickling.dumps(job)
+    except Exception as error:
+        add_note(
+            error,
+            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            "the function, or in a provider or setup_fn",
+        )
+        raise
 
 
 def setup_report(error: BaseException, worker: str) -> SetupReport:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import dask
-from distributed import Client, WorkerPlugin, default_client
+from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from distributed.client import _current_client
 
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
@@ -16,8 +17,10 @@ from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_w
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.injection import ENVS, SetupFn
 from espnet3.parallel.launchers.forkserver import ForkServer
-from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
+from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
+
+_GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -116,8 +119,14 @@ class EnvClient(Client):
         try:
             return super().close(*args, **kwargs)
         finally:
-            cluster.close()
-            _mend_default()
+            try:
+                cluster.close()
+            except BaseException:  # Ctrl-C: it is half closed now
+                if isinstance(cluster, LocalCluster):
+                    drop(cluster)
+                raise
+            finally:
+                _mend_default()
 
     def __del__(self) -> None:
         """Leave the closing to the program's end.
@@ -175,10 +184,24 @@ def open_client(
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: what they are in the middle of is not wanted."""
+    """Kill a client's local workers at once: what they are in the middle of is not wanted.
+
+    Workers that are threads cannot be killed; they are closed without waiting for their calls.
+    """
     cluster = getattr(client, "_espnet3_cluster", None)
+    if cluster is None:
+        return
+    # what was half done on the loop fails now, and nobody is left to be told
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+    if isinstance(cluster, LocalCluster) and not cluster.processes:
+        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
+
+
+async def _close_threads(cluster: Any) -> None:
+    closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
+    await asyncio.gather(*closing, return_exceptions=True)
 
 
 def explain(client: Any, pid: int | None) -> str | None:

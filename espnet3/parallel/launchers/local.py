@@ -251,19 +251,8 @@ class ForkedCluster(LocalCluster):
         try:
             super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
-            self._drop()
+            drop(self)
             raise
-
-    def _drop(self) -> None:
-        """End the processes and the event loop, so that Dask does not wait for them at exit."""
-        SpecCluster._instances.discard(self)
-        runner = getattr(self, "_loop_runner", None)
-        if runner is not None:
-            # what was half done on the loop fails now, and nobody is left to be told
-            loop: Any = self.loop
-            loop.asyncio_loop.set_exception_handler(lambda *_: None)
-            runner.stop()
-        self.forkserver.close()
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""
@@ -291,6 +280,19 @@ class ForkedCluster(LocalCluster):
         finally:
             asyncio.get_running_loop().remove_reader(self.forkserver.sock)
             await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+
+
+def drop(cluster: LocalCluster) -> None:
+    """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is not None:
+        # what was half done on the loop fails now, and nobody is left to be told
+        loop: Any = cluster.loop
+        loop.asyncio_loop.set_exception_handler(lambda *_: None)
+        runner.stop()
+    if isinstance(cluster, ForkedCluster):
+        cluster.forkserver.close()
 
 
 def local_cluster(

@@ -148,11 +148,12 @@ class Pool:
         A slot whose worker has died says so when it is read.
         """
         with self._lock:
-            held = Counter(slot.hello.process for slot in lease.slots)
+            # by worker, not by process: workers may be threads of one
+            held = Counter(slot.hello.address for slot in lease.slots)
             taken: list[Slot] = []
             for slot in self._idle:
-                if held[slot.hello.process] < slot.hello.threads:
-                    held[slot.hello.process] += 1
+                if held[slot.hello.address] < slot.hello.threads:
+                    held[slot.hello.address] += 1
                     taken.append(slot)
             self._idle = [slot for slot in self._idle if slot not in taken]
             self._leased += len(taken)

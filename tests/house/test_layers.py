@@ -21,7 +21,13 @@ LAYERS = [
     ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
     (
         "single subjects that need the facts at most, and can be read and tested alone",
-        ["parallel.seeding", "parallel.plan", "parallel.env_provider", "parallel.progress"],
+        [
+            "parallel.seeding",
+            "parallel.plan",
+            "parallel.env_provider",
+            "parallel.progress",
+            "parallel.pickling",
+        ],
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
@@ -37,6 +43,7 @@ LAYERS = [
             "parallel.injection",
             "parallel.engine",
             "parallel.raising",
+            "parallel.env_call",
             "parallel.shards",
             "parallel.recording",
         ],

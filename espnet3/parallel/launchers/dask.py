@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
@@ -64,7 +63,7 @@ class PilotRun:
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = cloudpickle.dumps(job)
+        self._blob = pickling.dumps(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
@@ -285,7 +284,7 @@ class PilotRun:
 
     def _by_value(self, run: Run) -> bytes:
         try:
-            return cloudpickle.dumps(run.items, 5)  # type: ignore[no-any-return]  # cloudpickle is untyped
+            return pickling.dumps(run.items)
         except Exception as error:
             position, item = _first_unpicklable(run)
             add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
@@ -359,7 +358,7 @@ def _path() -> list[str]:
 def _first_unpicklable(run: Run) -> Any:
     for position, item in enumerate(run.items, run.start):
         try:
-            cloudpickle.dumps(item)
+            pickling.dumps(item)
         except Exception:  # user classes may raise anything while being pickled
             return position, item
     return run.start, run.items[0]

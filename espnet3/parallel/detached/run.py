@@ -1,0 +1,197 @@
+"""A detached run in the caller's hands: what was submitted, how it is, and what came out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.layout import Layout, Plan
+from espnet3.parallel.detached.prepare import file_hash
+from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, shard_status
+from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.ledger.split import RESULTS
+
+_POLL = (0.1, 5.0)  # seconds between two looks of `wait`: at first, and after a while
+_TAIL = 1 << 16  # bytes of a log that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One shard's job.
+
+    Attributes:
+        shard: The shard's number.
+        job_id: The job as its backend calls it; empty before it is submitted.
+        spec: The JSON file the job reads.
+        result: The JSON lines it writes its results to.
+    """
+
+    shard: int
+    job_id: str
+    spec: Path
+    result: Path
+
+
+class DetachedRun(Sequence[JobRecord]):
+    """A sequence of the run's job records, and the verbs for them.
+
+    What a runner with `async_mode=True` returns; `DetachedRun.open(folder)` gets it back in any process
+    that sees the folder.
+
+    Attributes:
+        path: The run's folder.
+    """
+
+    def __init__(self, layout: Layout, runner: Any = None) -> None:
+        self.path = layout.run
+        self._layout = layout
+        self._plan: Plan = layout.plan()
+        self._runner = runner
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> DetachedRun:
+        """Return the run of a folder.
+
+        Args:
+            path: The folder that was printed at submission.
+
+        Raises:
+            ConfigError: It is not the folder of a detached run.
+        """
+        return cls(Layout(Path(os.path.abspath(path))))
+
+    def __len__(self) -> int:
+        return self._plan.n_shards
+
+    @overload
+    def __getitem__(self, index: int) -> JobRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[JobRecord]: ...
+    def __getitem__(self, index: int | slice) -> JobRecord | list[JobRecord]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        shard = range(len(self))[index]
+        job_id = self._job_ids().get(str(shard), "")
+        result = self.path / self._plan.outcomes[shard] / RESULTS
+        return JobRecord(shard, job_id, self._plan.spec(shard), result)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
+
+    def _job_ids(self) -> dict[str, str]:
+        jobs = self._layout.jobs()
+        return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
+
+    # --- looking ---
+
+    def status(self) -> RunStatus:
+        """Return how every shard is: its files first; one question to the scheduler explains the others."""
+        layout, plan = self._layout, self._plan
+        ids, now = self._job_ids(), disk_now(layout.folder)
+        notes = self._changed_sources()
+        files = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in range(plan.n_shards)]
+        silent = {str(s.shard): s.job_id for s in files if s.state is JobState.UNKNOWN or _may_be_queued(s.state)}
+        silent = {shard: job for shard, job in silent.items() if job}
+        if silent:
+            try:
+                queue: launching.Queue | None = launching.launcher(plan.env).query(layout, silent)
+            except OSError as error:
+                queue = None
+                notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+            for shard in map(int, silent):
+                files[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+        merged = (self.path / RECEIPT).exists()
+        return RunStatus(str(self.path), plan.env, tuple(files), merged, tuple(notes))
+
+    def _changed_sources(self) -> list[str]:
+        changed = [file for file, digest in self._plan.sources.items() if file_hash(file) != digest]
+        if not changed:
+            return []
+        return [f"changed since the submission, and jobs that start now use the new text: {', '.join(changed)}"]
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """Wait until no job is queued or at work any more.
+
+        Args:
+            timeout: Seconds after which to return in any case; None: no limit.
+
+        Returns:
+            The last status: `done` says whether every shard is done.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause, most = _POLL
+        while True:
+            status = self.status()
+            left = None if end is None else end - time.monotonic()
+            if not status.alive or (left is not None and left <= 0):
+                return status
+            time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
+            pause = min(most, pause * 1.3)
+
+    def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what each shard's jobs printed: the shard and the end of its log.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        wanted = range(len(self))
+        if failed:
+            fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
+            wanted = [s.shard for s in self.status().shards if s.state not in fine]  # type: ignore[assignment]
+        for shard in wanted:
+            file = self._layout.log(shard)
+            if file.exists():
+                with open(file, "rb") as stream:
+                    stream.seek(max(0, file.stat().st_size - _TAIL))
+                    yield shard, stream.read().decode(errors="replace")
+
+    # --- acting ---
+
+    def cancel(self) -> RunStatus:
+        """End every job, queued or at work; what has been computed stays."""
+        from espnet3.parallel.detached import acting
+
+        return acting.cancel(self._layout, self._plan, self)
+
+    def submit(self) -> RunStatus:
+        """Submit the shards that never were: a scheduler did not take them, say."""
+        from espnet3.parallel.detached import acting
+
+        return acting.submit_new(self._layout, self._plan, self)
+
+    def retry(self, failed_items: bool = False) -> RunStatus:
+        """Submit again what is missing, and nothing else.
+
+        Args:
+            failed_items: Run items again too that have a failure recorded.
+
+        Raises:
+            FolderInUseError: Jobs are still queued or at work.
+        """
+        from espnet3.parallel.detached import acting
+
+        return acting.retry(self._layout, self._plan, self, failed_items)
+
+    def merge(self) -> Any:
+        """Put the outcomes in order and prove that none is missing.
+
+        Returns:
+            What the same call without `async_mode` returns: the results, in the order of the indices, or
+            what the runner's `merge` returns.
+
+        Raises:
+            IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
+        """
+        from espnet3.parallel.detached import acting
+
+        return acting.merge(self._layout, self._plan, self, self._runner)
+
+
+def _may_be_queued(state: JobState) -> bool:
+    """Whether the scheduler may have started a job again that ended by itself."""
+    return state in (JobState.UNFINISHED, JobState.PREEMPTED)

@@ -9,22 +9,22 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from espnet3.parallel.detached import launching, submit
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan
+from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.handing import hand_over, put_specs
+from espnet3.parallel.detached.layout import ENDED, Layout, Plan
+from espnet3.parallel.detached.looking import refuse_living, run_status
+from espnet3.parallel.detached.prepare import restored_runner
 from espnet3.parallel.detached.states import JobState, RunStatus
-from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
+from espnet3.parallel.ledger.errors import IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, write_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
-from espnet3.parallel.ledger.merge import RECEIPT, merge_splits
+from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
-
-if TYPE_CHECKING:
-    from espnet3.parallel.detached.run import DetachedRun
 
 
 @contextmanager
@@ -47,63 +47,74 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
         events.close()
 
 
-def cancel(layout: Layout, plan: Plan, run: DetachedRun) -> RunStatus:
+def cancel(layout: Layout, plan: Plan) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
     layout.order_stop({"state": JobState.CANCELLED.value, "why": by})
     launching.launcher(plan.env).cancel(layout, plan)
-    for shard in run.status().shards:
+    for shard in run_status(layout, plan).shards:
         folder = layout.shard(shard.shard)
         if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
             write_json(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
     _event(layout, "cancelled", by=by)
-    return run.status()
+    return run_status(layout, plan)
 
 
-def submit_new(layout: Layout, plan: Plan, run: DetachedRun) -> RunStatus:
+def submit_new(layout: Layout, plan: Plan) -> RunStatus:
     """Submit the shards that were never submitted."""
     with _driving(layout):
-        new = [s.shard for s in run.status().shards if s.state is JobState.NEW]
-        submit.hand_over(layout, plan, new)
+        new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
+        hand_over(layout, plan, new)
         _event(layout, "submitted", shards=len(new))
-    return run.status()
+    return run_status(layout, plan)
 
 
-def retry(layout: Layout, plan: Plan, run: DetachedRun, failed_items: bool) -> RunStatus:
+def retry(layout: Layout, plan: Plan, failed_items: bool) -> RunStatus:
     """Submit what is missing."""
     with _driving(layout) as who:
-        submit.refuse_living(layout.run)
+        refuse_living(layout.run)
         items = layout.items()
-        kind = plan.kind
-        scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=kind)
-        shards = submit.put_specs(layout, plan, items, scan.state, who, failed_items)
+        scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
+        shards = put_specs(layout, plan, items, scan.state, who, failed_items)
         left = scan.state.count(LEFT)
         _event(layout, "retried", shards=shards, items=left)
-        submit.hand_over(layout, plan, shards)
-    return run.status()
+        hand_over(layout, plan, shards)
+    return run_status(layout, plan)
 
 
-def merge(layout: Layout, plan: Plan, run: DetachedRun, runner: Any) -> Any:
-    """Merge, or say which jobs' items are missing and what those jobs are doing."""
-    del runner
+def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
+    """Merge, or say which jobs' items are missing and what those jobs are doing.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        runner: Has the method `merge`, where it is overridden; None makes it again.
+    """
     with _driving(layout):
         items = layout.items()
         notes: list[str] = []
         try:
-            receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append)
+            receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind)
         except IncompleteRunError as error:
-            raise IncompleteRunError(f"{error.args[0].partition('. Run again')[0]}. {_waiting(run.status())}") from error
+            raise IncompleteRunError(
+                f"{error.args[0].partition('. Run again')[0]}. {_waiting(run_status(layout, plan))}"
+            ) from error
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-    return Results(layout.run)
+    if plan.keep_values:
+        return Results(layout.run)
+    runner = restored_runner(layout) if runner is None else runner
+    return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
 
 
 def _waiting(status: RunStatus) -> str:
     shards = [s for s in status.shards if s.state is not JobState.DONE]
     if not shards:
         return "`espnet3 retry` computes them"
-    counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items() if state is not JobState.DONE)
+    counts = ", ".join(
+        f"{n} {state.value}" for state, n in status.counts.items() if state is not JobState.DONE
+    )
     verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
     return f"Of {len(status.shards)} shards {counts}{first}: {verb}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -93,7 +92,10 @@ def refer(cls: type, what: str) -> ClassRef:
 
 
 def _find(module: ModuleType, name: str) -> Any:
-    return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def load(ref: ClassRef) -> type:
@@ -146,7 +148,9 @@ def _load_script(ref: ClassRef) -> ModuleType:
     if known is not None and _same_file(str(known.__file__), ref.file):
         return known
     if not os.path.isfile(ref.file):
-        raise ConfigError(f"the script {ref.file} is not there for this job: is its disk shared with this host?")
+        raise ConfigError(
+            f"the script {ref.file} is not there for this job: is its disk shared with this host?"
+        )
     argv, sys.argv = sys.argv, [ref.file]
     _Loading.script = True
     try:

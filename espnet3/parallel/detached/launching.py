@@ -57,6 +57,8 @@ def walltime(config: ParallelConfig) -> float | None:
     return None
 
 
-def start(layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]) -> None:
+def start(
+    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
+) -> None:
     """Queue shards."""
     launcher(plan.env).start(layout, plan, shards, facts, earlier)

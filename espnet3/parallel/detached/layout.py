@@ -1,13 +1,14 @@
 """Where a detached run keeps what: the files beside the outcomes, and the plan they belong to.
 
-    <run>/detached/
-      plan.json        the shards, the backend and where the specs are; written once
-      indices.json     the index list, for the merge
-      template.json    the specs, but for what differs from shard to shard
-      jobs.json        the last submission: job ids, by shard
-      stop.json        whoever is at work is to end: cancelled, or an item failed
-      shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
-      supervisor/      of local and ssh runs: lease.*.json  log.txt
+<run>/detached/
+  plan.json        the shards, the backend and where the specs are; written once
+  indices.json     the index list, for the merge
+  template.json    the specs, but for what differs from shard to shard
+  runner.json      the runner's plain attributes, for a `merge` of its own
+  jobs.json        the last submission: job ids, by shard
+  stop.json        whoever is at work is to end: cancelled, or an item failed
+  shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
+  supervisor/      of local and ssh runs: lease.*.json  log.txt
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from typing import Any
 from espnet3.parallel.detached.spec import items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+from espnet3.parallel.ledger.split import SESSION, SPLIT
 
 FOLDER = "detached"
 PLAN = "plan.json"
 INDICES = "indices.json"
 TEMPLATE = "template.json"
+RUNNER = "runner.json"
 JOBS = "jobs.json"
 STOP = "stop.json"
 SUPERVISOR = "supervisor"
@@ -72,6 +75,11 @@ class Plan:
     def n_shards(self) -> int:
         """How many shards there are."""
         return len(self.bounds) - 1
+
+    @property
+    def kind(self) -> str:
+        """What the folders of outcomes are called."""
+        return SESSION if self.hooks else SPLIT
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""

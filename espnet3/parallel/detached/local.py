@@ -20,7 +20,9 @@ from espnet3.parallel.ledger.files import make_folder
 _LOOK = 0.05  # seconds between two looks whether a process has ended
 
 
-def start(layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]) -> None:
+def start(
+    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
+) -> None:
     """Start a supervisor that runs these shards; return when it holds its lease.
 
     Raises:
@@ -65,6 +67,7 @@ def cancel(layout: Layout, plan: Plan) -> None:
 
     Those of other hosts see stop.json themselves.
     """
+
     def living() -> list[int]:
         folders = [layout.supervisor, *(layout.shard(shard) for shard in range(plan.n_shards))]
         return [pid for pid in map(living_pid, folders) if pid is not None]

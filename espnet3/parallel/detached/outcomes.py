@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.engine import Block, failure_of
-from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.engine import Block
 from espnet3.parallel.ledger.files import Appender, write_json
 from espnet3.parallel.ledger.lease import Lease
-from espnet3.parallel.ledger.lines import check_line, encode_failure, encode_line
+from espnet3.parallel.ledger.lines import check_line, encode_failure
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS
 from espnet3.parallel.records import ItemFailure
 
@@ -63,42 +62,24 @@ class ShardOutcomes:
                 found.append((at, at + 1))
         return found
 
-    def append(self, begin: int, block: Block) -> ItemFailure | None:
-        """Put a block's outcomes on disk, results first.
+    def append(self, begin: int, block: Block) -> None:
+        """Put a block's outcomes on disk, results first, and the failure that stops the shard last.
 
         Args:
             begin: Position of its first item.
-            block: What `run_items` returned.
-
-        Returns:
-            The first failure of a result that JSON cannot hold; None if all could be written.
+            block: What `run_items` returned, with lines in place of results (`to_lines`).
 
         Raises:
             LeaseLostError: Another worker has taken the shard over.
             FolderWriteError: The disk is full, ...
         """
-        lines, failures = [], []
-        unwritable = None
-        failed = set(block.failed)
-        for place, value in enumerate(block.values):
-            position = begin + place
-            failure = value if place in failed else None
-            if failure is None:
-                index = self._spec.items[position - self._spec.begin]
-                try:
-                    lines.append(encode_line(position, index, value))
-                except ValueTypeError as error:
-                    failure = failure_of(error, index, 1, "worker", cause="result")
-                    unwritable = unwritable or failure
-                    if self._spec.policy.on_error == "raise":
-                        self._put(RESULTS, lines)
-                        return unwritable
-            if failure is not None:
-                failures.append(encode_failure(position, failure))
-            self._take([position], OK if failure is None else FAILED)
-        self._put(RESULTS, lines)
-        self._put(ERRORS, failures)
-        return unwritable
+        values, failed = block.values, set(block.failed)
+        self._put(RESULTS, [value for place, value in enumerate(values) if place not in failed])
+        self._take([begin + place for place in range(len(values)) if place not in failed], OK)
+        for place in block.failed:
+            self.append_failure(begin + place, values[place])
+        if block.stop is not None:
+            self.append_failure(begin + len(values), block.stop)
 
     def append_failure(self, position: int, failure: ItemFailure) -> None:
         """Put one failure on disk."""

@@ -1,4 +1,4 @@
-"""From a runner to the facts of a detached run: all that can be wrong with it is found here, before anything is written."""
+"""From a runner to the facts of a detached run; what is wrong with it is found here, before anything is written."""
 
 from __future__ import annotations
 
@@ -10,20 +10,48 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached import cutting
-from espnet3.parallel.detached.code import refer
-from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.detached.code import load, refer
+from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout, Plan
 from espnet3.parallel.detached.spec import JobSpec, provider_arguments
 from espnet3.parallel.detached.surroundings import job_environment, record
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.identity import Identity
+from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.records import Policy
 
 CHECK_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a runner says of the run it submits.
+
+    Attributes:
+        identity: What the run is.
+        policy: Errors, retries, seed and batch size.
+        cost: The items' costs; None: the same for all.
+        batched: `batch_forward` is used.
+        hooks: The runner writes files of its own.
+        keep_values: Its results are wanted beside them.
+        retry_failed: Items that failed in an earlier session run again.
+    """
+
+    identity: Identity
+    policy: Policy
+    cost: Sequence[float] | None
+    batched: bool
+    hooks: bool
+    keep_values: bool
+    retry_failed: bool
 
 
 def new_run_folder(base: Path, name: str) -> Path:
@@ -33,16 +61,7 @@ def new_run_folder(base: Path, name: str) -> Path:
 
 
 def template(
-    run: Path,
-    runner: Any,
-    policy: Policy,
-    config: ParallelConfig,
-    indices_sha256: str,
-    *,
-    batched: bool,
-    hooks: bool,
-    keep_values: bool,
-    walltime: float | None,
+    run: Path, runner: Any, what: Submission, config: ParallelConfig, walltime: float | None
 ) -> JobSpec:
     """Return the spec of a run without items: each shard's differs from it in those alone.
 
@@ -56,19 +75,19 @@ def template(
         shard=0,
         begin=0,
         items=range(0),
-        indices_sha256=indices_sha256,
+        indices_sha256=what.identity.indices["sha256"],
         outcomes="",
         runner=refer(type(runner), "runner"),
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
-        policy=policy,
+        policy=what.policy,
         surroundings=record(settings.variables, interpreter(config)),
         max_failures=runner.max_failures,
         setup_timeout=timeout,
         walltime=walltime,
-        batched=batched,
-        hooks=hooks,
-        keep_values=keep_values,
+        batched=what.batched,
+        hooks=what.hooks,
+        keep_values=what.keep_values,
     )
 
 
@@ -137,7 +156,9 @@ def check_in_job(spec: JobSpec) -> None:
             timeout=CHECK_SECONDS,
         )
     except OSError as error:
-        raise ConfigError(f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}") from error
+        raise ConfigError(
+            f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             f"importing {spec.runner.file} in a detached job took more than {CHECK_SECONDS:g} s: what is not a "
@@ -151,6 +172,32 @@ def check_in_job(spec: JobSpec) -> None:
         raise ConfigError(json.loads(found.removeprefix("checked: ")))
     tail = "\n".join(said[-15:])
     raise ConfigError(f"a detached job cannot start with {spec.surroundings.python}:\n{tail}")
+
+
+def runner_attributes(runner: Any) -> dict[str, Any]:
+    """Return the attributes of a runner that JSON can hold, for a `merge` in another process."""
+    attributes = {}
+    for name, value in vars(runner).items():
+        try:
+            attributes[name] = encode(value, name)
+        except LedgerError:  # the provider, for one: a merge that needs it says so itself
+            continue
+    return attributes
+
+
+def restored_runner(layout: Layout) -> Any:
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes.
+
+    Raises:
+        ConfigError: This process cannot import it.
+    """
+    spec = JobSpec.from_json(read_json(layout.folder / TEMPLATE))
+    sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+    cls: Any = load(spec.runner)
+    runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+    for name, value in read_json(layout.folder / RUNNER).items():
+        setattr(runner, name, decode(value))
+    return runner
 
 
 def source_hashes(files: Sequence[str]) -> dict[str, str]:

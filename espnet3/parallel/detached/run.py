@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.detached import launching
+from espnet3.parallel.detached import acting
 from espnet3.parallel.detached.layout import Layout, Plan
-from espnet3.parallel.detached.prepare import file_hash
-from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, shard_status
-from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.detached.looking import job_ids, run_status
+from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.ledger.split import RESULTS
 
 _POLL = (0.1, 5.0)  # seconds between two looks of `wait`: at first, and after a while
@@ -76,43 +75,18 @@ class DetachedRun(Sequence[JobRecord]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         shard = range(len(self))[index]
-        job_id = self._job_ids().get(str(shard), "")
+        job_id = job_ids(self._layout).get(str(shard), "")
         result = self.path / self._plan.outcomes[shard] / RESULTS
         return JobRecord(shard, job_id, self._plan.spec(shard), result)
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
-    def _job_ids(self) -> dict[str, str]:
-        jobs = self._layout.jobs()
-        return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
-
     # --- looking ---
 
     def status(self) -> RunStatus:
         """Return how every shard is: its files first; one question to the scheduler explains the others."""
-        layout, plan = self._layout, self._plan
-        ids, now = self._job_ids(), disk_now(layout.folder)
-        notes = self._changed_sources()
-        files = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in range(plan.n_shards)]
-        silent = {str(s.shard): s.job_id for s in files if s.state is JobState.UNKNOWN or _may_be_queued(s.state)}
-        silent = {shard: job for shard, job in silent.items() if job}
-        if silent:
-            try:
-                queue: launching.Queue | None = launching.launcher(plan.env).query(layout, silent)
-            except OSError as error:
-                queue = None
-                notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
-            for shard in map(int, silent):
-                files[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
-        merged = (self.path / RECEIPT).exists()
-        return RunStatus(str(self.path), plan.env, tuple(files), merged, tuple(notes))
-
-    def _changed_sources(self) -> list[str]:
-        changed = [file for file, digest in self._plan.sources.items() if file_hash(file) != digest]
-        if not changed:
-            return []
-        return [f"changed since the submission, and jobs that start now use the new text: {', '.join(changed)}"]
+        return run_status(self._layout, self._plan)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until no job is queued or at work any more.
@@ -139,30 +113,50 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             failed: Only of shards that ended without being done.
         """
-        wanted = range(len(self))
-        if failed:
-            fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
-            wanted = [s.shard for s in self.status().shards if s.state not in fine]  # type: ignore[assignment]
-        for shard in wanted:
+        for shard in range(len(self)) if not failed else self._failed_shards():
             file = self._layout.log(shard)
             if file.exists():
                 with open(file, "rb") as stream:
                     stream.seek(max(0, file.stat().st_size - _TAIL))
                     yield shard, stream.read().decode(errors="replace")
 
+    def follow(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what the shards' jobs print, as it comes, until no job is queued or at work.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        seen: dict[int, int] = {}
+        while True:
+            alive = self.status().alive
+            for shard in range(len(self)) if not failed else self._failed_shards():
+                file = self._layout.log(shard)
+                if not file.exists():
+                    continue
+                with open(file, "rb") as stream:
+                    stream.seek(seen.get(shard, 0))
+                    data = stream.read()
+                whole = data[: data.rfind(b"\n") + 1] if alive else data
+                if whole:
+                    seen[shard] = seen.get(shard, 0) + len(whole)
+                    yield shard, whole.decode(errors="replace")
+            if not alive:
+                return
+            time.sleep(1.0)  # files on a shared disk send no event
+
+    def _failed_shards(self) -> list[int]:
+        fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
+        return [s.shard for s in self.status().shards if s.state not in fine]
+
     # --- acting ---
 
     def cancel(self) -> RunStatus:
         """End every job, queued or at work; what has been computed stays."""
-        from espnet3.parallel.detached import acting
-
-        return acting.cancel(self._layout, self._plan, self)
+        return acting.cancel(self._layout, self._plan)
 
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""
-        from espnet3.parallel.detached import acting
-
-        return acting.submit_new(self._layout, self._plan, self)
+        return acting.submit_new(self._layout, self._plan)
 
     def retry(self, failed_items: bool = False) -> RunStatus:
         """Submit again what is missing, and nothing else.
@@ -173,9 +167,7 @@ class DetachedRun(Sequence[JobRecord]):
         Raises:
             FolderInUseError: Jobs are still queued or at work.
         """
-        from espnet3.parallel.detached import acting
-
-        return acting.retry(self._layout, self._plan, self, failed_items)
+        return acting.retry(self._layout, self._plan, failed_items)
 
     def merge(self) -> Any:
         """Put the outcomes in order and prove that none is missing.
@@ -187,11 +179,4 @@ class DetachedRun(Sequence[JobRecord]):
         Raises:
             IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
         """
-        from espnet3.parallel.detached import acting
-
-        return acting.merge(self._layout, self._plan, self, self._runner)
-
-
-def _may_be_queued(state: JobState) -> bool:
-    """Whether the scheduler may have started a job again that ended by itself."""
-    return state in (JobState.UNFINISHED, JobState.PREEMPTED)
+        return acting.merge(self._layout, self._plan, self._runner)

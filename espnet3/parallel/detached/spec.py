@@ -93,7 +93,9 @@ class JobSpec:
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
-            raise ConfigError(f"this is no spec of a detached job that this version knows: its schema is {schema!r}")
+            raise ConfigError(
+                f"this is no spec of a detached job that this version knows: its schema is {schema!r}"
+            )
         values["items"] = items_from_json(values["items"])
         values["runner"] = ClassRef(**values["runner"])
         values["provider"] = ClassRef(**values["provider"])
@@ -194,7 +196,9 @@ def _container(omegaconf: Any, config: Any, name: str) -> Any:
     try:
         resolved = conf.to_container(config, resolve=True)
     except omegaconf.errors.OmegaConfBaseException as error:
-        raise ConfigError(f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}") from error
+        raise ConfigError(
+            f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}"
+        ) from error
     written = conf.to_container(config, resolve=False)
     if "${oc.env:" not in str(written):
         return resolved

@@ -18,8 +18,8 @@ _SHARE = 0.05  # of the walltime, at most
 _LONGEST = 1.25  # an item may take this many times as long as the longest one seen
 
 
-class StopNow(BaseException):
-    """Raised out of the building of an env, where nothing would be lost."""
+class StopNow(KeyboardInterrupt):
+    """Raised where nothing would be lost; a KeyboardInterrupt, so that nothing on the way takes it for an error."""
 
 
 class Stopping:

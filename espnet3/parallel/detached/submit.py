@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-import getpass
-import json
 import os
-import socket
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,34 +13,29 @@ from typing import Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached import launching
 from espnet3.parallel.detached.code import SubmissionReached, loading_script
-from espnet3.parallel.detached.layout import DONE, ENDED, FOLDER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.handing import hand_over, put_specs
+from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.looking import refuse_living
 from espnet3.parallel.detached.prepare import (
+    Submission,
     check_in_job,
     make_plan,
     new_run_folder,
+    runner_attributes,
     shard_bounds,
     template,
 )
 from espnet3.parallel.detached.run import DetachedRun
 from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.detached.states import RunStatus
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger import FolderInUseError, Identity, open_run
-from espnet3.parallel.ledger.files import make_folder, write_json
-from espnet3.parallel.ledger.scan import LEFT
-from espnet3.parallel.ledger.split import SPEC, split_folders
-from espnet3.parallel.records import Policy
+from espnet3.parallel.ledger import open_run
+from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 
 
 def submit_detached(
-    runner: Any,
-    items: Sequence[Any],
-    config: ParallelConfig,
-    identity: Identity,
-    policy: Policy,
-    cost: Sequence[float] | None,
-    *,
-    batched: bool,
+    runner: Any, items: Sequence[Any], config: ParallelConfig, what: Submission
 ) -> DetachedRun:
     """Submit a runner's items as detached jobs.
 
@@ -52,10 +43,7 @@ def submit_detached(
         runner: The runner (its `output_dir`, `provider`, `async_*` arguments).
         items: The index list.
         config: The registered configuration.
-        identity: What the run is.
-        policy: Errors, retries, seed and batch size.
-        cost: The items' costs; None: the same for all.
-        batched: `batch_forward` is used.
+        what: The other facts of the run.
 
     Raises:
         ConfigError: A job could not do what it would be asked to; nothing was submitted.
@@ -71,37 +59,29 @@ def submit_detached(
     else:
         folder = runner.output_dir / runner.shard_subdir
     run = Path(os.path.abspath(folder))
-    spec = template(
-        run,
-        runner,
-        policy,
-        config,
-        identity.indices["sha256"],
-        batched=batched,
-        hooks=False,
-        keep_values=True,
-        walltime=launching.walltime(config),
-    )
+    spec = template(run, runner, what, config, launching.walltime(config))
     check_in_job(spec)
     refuse_living(run)
-    with open_run(run, identity, items, runner.resume) as opened:
+    with open_run(run, what.identity, items, runner.resume) as opened:
         layout = Layout(run)
-        plan = _plan_of(layout, spec, runner.resume is False or not (opened.ok or opened.failed))
-        if plan is None:
-            align = (runner.batch_size or 1) if batched else 1
-            bounds = shard_bounds(items, config, workers, cost, align)
-            numbers = [int(p.suffix[1:]) for p in split_folders(run)]
+        before = _plan_of(layout, spec, fresh=runner.resume is False)
+        if before is None:
+            if what.hooks:
+                bounds = [*opened.plan[SHARDS], len(items)]
+            else:
+                align = (runner.batch_size or 1) if what.batched else 1
+                bounds = shard_bounds(items, config, workers, what.cost, align)
             specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{run.name}-{uuid.uuid4().hex[:8]}"
-            first = max(numbers, default=-1) + 1
+            kind = SESSION if what.hooks else SPLIT
+            first = max((int(folder.suffix[1:]) for folder in split_folders(run, kind)), default=-1) + 1
             plan = make_plan(spec, specs, first, config, workers, bounds)
-            layout.write_plan(plan, items)
         else:  # another backend, or another number of workers, may go on with the same shards
-            fresh = make_plan(spec, Path(plan.specs), 0, config, workers, plan.bounds)
-            plan = replace(fresh, outcomes=plan.outcomes)
-            layout.write_plan(plan, items)
+            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds)
+            plan = replace(plan, outcomes=before.outcomes)
+        layout.write_plan(plan, items)
         write_json(layout.folder / TEMPLATE, spec.to_json())
-        detached = DetachedRun(layout, runner)
-        shards = put_specs(layout, plan, items, opened.state, opened.run_id)
+        write_json(layout.folder / RUNNER, runner_attributes(runner))
+        shards = put_specs(layout, plan, items, opened.state, opened.run_id, what.retry_failed)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     left = sum(plan.size(shard) for shard in shards)
@@ -110,30 +90,7 @@ def submit_detached(
         f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
-    return detached
-
-
-def refuse_living(run: Path) -> None:
-    """Raise if a run folder has detached jobs that are queued or at work.
-
-    Cheap for a folder that never had any.
-
-    Raises:
-        FolderInUseError: It has; the message says how many.
-    """
-    if not (run / FOLDER).is_dir():
-        return
-    status = DetachedRun.open(run).status()
-    if status.alive:
-        raise FolderInUseError(_in_use(run, status))
-
-
-def _in_use(run: Path, status: RunStatus) -> str:
-    counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
-    return (
-        f"{run} is in use by detached jobs ({counts}). `espnet3 wait` waits for them, `espnet3 cancel` ends "
-        "them; or take another output_dir"
-    )
+    return DetachedRun(layout, runner)
 
 
 def _plan_of(layout: Layout, spec: JobSpec, fresh: bool) -> Plan | None:
@@ -149,93 +106,3 @@ def _plan_of(layout: Layout, spec: JobSpec, fresh: bool) -> Plan | None:
         number += 1
     layout.folder.rename(aside)
     return None
-
-
-def put_specs(
-    layout: Layout, plan: Plan, items: Sequence[Any], state: bytearray, run_id: str, retry_failed: bool = False
-) -> list[int]:
-    """Write the specs of the shards that have items left, and mark the others as done.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        items: The index list.
-        state: One byte a position, as the ledger's scan returns it.
-        run_id: The session that submits, for people.
-        retry_failed: Run failed items again.
-
-    Returns:
-        The shards to submit.
-    """
-    base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
-    make_folder(Path(plan.specs))
-    shards = []
-    for shard in range(plan.n_shards):
-        begin, end = plan.bounds[shard], plan.bounds[shard + 1]
-        part = state[begin:end]
-        folder = layout.shard(shard)
-        left = part.count(LEFT) + (part.count(2) if retry_failed else 0)
-        if not left:
-            counts = {"ok": part.count(1), "failed": part.count(2)}
-            if not (folder / DONE).exists():
-                write_json(folder / DONE, counts)
-            continue
-        for name in (DONE, ENDED):
-            (folder / name).unlink(missing_ok=True)
-        spec = replace(
-            base,
-            shard=shard,
-            begin=begin,
-            items=items[begin:end],
-            outcomes=plan.outcomes[shard],
-            skip=[] if retry_failed else _stretches(part, begin),
-            retry_failed=retry_failed,
-        )
-        _write(plan.spec(shard), spec.to_json())
-        outcomes = layout.run / plan.outcomes[shard]
-        make_folder(outcomes)
-        facts = {"schema": 1, "run_id": run_id, "indices": plan.indices_sha256, "shard": shard}
-        if not (outcomes / SPEC).exists():
-            _write(outcomes / SPEC, facts)
-        (outcomes / "done").unlink(missing_ok=True)
-        shards.append(shard)
-    layout.stop.unlink(missing_ok=True)
-    return shards
-
-
-def _write(path: Path, value: Any) -> None:
-    """Write a JSON file under a temporary name; a thousand of them are not synced one by one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-    temporary.replace(path)
-
-
-def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
-    """Return the stretches [begin, end) of positions that have an outcome."""
-    found: list[list[int]] = []
-    for position, state in enumerate(part, begin):
-        if state == LEFT:
-            continue
-        if found and found[-1][1] == position:
-            found[-1][1] = position + 1
-        else:
-            found.append([position, position + 1])
-    return found
-
-
-def hand_over(layout: Layout, plan: Plan, shards: list[int]) -> None:
-    """Give shards to the backend and note their jobs.
-
-    Raises:
-        ConfigError: The backend refused them; none is queued.
-    """
-    if not shards:
-        return
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    earlier = layout.jobs().get("jobs", {})
-    launching.start(layout, plan, shards, {"submitted": now, "by": by}, earlier)
-
-

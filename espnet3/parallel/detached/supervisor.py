@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from typing import BinaryIO
 
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, Layout, Plan
 from espnet3.parallel.detached.states import JobState, progress
@@ -57,17 +58,22 @@ class Supervisor:
         watch = loop.create_task(self._watch())
         end = loop.create_task(self._end())
         try:
-            async with contextlib.AsyncExitStack():
-                await asyncio.gather(*(self._slot(number) for number in range(self.plan.n_workers)))
+            await asyncio.gather(*(self._slot(number) for number in range(self.plan.n_workers)))
         finally:
             watch.cancel()
             end.cancel()
             await asyncio.gather(watch, end, return_exceptions=True)
 
     async def _watch(self) -> None:
+        """Look for stop.json, which may be written on another host, whose disk sends no event."""
         while self.layout.stopped() is None:
-            await asyncio.sleep(_LOOK)  # it may be written on another host, whose disk sends no event
+            await self._pause(_LOOK)
         self.stopping.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until everybody is to stop."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), seconds)
 
     async def _end(self) -> None:
         """Ask the jobs to end, and kill those that do not."""
@@ -89,7 +95,7 @@ class Supervisor:
 
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
-        with open(folder / LOG, "ab") as log:
+        with _appending(folder / LOG) as log:
             process = await asyncio.create_subprocess_exec(
                 self.plan.python,
                 *("-m", "espnet3.parallel.worker", str(self.plan.spec(shard))),
@@ -117,8 +123,7 @@ class Supervisor:
         if status in (EXIT_DONE, EXIT_FAILED) or self.stopping.is_set():
             return
         if status == EXIT_UNFINISHED:  # a signal from outside, or another worker has it
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), _PAUSE)
+            await self._pause(_PAUSE)
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
@@ -138,6 +143,10 @@ class Supervisor:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices = visible.split(",") if visible else [str(number) for number in range(self.plan.n_workers)]
         return {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]}
+
+
+def _appending(file: Path) -> BinaryIO:
+    return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def _how(status: int) -> str:

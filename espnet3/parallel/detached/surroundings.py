@@ -71,7 +71,9 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
     """
     missing = [name for name in names if name not in os.environ]
     if missing:
-        raise ConfigError(f"detached.variables names {', '.join(missing)}, which is not set here: set it, or leave it out")
+        raise ConfigError(
+            f"detached.variables names {', '.join(missing)}, which is not set here: set it, or leave it out"
+        )
     wanted = [name for name in VARIABLES if name in os.environ]
     return Surroundings(
         cwd=os.getcwd(),

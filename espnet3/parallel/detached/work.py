@@ -1,6 +1,6 @@
 """A job's work: one shard, from its lease to its last outcome.
 
-    lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
+lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.code import load
+from espnet3.parallel.detached.hooks import run_hooks
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout
 from espnet3.parallel.detached.marks import Marks
 from espnet3.parallel.detached.outcomes import ShardOutcomes
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState
-from espnet3.parallel.detached.stopping import Stopping, StopNow
+from espnet3.parallel.detached.stopping import StopNow, Stopping
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError
@@ -27,6 +28,7 @@ from espnet3.parallel.launchers.inline import build_here
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import ItemFailure
 
 # What the job's process ends with; 75 is EX_TEMPFAIL, "try again later"
@@ -117,6 +119,8 @@ class _Attempt:
 
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()
+        if self.spec.hooks:
+            return run_hooks(self.spec, self.outcomes, self._env, self.stopping)
         if not left:
             return JobState.DONE, ""
         call = self._prepare()
@@ -127,17 +131,21 @@ class _Attempt:
                     return stop
         return JobState.DONE, ""
 
-    def _prepare(self) -> Call:
-        """Import, make and check what the items are run with."""
+    def _env(self) -> tuple[Any, dict[str, Any]]:
+        """Return the runner's class and the env."""
         spec = self.spec
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
-        runner: Any = load(spec.runner)
+        runner = load(spec.runner)
         provider = make_provider(load(spec.provider), spec.arguments)
-        env = build_here(worker_setup_of(provider), spec.setup_timeout)
-        many = bind(runner.batch_forward, env) if spec.batched else None
+        return runner, build_here(worker_setup_of(provider), spec.setup_timeout)
+
+    def _prepare(self) -> Call:
+        """Import, make and check what the items are run with."""
+        runner, env = self._env()
+        many = bind(runner.batch_forward, env) if self.spec.batched else None
         call = Call(bind(runner.forward, env), many)
         self.stopping.building = False
         return call
@@ -169,20 +177,18 @@ class _Attempt:
         return None
 
     def _run(self, begin: int, end: int, call: Call) -> Block:
-        first = self.spec.begin
-        items = self.spec.items[begin - first : end - first]
-        block = run_items(items, call, self.spec.policy, self.worker, _SLICE, self.stopping.now)
+        spec = self.spec
+        items = spec.items[begin - spec.begin : end - spec.begin]
+        block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now)
         if block.values:
             longest = block.seconds / (len(block.values) if block.seconds < _SLICE else 1)
             self.stopping.longest = max(self.stopping.longest, longest)
+        to_lines(block, range(begin, end), items, spec.policy, self.worker)
         return block
 
     def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
         """Put a block on disk; return how the attempt ends, or None to go on."""
-        unwritable = self.outcomes.append(begin, block)
-        policy = self.spec.policy
-        if unwritable is not None and policy.on_error == "raise":
-            return self._fail(unwritable)
+        self.outcomes.append(begin, block)
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length
                 raise block.error
@@ -201,9 +207,9 @@ class _Attempt:
             worker=self.worker,
             cause="poison",
         )
+        self.outcomes.append_failure(position, failure)
         if self.spec.policy.on_error == "raise":
             return self._fail(failure)
-        self.outcomes.append_failure(position, failure)
         return self._check_budget()
 
     def _fail(self, failure: ItemFailure) -> tuple[JobState, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from espnet3.parallel.detached.run import DetachedRun
-from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.errors import ParallelError
 
 _SHOWN = 10  # shards that `status` lists one by one, of those that need a look
@@ -83,10 +83,13 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 
 @click.command()
 @_run
+@click.option(
+    "--grace", type=float, default=GRACE, show_default=True, help="Seconds for the items in flight."
+)
 @_explained
-def cancel(run: str) -> None:
+def cancel(run: str, grace: float) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    _tell(DetachedRun.open(run).cancel())
+    _tell(DetachedRun.open(run).cancel(grace))
 
 
 @click.command()

@@ -47,11 +47,11 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
         events.close()
 
 
-def cancel(layout: Layout, plan: Plan) -> RunStatus:
+def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
     layout.order_stop({"state": JobState.CANCELLED.value, "why": by})
-    launching.launcher(plan.env).cancel(layout, plan)
+    launching.launcher(plan.env).cancel(layout, plan, grace)
     for shard in run_status(layout, plan).shards:
         folder = layout.shard(shard.shard)
         if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():

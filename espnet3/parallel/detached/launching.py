@@ -22,12 +22,12 @@ class Launcher:
     Attributes:
         start: Queues shards, and notes their jobs in the layout.
         query: Says what is known of jobs, by shard; raises OSError where nobody answers.
-        cancel: Ends all that is queued or runs.
+        cancel: Ends all that is queued or runs; the number is the seconds a job has for its item.
     """
 
     start: Callable[[Layout, Plan, list[int], dict[str, Any], dict[str, str]], None]
     query: Callable[[Layout, dict[str, str]], Queue]
-    cancel: Callable[[Layout, Plan], None]
+    cancel: Callable[[Layout, Plan, float], None]
 
 
 _LOCAL = Launcher(local.start, local.query, local.cancel)

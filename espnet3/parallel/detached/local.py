@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import LOG, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
-from espnet3.parallel.detached.supervisor import GRACE, READY
+from espnet3.parallel.detached.supervisor import READY
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder
@@ -62,7 +62,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     return {}
 
 
-def cancel(layout: Layout, plan: Plan) -> None:
+def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """End the supervisor and every job that runs on this host, and wait until they are gone.
 
     Those of other hosts see stop.json themselves.
@@ -72,14 +72,14 @@ def cancel(layout: Layout, plan: Plan) -> None:
         folders = [layout.supervisor, *(layout.shard(shard) for shard in range(plan.n_shards))]
         return [pid for pid in map(living_pid, folders) if pid is not None]
 
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + grace
     for pid in living():
         _signal(pid, signal.SIGTERM)
     while living():
         if time.monotonic() > end:
             for pid in living():
                 _signal(pid, signal.SIGKILL)
-            end = time.monotonic() + GRACE
+            end = time.monotonic() + grace
         time.sleep(_LOOK)
 
 

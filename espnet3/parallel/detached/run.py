@@ -12,10 +12,11 @@ from typing import Any, overload
 from espnet3.parallel.detached import acting
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import job_ids, run_status
-from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.ledger.split import RESULTS
 
-_POLL = (0.1, 5.0)  # seconds between two looks of `wait`: at first, and after a while
+_POLL = (0.1, 10.0)  # seconds between two looks of `wait`: at first, and after a while
+_SHARE = 0.05  # of the time waited so far, between those
 _TAIL = 1 << 16  # bytes of a log that are shown
 
 
@@ -98,14 +99,14 @@ class DetachedRun(Sequence[JobRecord]):
             The last status: `done` says whether every shard is done.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        pause, most = _POLL
+        begin = time.monotonic()
         while True:
             status = self.status()
             left = None if end is None else end - time.monotonic()
             if not status.alive or (left is not None and left <= 0):
                 return status
+            pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
             time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
-            pause = min(most, pause * 1.3)
 
     def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what each shard's jobs printed: the shard and the end of its log.
@@ -150,9 +151,13 @@ class DetachedRun(Sequence[JobRecord]):
 
     # --- acting ---
 
-    def cancel(self) -> RunStatus:
-        """End every job, queued or at work; what has been computed stays."""
-        return acting.cancel(self._layout, self._plan)
+    def cancel(self, grace: float = GRACE) -> RunStatus:
+        """End every job, queued or at work; what has been computed stays.
+
+        Args:
+            grace: Seconds that a job at work has for the item it is at.
+        """
+        return acting.cancel(self._layout, self._plan, grace)
 
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""

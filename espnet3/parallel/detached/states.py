@@ -18,6 +18,7 @@ from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.host import is_alive
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
+GRACE = 10.0  # seconds between the request to end and the kill
 STALE = 30.0  # seconds of silence after which a worker of another host counts as gone
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, Layout, Plan
-from espnet3.parallel.detached.states import JobState, progress
+from espnet3.parallel.detached.states import GRACE, JobState, progress
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.detached.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -27,7 +27,6 @@ from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 
 READY = "ready"
-GRACE = 10.0  # seconds between TERM and KILL
 _DEATHS = 5  # jobs of a shard in a row that die without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
 _PAUSE = 2.0  # seconds before a shard is tried again that another worker holds

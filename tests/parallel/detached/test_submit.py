@@ -11,7 +11,7 @@ from espnet3.parallel import ItemFailure
 from espnet3.parallel.detached.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_receipt
-from tests.parallel.detached.work import Files, calls, espnet3, here, hold, held, let_go, run_of, status_json
+from tests.parallel.detached.work import Files, calls, espnet3, held, here, hold, let_go, run_of, status_json
 
 
 def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
@@ -123,33 +123,33 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     """`cancel` ends what runs and what waits; `retry` computes the rest, none of what was done again."""
     folder = tmp_path / "a"
     folder.mkdir()
-    hold(folder, 6)
+    hold(folder, 4)
     run = run_of(folder, workers=1)
-    held(folder, 6)
-    said = espnet3("cancel", folder / "run", cwd=tmp_path).stdout
+    held(folder, 4)
+    said = espnet3("cancel", folder / "run", "--grace", 0.2, cwd=tmp_path).stdout
     assert "cancelled" in said
     status = run.status()
     assert not status.alive
     states = [shard.state for shard in status.shards]
     assert states == [JobState.DONE, JobState.CANCELLED, JobState.CANCELLED]
     assert status_json(folder / "run", tmp_path)["states"] == {"done": 1, "cancelled": 2}
-    let_go(folder, 6, dead=True)
+    let_go(folder, 4, dead=True)
     run.retry()
     assert run.wait(60).done and len(run.merge()) == 12
-    assert calls(folder) == {i: 2 if i == 6 else 1 for i in range(12)}
+    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
 def test_a_runner_with_writers_gives_the_same_files(tmp_path: Path) -> None:
     """Hooks run for each shard, and `merge` gets the folders, also in a process that only has the run folder."""
-    run = run_of(tmp_path / "a", n=5, runner=Files)
+    run = run_of(tmp_path / "a", n=3, runner=Files)
     assert run.wait(60).done
-    text = "".join(f"{i} {i * i}\n" for i in range(5))
+    text = "".join(f"{i} {i * i}\n" for i in range(3))
     assert run.merge() == text
     assert DetachedRun.open(tmp_path / "a/run").merge() == text
     assert espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout == text + "\n"
-    run_of(tmp_path / "b", n=5, runner=Files, async_mode=False)
+    run_of(tmp_path / "b", n=3, runner=Files, async_mode=False)
     assert (tmp_path / "a/run/results.jsonl").read_bytes() == (tmp_path / "b/run/results.jsonl").read_bytes()
-    assert (tmp_path / "a/run/split.3/text").read_bytes() == (tmp_path / "b/run/split.3/text").read_bytes()
+    assert (tmp_path / "a/run/split.2/text").read_bytes() == (tmp_path / "b/run/split.2/text").read_bytes()
 
 
 def test_a_run_without_output_dir_gets_a_folder(tmp_path: Path) -> None:

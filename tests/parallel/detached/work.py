@@ -74,7 +74,7 @@ class Files(BaseRunner):
     @staticmethod
     def open_writers(shard_dir: Path, **env: Any) -> Any:
         """Open the shard's file."""
-        return open(shard_dir / "text", "w", encoding="utf-8")  # noqa: SIM115  close_writers closes it
+        return open(shard_dir / "text", "w", encoding="utf-8")
 
     @staticmethod
     def write_record(writers: Any, result: int, state: dict[str, Any], **env: Any) -> None:
@@ -123,7 +123,9 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
     """Run the same in this process; return the merged file."""
     folder.mkdir()
     set_parallel(None)
-    Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False, **arguments)(range(n))
+    Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False, **arguments)(
+        range(n)
+    )
     return (folder / "run/results.jsonl").read_bytes()
 
 
@@ -150,4 +152,4 @@ def status_json(run: Path, cwd: Path) -> Any:
 def shut(run: DetachedRun) -> None:
     """End whatever a test has left, however it went."""
     if run.status().alive:
-        run.cancel()
+        run.cancel(grace=0.2)

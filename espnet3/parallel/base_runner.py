@@ -221,7 +221,7 @@ class BaseRunner(ABC):
         if self.output_dir is None:
             report = self._reporter(progress, len(items))
             return run_to_list(items, cost, self.batch_size or 1, self._launcher(self._task()), report)
-        path = self.output_dir / self.shard_subdir
+        path = (self.output_dir / self.shard_subdir).absolute()  # an item may change the working directory
         with self._open_folder(path, items, cost, writes) as folder:
             retry = self.retry_failed or self.on_error == "raise"
             progress.resume(len(items) - len(folder.left(retry)), folder.resuming(retry))
@@ -232,6 +232,7 @@ class BaseRunner(ABC):
             task = replace(self._task(), as_lines=True)
             launch = self._launcher(task)
             summary = run_to_folder(folder, items, cost, self.batch_size or 1, launch, report, retry)
+            folder.event("computed", **asdict(summary))
             folder.merge()
             return folder.results(), summary
 
@@ -274,6 +275,7 @@ class BaseRunner(ABC):
         shards = shards_of(folder.plan["shards"], items, cost, folder.path)
         task = self._task(make_shard_function(hooks, policy, keep_values=not merges), make_check(hooks))
         summary = run_shards(folder, shards, self._launcher(task), policy, report, retry)
+        folder.event("computed", **asdict(summary))
         folder.merge()
         if merges:
             return self.merge([Path(shard.folder) for shard in shards]), summary

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached import local
+from espnet3.parallel.detached import local, scheduler
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError
@@ -31,7 +32,12 @@ class Launcher:
 
 
 _LOCAL = Launcher(local.start, local.query, local.cancel)
-_LAUNCHERS = {"local": _LOCAL, "local_gpu": _LOCAL}
+_SCHEDULER = Launcher(scheduler.start, scheduler.query, scheduler.cancel)
+_LAUNCHERS = {
+    "local": _LOCAL,
+    "local_gpu": _LOCAL,
+    **{name: _SCHEDULER for name, row in BACKENDS.items() if row.array is not None},
+}
 
 
 def launcher(env: str) -> Launcher:
@@ -48,13 +54,13 @@ def launcher(env: str) -> Launcher:
 
 def check(config: ParallelConfig) -> None:
     """Raise if a configuration cannot run detached jobs."""
-    launcher(config.env)
+    if launcher(config.env) is _SCHEDULER:
+        scheduler.check(config)
 
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds a job may take by the configuration; None: no limit is known."""
-    del config
-    return None
+    return scheduler.walltime(config) if launcher(config.env) is _SCHEDULER else None
 
 
 def start(

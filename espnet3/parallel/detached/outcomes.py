@@ -33,6 +33,7 @@ class ShardOutcomes:
         self._spec = spec
         self._lease = lease
         self._files: dict[str, Appender] = {}
+        self._appended = 0
         self._lines = {RESULTS: 0, ERRORS: 0}
         for begin, end in spec.skip:
             self._take(range(begin, end), OK)
@@ -48,6 +49,11 @@ class ShardOutcomes:
     def failed(self) -> int:
         """Items with a failure."""
         return self.state.count(FAILED)
+
+    @property
+    def n_lines(self) -> int:
+        """How many lines this attempt has appended."""
+        return self._appended
 
     def left(self) -> list[tuple[int, int]]:
         """Return the stretches [begin, end) of positions to run, in order."""
@@ -102,6 +108,7 @@ class ShardOutcomes:
             self._files[name] = Appender(self.folder / name)
         self._files[name].append(lines)
         self._lines[name] += len(lines)
+        self._appended += len(lines)
 
     def _read(self, name: str) -> Iterator[int]:
         """Yield the positions of a file's whole lines; the merge says what is wrong with the others."""

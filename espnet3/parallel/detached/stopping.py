@@ -78,6 +78,13 @@ class Stopping:
             self._ordered = JobState(ordered.get("state", JobState.CANCELLED))
             self._why = str(ordered.get("why", "the run was told to stop"))
 
+    @property
+    def warned(self) -> bool:
+        """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
+        if self._ordered is not None:
+            return False
+        return self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
+
     def reason(self) -> tuple[JobState, str]:
         """Return the state to end in, and why; cancelling explains a signal that came with it."""
         self._look()

@@ -26,7 +26,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.injection import bind
 from espnet3.parallel.launchers.inline import build_here
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.files import make_folder, read_json, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import ItemFailure
@@ -113,7 +113,8 @@ class _Attempt:
             (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
-        write_json(self.folder / ENDED, {"state": state.value, "why": why})
+        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
+        write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
 
@@ -230,6 +231,18 @@ class _Attempt:
     def _count(self, in_flight: tuple[int, int] | None = None) -> None:
         self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed
         self.marks.set(in_flight)
+
+
+def wants_requeue(spec: JobSpec) -> bool:
+    """Whether a shard's last attempt ended at its walltime, had an outcome, and is to be queued again.
+
+    Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
+    whoever cancelled, knows what is to come.
+    """
+    try:
+        return bool(read_json(Layout(Path(spec.run)).shard(spec.shard) / ENDED).get("requeue"))
+    except FileNotFoundError:
+        return False
 
 
 def say(text: str) -> None:

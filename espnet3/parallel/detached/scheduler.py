@@ -85,7 +85,7 @@ def _array(env: str) -> Array:
 def _job(plan: Plan) -> Any:
     """Return dask-jobqueue's object of a job: it knows how the options are written in a header."""
     backend = row(plan.env)
-    cluster = load_cluster_class(backend)
+    cluster: Any = load_cluster_class(backend)
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
     own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
     options = {name: value for name, value in plan.options.items() if name not in own}

@@ -211,6 +211,11 @@ def _read_deaths(folder: Path) -> list[list[int]]:
     return deaths
 
 
+def forget_flight(shard: Shard) -> None:
+    """Say that nothing was in flight: a worker was told to end, and no item is to blame."""
+    (Path(shard.folder) / _MARK).unlink(missing_ok=True)
+
+
 def died_in_items(shard: Shard) -> bool:
     """Whether any death of a shard's workers came while an item ran, and not in a writer hook."""
     return bool(_read_deaths(Path(shard.folder)))

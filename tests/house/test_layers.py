@@ -31,7 +31,7 @@ LAYERS = [
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.config"],
+        ["parallel.backends", "parallel.detached_settings", "parallel.config"],
     ),
     (
         "the run folder: it knows what an outcome is on disk, and nothing of who computed it",
@@ -69,6 +69,10 @@ LAYERS = [
         ["parallel.launchers.client", "parallel.launchers.execute", "parallel.launchers.background"],
     ),
     (
+        "runs without a driver: a job knows no runner but the one it is told to load",
+        ["parallel.detached", "parallel.worker"],
+    ),
+    (
         "what users call",
         [
             "parallel.parallel",
@@ -82,6 +86,7 @@ LAYERS = [
     ),
     ("parts for systems: data, metrics", ["components"]),
     ("the stages of a recipe", ["systems"]),
+    ("the command line", ["cli"]),
 ]
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.

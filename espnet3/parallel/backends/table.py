@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from espnet3.parallel.backends import arrays
+from espnet3.parallel.backends.arrays import Array
 from espnet3.parallel.backends.wording import did_you_mean, shown
 from espnet3.parallel.errors import ConfigError
 
@@ -29,6 +31,7 @@ class Backend:
         required: Options that must be given, with an example of each.
         controlled: Parameters that are not options here, with the reason.
         instead: Options of other backends, with what means the same here.
+        array: How a batch scheduler runs many jobs as one; None: it is none.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Backend:
     required: Mapping[str, str] = field(default_factory=dict)
     controlled: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
+    array: Array | None = None
 
     @property
     def is_jobqueue(self) -> bool:
@@ -110,6 +114,7 @@ def _jobqueue(
             "nthreads": "use cores and processes: a worker has cores / processes threads",
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
+        array=getattr(arrays, name.upper()),
     )
 
 

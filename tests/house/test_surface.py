@@ -26,6 +26,7 @@ SURFACE = [
     "PoisonItemError",
     "RunSummary",
     "SignatureError",
+    "SubmissionError",
     "TooManyFailuresError",
     "WorkerSetupError",
     "build_client",

@@ -62,11 +62,12 @@ for name in ${CLUSTERS:-sge oar}; do
 done
 
 cd "$repository"
+[[ " $* " == *tests/* ]] || set -- tests/clusters "$@"
 code=0
 runuser -u "$user" -- env \
     HTCONDOR="$(dirname "$(dirname "$python")")/htcondor" HOME="$state/home" TMPDIR="$state/tmp" USER="$user" LOGNAME="$user" PYTHONDONTWRITEBYTECODE=1 \
     ESPNET3_CLUSTERS="$state" PATH="$(dirname "$python"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" \
-    "$python" -m pytest -m clusters -p no:cacheprovider tests/clusters "$@" || code=$?
+    "$python" -m pytest -m clusters -p no:cacheprovider "$@" || code=$?
 stop
 trap - EXIT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Lab:
         if self.by_root:
             text = (STATE / self.name / "env").read_text()
         else:
+            shutil.rmtree(HOME / self.name, ignore_errors=True)
             done = subprocess.run(
                 [HERE / self.name / "start.sh", HOME / self.name],
                 stdout=subprocess.PIPE,

@@ -43,6 +43,14 @@ def watched_job(job_class: Any) -> Any:
     class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         _call = staticmethod(call)
 
+        async def start(self) -> None:
+            """Submit the job."""
+            try:
+                await super().start()
+            except BaseException:
+                self.status = Status.failed
+                raise
+
         async def close(self) -> None:
             """Cancel the job; one that is gone already is not an error."""
             try:

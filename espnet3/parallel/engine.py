@@ -72,11 +72,16 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
 
 
 def failure_of(
-    error: BaseException, index: Any, attempts: int, worker: str, cause: str = "error"
+    error: BaseException,
+    index: Any,
+    attempts: int,
+    worker: str,
+    cause: str = "error",
+    seconds: float | None = None,
 ) -> ItemFailure:
     """Make the record of a failed item from its exception."""
     name, message, text = describe_error(error)
-    return ItemFailure(index, name, message, text, attempts, worker, cause)
+    return ItemFailure(index, name, message, text, attempts, worker, cause, seconds)
 
 
 def inside_item() -> bool:
@@ -138,9 +143,8 @@ def run_items(
             except BaseException as error:  # SystemExit too: an item must not end its worker quietly
                 # a batch that raised goes again one by one, so that only the guilty item pays
                 end = min(len(values) + unit, n)
-                if not _one_by_one(
-                    items[len(values) : end], error if unit == 1 else None, block, do, policy, worker
-                ):
+                first = _Attempt(error, (clock() - last) / (len(values) - at + 1)) if unit == 1 else None
+                if not _one_by_one(items[len(values) : end], first, block, do, policy, worker):
                     break
             now = clock()
             if now - begin > budget or (now - last > 1e-3 and interrupted()):
@@ -195,27 +199,36 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     return list(results)
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An attempt that failed: what it raised, and after how many seconds (an item's share of its step)."""
+
+    error: BaseException
+    seconds: float
+
+
 def _one_by_one(
-    items: Sequence[Any], error: BaseException | None, block: Block, do: Step, policy: Policy, worker: str
+    items: Sequence[Any], failed: _Attempt | None, block: Block, do: Step, policy: Policy, worker: str
 ) -> bool:
     """Settle items one at a time, with retries; False if one of them stops the run.
 
-    `error` is what the first item has just raised; None if it was tried only within its batch.
+    `failed` is the first item's attempt just now; None if it was tried only within its batch.
     """
     for item in items:
-        tried = 1 if error is not None else 0
-        while error is not None or tried == 0:
+        tried = 1 if failed is not None else 0
+        while failed is not None or tried == 0:
             if tried > policy.max_retries:
-                assert error is not None
-                failure = failure_of(error, item, tried, worker)
+                assert failed is not None
+                failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
                 if policy.on_error == "raise":
-                    block.error, block.stop = error, failure
+                    block.error, block.stop = failed.error, failure
                     return False
                 block.failed.append(len(block.values))
                 block.values.append(failure)
                 break
             block.retries += bool(tried)
             tried += 1
+            begin = time.perf_counter()
             try:
                 do([item], block.values)
                 break
@@ -225,6 +238,6 @@ def _one_by_one(
                 block.error = wrong
                 return False
             except BaseException as again:  # as in run_items
-                error = again
-        error = None
+                failed = _Attempt(again, time.perf_counter() - begin)
+        failed = None
     return True

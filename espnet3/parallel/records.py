@@ -34,7 +34,9 @@ class ItemFailure:
         traceback: The traceback on the worker, as text.
         attempts: How often the item was tried.
         worker: Name or address of the worker that ran it last.
-        cause: "error" (it raised), "poison" (it killed its worker), "result" (its result cannot travel).
+        cause: "error" (it raised), "poison" (it killed its worker), "result" (its result cannot travel,
+            or JSON cannot hold it).
+        seconds: How long its last attempt took, where that is known.
     """
 
     index: Any
@@ -44,6 +46,7 @@ class ItemFailure:
     attempts: int
     worker: str
     cause: str = "error"
+    seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict."""
@@ -70,13 +73,14 @@ class RunSummary:
     """The figures of one finished run, as printed in its last line.
 
     Attributes:
-        items: Items planned.
-        failed: Items whose outcome is an `ItemFailure`.
+        items: Items that were run.
+        failed: Those whose outcome is an `ItemFailure`.
         retries: Times an item was tried again because it had raised.
         deaths: Worker processes lost while they held items.
         seconds: Wall time.
         busy_seconds: Sum over workers of the time spent inside runs of items.
         slots: Worker slots that took part.
+        kept: Items that were not run, as the run folder had their outcome already.
     """
 
     items: int
@@ -86,6 +90,7 @@ class RunSummary:
     seconds: float
     busy_seconds: float
     slots: int
+    kept: int = 0
 
     @property
     def efficiency(self) -> float:

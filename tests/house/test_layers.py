@@ -33,7 +33,13 @@ LAYERS = [
     ),
     (
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
-        ["parallel.injection", "parallel.engine", "parallel.raising", "parallel.shards"],
+        [
+            "parallel.injection",
+            "parallel.engine",
+            "parallel.raising",
+            "parallel.shards",
+            "parallel.recording",
+        ],
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
@@ -70,6 +76,7 @@ LAYERS = [
         "what users call",
         [
             "parallel.parallel",
+            "parallel.item_driver",
             "parallel.shard_driver",
             "parallel.base_runner",
             "parallel.inference_provider",

@@ -317,7 +317,7 @@ class PilotRun:
             if not self._may_take():
                 return False
             units, most = self._sizer.next(left)
-            run = self._work.take(units, most)
+            run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
             if not self._send(slot, run):
@@ -332,7 +332,8 @@ class PilotRun:
         """
         # a list may hold instances of the script's own classes, which travel by value
         items = run.items if isinstance(run.items, range) else self._by_value(run)
-        parts, buffers = pickle_parts(("run", self._id, items))
+        positions = self._work.positions(run) if self._job.as_lines else None
+        parts, buffers = pickle_parts(("run", self._id, items, positions))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
             self._prefetch = False

@@ -33,6 +33,7 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        as_lines: Give the lines of a run folder in place of the results.
     """
 
     one: Callable[..., Any]
@@ -43,6 +44,7 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    as_lines: bool = False
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -128,7 +130,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
     call = Call(bind(task.one, env, task.kwargs), many)
 
     def counted() -> Pairs:
-        for run, block in run_inline(work, call, task.policy):
+        for run, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
             yield run, block
 
@@ -154,6 +156,7 @@ def _on_pilots(
         policy=task.policy,
         setup_timeout=timeout,
         check=task.check,
+        as_lines=task.as_lines,
     )
     run = PilotRun(
         pool_of(client),

@@ -32,6 +32,7 @@ from espnet3.parallel.launchers.protocol import (
     setup_report,
 )
 from espnet3.parallel.plan import BUDGET
+from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 
 
@@ -148,7 +149,7 @@ class Pilot:
         self._calls[job_id] = (call, job)
         self._send(("ready", job_id))
 
-    def _on_run(self, job_id: int, items: Any) -> None:
+    def _on_run(self, job_id: int, items: Any, positions: Any) -> None:
         if job_id not in self._calls:  # its setup failed; the driver knows
             return
         call, job = self._calls[job_id]
@@ -162,6 +163,8 @@ class Pilot:
                 return
         with self._permits, on_a_worker():
             block = run_items(items, call, job.policy, self.worker, BUDGET, lambda: self._ended(job_id))
+        if positions is not None:
+            to_lines(block, positions, items, job.policy, self.worker)
         sys.stdout.flush()
         self._answer(job_id, items, block, job.policy)
 

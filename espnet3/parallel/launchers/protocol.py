@@ -1,6 +1,7 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
-Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("run", id, items or their pickle), ("end", id).
+Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
+("run", id, items or their pickle, their positions in the caller's list for a job with `as_lines`).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
 """
 
@@ -59,6 +60,7 @@ class Job:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
+        as_lines: Answer with the lines of a run folder in place of the results.
     """
 
     one: Callable[..., Any]
@@ -69,6 +71,7 @@ class Job:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    as_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,13 @@ from espnet3.parallel.launchers.protocol import (
     setup_report,
 )
 from espnet3.parallel.plan import BUDGET
+from espnet3.parallel.recording import to_lines
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}
 _lock = threading.Lock()
 
 
-def run_task(pool: str, job_id: int, blob: bytes, items: Any) -> bytes:
+def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) -> bytes:
     """Run one run of items on a worker; returns the pickled message a pilot would have sent."""
     worker = str(get_worker().name)
     late: queue.Queue[SetupReport] = queue.Queue()
@@ -52,6 +53,8 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any) -> bytes:
         items = cloudpickle.loads(items)
     with on_a_worker():
         block = run_items(items, call, job.policy, worker, BUDGET)
+    if positions is not None:
+        to_lines(block, positions, items, job.policy, worker)
     return _message(job_id, items, block, job, worker)
 
 
@@ -125,9 +128,9 @@ class TaskChannel:
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a run."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items = cloudpickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, job_id, items, positions = cloudpickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, job_id, self._blob, items, pure=False, key=None
+            run_task, self._pool.name, job_id, self._blob, items, positions, pure=False, key=None
         )
         with self._order:
             self._sent.append(future)

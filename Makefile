@@ -15,7 +15,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types bench docs clean
+.PHONY: help demo test test-clusters lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 
 test: $(VENV)/dev.stamp ## run the default test suite
 	$(RUN) -m pytest $(ARGS)
+
+test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
+	tests/clusters/run.sh "$(RUN)" $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check rules and format with ruff
 	$(RUN) -m ruff check .

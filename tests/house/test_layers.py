@@ -65,6 +65,17 @@ LAYERS = [
         ["parallel.launchers.local_worker", "parallel.launchers.forkserver", "parallel.launchers.local"],
     ),
     (
+        "processes of other machines: what is submitted, watched and replaced",
+        [
+            "parallel.launchers.cluster_commands",
+            "parallel.launchers.cluster_logs",
+            "parallel.launchers.cluster_keeper",
+            "parallel.launchers.cluster_jobs",
+            "parallel.launchers.cluster_ssh",
+            "parallel.launchers.cluster",
+        ],
+    ),
+    (
         "the choice of where a job runs: the one place that knows all launchers",
         ["parallel.launchers.client", "parallel.launchers.execute", "parallel.launchers.background"],
     ),
@@ -91,6 +102,9 @@ LAYERS = [
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
+    "parallel.launchers.cluster_jobs",
+    "parallel.launchers.cluster_keeper",
+    "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",
     "parallel.launchers.local",

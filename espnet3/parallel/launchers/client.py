@@ -10,11 +10,11 @@ import dask
 from distributed import Client, WorkerPlugin, default_client
 from distributed.client import _current_client
 
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.injection import ENVS, SetupFn
+from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
@@ -153,20 +153,12 @@ def open_client(
 
     Raises:
         MissingPackageError: The backend's package is not installed.
+        SubmissionError: A scheduler refused a job.
     """
-    options = dict(config.options)
     if config.env == "local":
-        cluster: Any = local_cluster(config.n_workers, options, forkserver)
+        cluster: Any = local_cluster(config.n_workers, dict(config.options), forkserver)
     else:
-        row = BACKENDS[config.env]
-        make = load_cluster_class(row)
-        if row.is_jobqueue or config.env == "kube":
-            cluster = make(**options)
-            cluster.scale(config.n_workers)
-        elif config.env == "ssh":
-            cluster = make(**options)
-        else:
-            cluster = make(n_workers=config.n_workers, **options)
+        cluster = open_cluster(config)
     try:
         return EnvClient(cluster, config, default=default)
     except BaseException:
@@ -183,7 +175,14 @@ def abort(client: Any) -> None:
 
 def explain(client: Any, pid: int | None) -> str | None:
     """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
-    cluster = getattr(client, "cluster", None)
-    if not isinstance(cluster, ForkedCluster):
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "failure"):  # a cluster of the user's own
         return None
-    return cluster.failure() if pid is None else cluster.exit_of(pid)
+    said: str | None = cluster.failure() if pid is None else cluster.exit_of(pid)
+    return said
+
+
+def waiting(client: Any) -> str:
+    """Say what the jobs do whose workers have not come, where the cluster knows."""
+    cluster: Any = getattr(client, "cluster", None)
+    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""

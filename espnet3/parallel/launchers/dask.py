@@ -46,6 +46,7 @@ class PilotRun:
         explain: Says how a process ended, or why none comes, where the cluster knows.
         fall_back: Called once when workers are there and none has connected for five seconds;
             returns the pool to use in place of this one, or None to keep waiting.
+        waiting: Says what keeps the workers that have not come.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class PilotRun:
         may_take: Callable[[], bool] = lambda: True,
         explain: Callable[[int | None], str | None] = lambda pid: None,
         fall_back: Callable[[], Any] = lambda: None,
+        waiting: Callable[[], str] = lambda: "",
     ) -> None:
         self.tally = Tally(slots=0)
         self._pool = pool
@@ -68,6 +70,7 @@ class PilotRun:
         self._may_take = may_take
         self._explain = explain
         self._fall_back = fall_back
+        self._waiting = waiting
         self._selector = selectors.DefaultSelector()
         self._ready: dict[Slot, None] = {}
         self._quarantined: set[tuple[str, int]] = set()
@@ -148,7 +151,7 @@ class PilotRun:
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
-                "look at the workers' logs, or raise it in the `parallel` block"
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self._waiting()}".rstrip()
             )
         if waited > _UNREACHED and not self._pool.met and not self._fell_back:
             other = self._fall_back()

@@ -21,7 +21,7 @@ from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
+from espnet3.parallel.launchers.protocol import Done, Job, SetupReport, pack
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import add_note, load_error
 from espnet3.parallel.records import ItemFailure, Tally
@@ -65,7 +65,7 @@ class PilotRun:
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = pickling.dumps(job)
+        self._blob = pack(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain

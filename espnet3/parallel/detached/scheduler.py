@@ -51,7 +51,7 @@ def start(
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    job = _job(plan)
+    job = make_job(plan)
     most = (settings.array_limit or _site_limit(array)) - array.first + 1
     jobs: dict[str, str] = {}
     arrays: list[str] = []
@@ -82,7 +82,7 @@ def _array(env: str) -> Array:
     return array
 
 
-def _job(plan: Plan) -> Any:
+def make_job(plan: Plan) -> Any:
     """Return dask-jobqueue's object of a job: it knows how the options are written in a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
@@ -229,7 +229,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     arrays = jobs.get("arrays", [])
     if not arrays:
         return
-    _cancel(_job(plan), arrays, layout.folder)
+    _cancel(make_job(plan), arrays, layout.folder)
     end = time.monotonic() + grace + _SECONDS
     while any(state.alive for state, _ in query(layout, jobs["jobs"]).values()):
         if time.monotonic() > end:
@@ -256,4 +256,4 @@ def walltime(config: ParallelConfig) -> float | None:
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or its job's options are wrong."""
     options = json.loads(json.dumps(dict(config.options), default=str))
-    _job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))

@@ -21,9 +21,11 @@ from espnet3.parallel.errors import EnvConflictError, EnvTypeError, SignatureErr
 SetupFn = Callable[[], dict[str, Any]]
 
 
-def name_of(func: Callable[..., Any]) -> str:
-    """Return a function's name for messages."""
-    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or repr(func)
+def name_of(func: Any) -> str:
+    """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
+    if isinstance(func, functools.partial):
+        return name_of(func.func)
+    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
 
 
 def bind(
@@ -103,6 +105,8 @@ def _check(
 
 # --- envs of this process -------------------------------------------------------------------------
 
+_BORROWED = 4  # envs of `parallel_submit` that a process keeps: a program has one or two, and they are large
+
 
 class _Env:
     def __init__(self, build: SetupFn, timeout: float | None) -> None:
@@ -118,8 +122,15 @@ class EnvStore:
 
     def __init__(self) -> None:
         self._envs: dict[str, _Env] = {}
+        self._defaults: list[str] = []
+        self._borrowed: list[str] = []
         self._lock = threading.Lock()
-        self.default: str | None = None
+
+    @property
+    def default(self) -> str | None:
+        """The key of the env that was made the default last and has not been dropped."""
+        with self._lock:
+            return self._defaults[-1] if self._defaults else None
 
     def register(
         self, key: str, build: SetupFn, *, default: bool = False, timeout: float | None = None
@@ -129,7 +140,7 @@ class EnvStore:
             if key not in self._envs:
                 self._envs[key] = _Env(build, timeout)
             if default:
-                self.default = key
+                self._defaults = [*(k for k in self._defaults if k != key), key]
 
     def get(self, key: str | None) -> dict[str, Any]:
         """Return the env of `key`, building it if this is its first use; None gives an empty one.
@@ -141,6 +152,9 @@ class EnvStore:
             return {}
         with self._lock:
             entry = self._envs[key]
+        return self._built(entry)
+
+    def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
             if entry.error is not None:
                 raise entry.error
@@ -158,16 +172,21 @@ class EnvStore:
         For plain Dask tasks, which can only answer by returning: the env is built in a thread of
         its own, and given up with its stack when the time is over.
         """
+        if key is None:
+            return {}
         with self._lock:
-            entry = self._envs[key] if key is not None else None
-        if entry is None or entry.timeout is None or entry.value is not None:
-            return self.get(key)
+            entry = self._envs[key]
+        return self._in_time(entry)
+
+    def _in_time(self, entry: _Env) -> dict[str, Any]:
+        if entry.timeout is None or entry.value is not None:
+            return self._built(entry)
         answer: queue.Queue[Any] = queue.Queue()
 
         def build() -> None:
             with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
                 try:
-                    answer.put(self.get(key))
+                    answer.put(self._built(entry))
                 except WorkerSetupError as error:
                     answer.put(error)
 
@@ -177,12 +196,36 @@ class EnvStore:
             raise first
         return first  # type: ignore[no-any-return]  # the env, put above
 
+    def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
+        """Return an env that nobody drops: of those, the last few that were used stay.
+
+        Raises:
+            WorkerSetupError: If it cannot be built; not remembered, the next call may fare better.
+        """
+        with self._lock:
+            entry = self._envs.setdefault(key, _Env(build, timeout))
+            self._borrowed = [*(k for k in self._borrowed if k != key), key]
+            old, self._borrowed = self._borrowed[:-_BORROWED], self._borrowed[-_BORROWED:]
+            for each in old:  # a call that is using one holds on to it
+                del self._envs[each]
+        try:
+            return self._in_time(entry)
+        except WorkerSetupError:
+            with self._lock:
+                if self._envs.get(key) is entry:
+                    self._forget(key)
+            raise
+
     def drop(self, key: str) -> None:
         """Forget an env, so that its memory can go."""
         with self._lock:
-            self._envs.pop(key, None)
-            if self.default == key:
-                self.default = None
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._envs.pop(key, None)
+        for names in (self._defaults, self._borrowed):
+            if key in names:
+                names.remove(key)
 
 
 ENVS = EnvStore()
@@ -262,72 +305,3 @@ def setup_timeout_message(timeout: float, stack: str) -> str:
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"
     )
-
-
-# --- plain Dask calls -----------------------------------------------------------------------------
-
-
-class EnvCall:
-    """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
-
-    Args:
-        func: The user's function.
-        key: Env to use; None means the one registered last in the process it runs in.
-        build: How to build that env, where the process may not know it yet.
-        given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
-    """
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        key: str | None = None,
-        build: SetupFn | None = None,
-        given: dict[str, Any] | None = None,
-    ) -> None:
-        self.func = func
-        self.key = key
-        self.build = build
-        self.given = given or {}
-        functools.update_wrapper(self, func, updated=())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with this process's env."""
-        if self.key is not None and self.build is not None:
-            ENVS.register(self.key, self.build)
-        broken: WorkerSetupError | None = None
-        try:
-            env = ENVS.get_in_time(self.key if self.key is not None else ENVS.default)
-        except WorkerSetupError as error:
-            broken = _portable(error)
-        if broken is not None:  # raised out here: the original would travel along as its context
-            raise broken
-        return bind(self.func, env, {**self.given, **kwargs}, len(args), strict=False)(*args)
-
-    def __reduce__(self) -> Any:
-        return EnvCall, (self.func, self.key, self.build, self.given)
-
-
-def _portable(error: WorkerSetupError) -> WorkerSetupError:
-    """Return an error without the cause, where that cannot be pickled; the message holds it in words."""
-    import cloudpickle
-
-    copy = type(error)(*error.args)
-    try:
-        cloudpickle.loads(cloudpickle.dumps(error.__cause__))
-    except Exception:  # user classes may raise anything while being pickled
-        return copy
-    copy.__cause__ = error.__cause__
-    return copy
-
-
-def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `func` with the worker's env injected by name when it is called there.
-
-    Args:
-        func: Any callable; one that is wrapped already is returned as it is.
-
-    Returns:
-        A picklable callable. A keyword the caller gives that the env also holds raises
-        `EnvConflictError`; a name bound by a positional argument is simply not injected.
-    """
-    return func if isinstance(func, EnvCall) else EnvCall(func)

@@ -21,7 +21,13 @@ LAYERS = [
     ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
     (
         "single subjects that need the facts at most, and can be read and tested alone",
-        ["parallel.seeding", "parallel.plan", "parallel.env_provider", "parallel.progress"],
+        [
+            "parallel.seeding",
+            "parallel.plan",
+            "parallel.env_provider",
+            "parallel.progress",
+            "parallel.pickling",
+        ],
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
@@ -37,6 +43,7 @@ LAYERS = [
             "parallel.injection",
             "parallel.engine",
             "parallel.raising",
+            "parallel.env_call",
             "parallel.shards",
             "parallel.recording",
         ],
@@ -56,6 +63,17 @@ LAYERS = [
     (
         "processes of this machine: the server loads the worker's side before it forks",
         ["parallel.launchers.local_worker", "parallel.launchers.forkserver", "parallel.launchers.local"],
+    ),
+    (
+        "processes of other machines: what is submitted, watched and replaced",
+        [
+            "parallel.launchers.cluster_commands",
+            "parallel.launchers.cluster_logs",
+            "parallel.launchers.cluster_keeper",
+            "parallel.launchers.cluster_jobs",
+            "parallel.launchers.cluster_ssh",
+            "parallel.launchers.cluster",
+        ],
     ),
     (
         "the choice of where a job runs: the one place that knows all launchers",
@@ -84,6 +102,9 @@ LAYERS = [
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
+    "parallel.launchers.cluster_jobs",
+    "parallel.launchers.cluster_keeper",
+    "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",
     "parallel.launchers.local",

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
@@ -47,6 +46,7 @@ class PilotRun:
         explain: Says how a process ended, or why none comes, where the cluster knows.
         fall_back: Called once when workers are there and none has connected for five seconds;
             returns the pool to use in place of this one, or None to keep waiting.
+        waiting: Says what keeps the workers that have not come.
     """
 
     def __init__(
@@ -58,17 +58,19 @@ class PilotRun:
         may_take: Callable[[], bool] = lambda: True,
         explain: Callable[[int | None], str | None] = lambda pid: None,
         fall_back: Callable[[], Any] = lambda: None,
+        waiting: Callable[[], str] = lambda: "",
     ) -> None:
         self.tally = Tally(slots=0)
         self._pool = pool
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = cloudpickle.dumps(job)
+        self._blob = pickling.dumps(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
         self._fall_back = fall_back
+        self._waiting = waiting
         self._selector = selectors.DefaultSelector()
         self._ready: dict[Slot, None] = {}
         self._quarantined: set[tuple[str, int]] = set()
@@ -149,7 +151,7 @@ class PilotRun:
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
-                "look at the workers' logs, or raise it in the `parallel` block"
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self._waiting()}".rstrip()
             )
         if waited > _UNREACHED and not self._pool.met and not self._fell_back:
             other = self._fall_back()
@@ -285,7 +287,7 @@ class PilotRun:
 
     def _by_value(self, run: Run) -> bytes:
         try:
-            return cloudpickle.dumps(run.items, 5)  # type: ignore[no-any-return]  # cloudpickle is untyped
+            return pickling.dumps(run.items)
         except Exception as error:
             position, item = _first_unpicklable(run)
             add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
@@ -359,7 +361,7 @@ def _path() -> list[str]:
 def _first_unpicklable(run: Run) -> Any:
     for position, item in enumerate(run.items, run.start):
         try:
-            cloudpickle.dumps(item)
+            pickling.dumps(item)
         except Exception:  # user classes may raise anything while being pickled
             return position, item
     return run.start, run.items[0]

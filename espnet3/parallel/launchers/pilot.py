@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from typing import Any
 
-import cloudpickle
 from distributed import WorkerPlugin
 
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
@@ -31,6 +30,7 @@ from espnet3.parallel.launchers.protocol import (
     prepare,
     setup_report,
 )
+from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.plan import BUDGET
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
@@ -137,7 +137,7 @@ class Pilot:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             try:
-                job: Job = cloudpickle.loads(blob)  # imports the user's modules, which may take long too
+                job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(job)
             except BaseException as error:  # whatever user code does here, the driver must hear of it
                 late.stop()
@@ -184,12 +184,12 @@ class Pilot:
 
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
-            return pickle_parts(("done", job_id, done, block.values), cloudpickle.Pickler)
+            return pickle_parts(("done", job_id, done, block.values), Pickler)
         except Exception:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
             return pickle_parts(("done", job_id, done, values))
 
     def _on_end(self, job_id: int) -> None:
         _, job = self._calls.pop(job_id, (None, None))
-        if job is not None and job.env_key:
+        if job is not None and job.env_key and job.setup is not None:
             ENVS.drop(job.env_key)

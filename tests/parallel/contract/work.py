@@ -1,6 +1,7 @@
 """What runs on workers: imported there by name, so that nothing here needs pytest."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,22 @@ def until_open(x, pipe):
     return x
 
 
+def make_pipe(folder):
+    """Make the named pipe that `until_open` waits for."""
+    os.mkfifo(Path(folder) / "pipe")
+    return Path(folder) / "pipe"
+
+
+def open_pipe(folder):
+    """Let `until_open` go on."""
+    open(Path(folder) / "pipe", "w").close()
+
+
+def never_ready():
+    """Take longer than any test."""
+    time.sleep(100)
+
+
 class TwoPartError(Exception):
     """An error with a constructor of its own, as most libraries have."""
 
@@ -55,6 +72,28 @@ class Add:
 
     def method(self, x):
         return x + self.y
+
+
+class AddEnv:
+    """Callable in three ways, each with a parameter that the env gives."""
+
+    def __call__(self, x, y):
+        return x + y
+
+    def method(self, x, y):
+        return x + y
+
+    async def later(self, x, y):
+        return x + y
+
+
+def third_time(folder):
+    """Fail twice, then return how often it was called."""
+    log(folder, "called")
+    n = len((Path(folder) / "log").read_text().splitlines())
+    if n < 3:
+        raise OSError("not yet")
+    return n
 
 
 class Indexed(Sequence):

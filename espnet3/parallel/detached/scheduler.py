@@ -29,7 +29,7 @@ from espnet3.parallel.detached.scripts import (
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.detached.surroundings import import_path, job_environment
 from espnet3.parallel.detached_settings import DetachedSettings
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
@@ -45,7 +45,7 @@ def start(
 
     Raises:
         ConfigError: The job's options are wrong.
-        ParallelError: The scheduler refused; what it had taken before is cancelled.
+        SubmissionError: The scheduler refused; what it had taken before is cancelled.
     """
     array = _array(plan.env)
     settings = DetachedSettings.of(plan.settings)
@@ -138,7 +138,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
     """Run a command of the scheduler; return what it printed.
 
     Raises:
-        ParallelError: It failed.
+        SubmissionError: It failed.
     """
     shown = shlex.join(command)
     try:
@@ -154,14 +154,11 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
             check=False,
         )
     except OSError as error:
-        raise ParallelError(f"{shown!r} could not be started: {error}; no job is queued") from error
+        raise SubmissionError(shown, None, str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise ParallelError(f"{shown!r} did not answer within {_SECONDS:g} s") from error
+        raise SubmissionError(shown, None, f"it did not answer within {_SECONDS:g} s") from error
     if done.returncode != 0:
-        said = done.stderr.strip() or done.stdout.strip() or "(it said nothing)"
-        raise ParallelError(
-            f"{shown!r} ended with exit code {done.returncode}; no job is queued by it:\n{said}"
-        )
+        raise SubmissionError(shown, done.returncode, done.stderr.strip() or done.stdout.strip())
     return done.stdout
 
 
@@ -203,8 +200,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     command = [part.replace("{user}", getpass.getuser()) for part in array.query]
     try:
         said = _call(command, layout.folder)
-    except ParallelError as error:
-        raise OSError(str(error)) from error
+    except SubmissionError as error:
+        raise OSError(f"{error.command}: {error.stderr.strip()}") from error
     listed = read_queue(array, said)
     return {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
 

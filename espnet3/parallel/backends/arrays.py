@@ -27,7 +27,7 @@ class Array:
         first: Index of the first element.
         cancel: What is given to the cancel command for a whole array.
         single: A job of one element: the directives instead of `directive`; None: as any other.
-        output: A directive for what the scheduler itself prints; a name without a folder.
+        extra: Further directives; what the scheduler itself prints goes to a name without a folder.
         site_limit: Prints the largest index the site allows, and the pattern that finds it.
         most: The largest index where the site does not say.
         rerun: Directives that let the scheduler queue an element again after preemption or a lost node.
@@ -48,7 +48,7 @@ class Array:
     first: int = 1
     cancel: str = "{job}"
     single: tuple[str, ...] | None = None
-    output: str = ""
+    extra: tuple[str, ...] = ()
     site_limit: tuple[tuple[str, ...], str] | None = None
     most: int = 1000
     rerun: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ SLURM = Array(
         "OUT_OF_MEMORY": "out_of_memory",
     },
     first=0,
-    output="-o out-%A_%a.txt",
+    extra=("-o out-%A_%a.txt",),
     # the value is one more than the largest index
     site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
     rerun=("--requeue",),
@@ -97,7 +97,7 @@ SGE = Array(
         **dict.fromkeys(("r", "t", "R", "s", "S", "T", "d"), "running"),
         "E": "lost",
     },
-    cancel="{job}",
+    extra=("-S /bin/sh",),  # a queue's own shell may be csh
     rerun=("-r y",),
     again=99,
 )
@@ -116,7 +116,7 @@ PBS = Array(
     first=0,
     cancel="{job}[]",
     single=(),
-    output="-j oe",
+    extra=("-j oe",),
     rerun=("-r y",),
 )
 MOAB = Array(
@@ -131,7 +131,7 @@ MOAB = Array(
         **dict.fromkeys(("Running", "Starting"), "running"),
     },
     cancel="{job}[]",
-    output="-j oe",
+    extra=("-j oe",),
 )
 LSF = Array(
     directive='-J "{name}[{first}-{last}]%{limit}"',
@@ -145,7 +145,7 @@ LSF = Array(
         **dict.fromkeys(("RUN", "USUSP", "SSUSP"), "running"),
         **dict.fromkeys(("DONE", "EXIT", "ZOMBI"), "lost"),
     },
-    output="-o out-%J_%I.txt",
+    extra=("-o out-%J_%I.txt",),
     rerun=("-r",),
     by_stdin=True,
     minutes_last=True,

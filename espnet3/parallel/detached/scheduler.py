@@ -29,7 +29,7 @@ from espnet3.parallel.detached.scripts import (
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.detached.surroundings import import_path, job_environment
 from espnet3.parallel.detached_settings import DetachedSettings
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
@@ -45,13 +45,13 @@ def start(
 
     Raises:
         ConfigError: The job's options are wrong.
-        ParallelError: The scheduler refused; what it had taken before is cancelled.
+        SubmissionError: The scheduler refused; what it had taken before is cancelled.
     """
     array = _array(plan.env)
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    job = _job(plan)
+    job = make_job(plan)
     most = (settings.array_limit or _site_limit(array)) - array.first + 1
     jobs: dict[str, str] = {}
     arrays: list[str] = []
@@ -82,7 +82,7 @@ def _array(env: str) -> Array:
     return array
 
 
-def _job(plan: Plan) -> Any:
+def make_job(plan: Plan) -> Any:
     """Return dask-jobqueue's object of a job: it knows how the options are written in a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
@@ -138,7 +138,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
     """Run a command of the scheduler; return what it printed.
 
     Raises:
-        ParallelError: It failed.
+        SubmissionError: It failed.
     """
     shown = shlex.join(command)
     try:
@@ -154,14 +154,11 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
             check=False,
         )
     except OSError as error:
-        raise ParallelError(f"{shown!r} could not be started: {error}; no job is queued") from error
+        raise SubmissionError(shown, None, str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise ParallelError(f"{shown!r} did not answer within {_SECONDS:g} s") from error
+        raise SubmissionError(shown, None, f"it did not answer within {_SECONDS:g} s") from error
     if done.returncode != 0:
-        said = done.stderr.strip() or done.stdout.strip() or "(it said nothing)"
-        raise ParallelError(
-            f"{shown!r} ended with exit code {done.returncode}; no job is queued by it:\n{said}"
-        )
+        raise SubmissionError(shown, done.returncode, done.stderr.strip() or done.stdout.strip())
     return done.stdout
 
 
@@ -203,8 +200,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     command = [part.replace("{user}", getpass.getuser()) for part in array.query]
     try:
         said = _call(command, layout.folder)
-    except ParallelError as error:
-        raise OSError(str(error)) from error
+    except SubmissionError as error:
+        raise OSError(f"{error.command}: {error.stderr.strip()}") from error
     listed = read_queue(array, said)
     return {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
 
@@ -229,7 +226,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     arrays = jobs.get("arrays", [])
     if not arrays:
         return
-    _cancel(_job(plan), arrays, layout.folder)
+    _cancel(make_job(plan), arrays, layout.folder)
     end = time.monotonic() + grace + _SECONDS
     while any(state.alive for state, _ in query(layout, jobs["jobs"]).values()):
         if time.monotonic() > end:
@@ -256,4 +253,4 @@ def walltime(config: ParallelConfig) -> float | None:
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or its job's options are wrong."""
     options = json.loads(json.dumps(dict(config.options), default=str))
-    _job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))

@@ -9,6 +9,8 @@ from typing import Any
 
 from espnet3.parallel.backends.arrays import Array
 
+_STARTS = 20  # of one element: one that dies at its start must not go on for ever
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -79,9 +81,7 @@ def directives(array: Array, chunk: Chunk, header: str, surface: Surface) -> lis
         lines += array.single
     else:
         lines.append(_filled(array.directive, array, chunk, surface.name))
-    if array.output:
-        lines.append(array.output)
-    return lines + (list(array.rerun) if surface.requeue else [])
+    return [*lines, *array.extra, *(array.rerun if surface.requeue else ())]
 
 
 def _filled(template: str, array: Array, chunk: Chunk, name: str) -> str:
@@ -142,7 +142,9 @@ def condor_description(
         "max_materialize": chunk.limit,
     }
     if surface.requeue:
-        own["on_exit_remove"] = f"(ExitBySignal == False) && (ExitCode != {array.again})"
+        own["on_exit_remove"] = (
+            f"(ExitBySignal == False && ExitCode != {array.again}) || NumJobStarts >= {_STARTS}"
+        )
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
     lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
     return "\n".join([*lines, _filled(array.directive, array, chunk, surface.name)]) + "\n"

@@ -84,6 +84,15 @@ def watched_cluster(row: Backend) -> Any:
             """Jobs do not say how a process of theirs ended."""
             return None
 
+        def went_with_job(self, worker: str, address: str) -> bool | None:
+            """Tell whether a lost worker went because its job ended; None: not known yet."""
+            if any(
+                str(each["name"]) == worker and there != address
+                for there, each in list(self.scheduler_info["workers"].items())
+            ):
+                return False  # its nanny has started it again: the job goes on
+            return None if self.keeper is None else self.keeper.has_left(worker)
+
         def waiting(self) -> str:
             """Say of each job what it does and what to look at."""
             return "" if self.keeper is None else self.keeper.report()

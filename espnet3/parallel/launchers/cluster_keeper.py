@@ -129,12 +129,13 @@ class JobKeeper:
             lines.append(f"and {len(jobs) - _SHOWN} more jobs")
         return "\n".join(lines)
 
-    def ended_with_job(self, worker: str) -> bool | None:
-        """Tell whether a lost worker went because its job did, not by itself; None: not known yet."""
-        for name, each in self._jobs.items():
+    def has_left(self, worker: str) -> bool | None:
+        """Tell whether the job of a lost worker is over, or waits again; None: it seems to run."""
+        for name, each in list(self._jobs.items()):
             if self._is_of(worker, name):
-                return None if not each.view.state.is_over and each.up == 0 else False
-        return True  # the job is no longer among ours: it ended, and has been replaced
+                gone = each.view.state.is_over or each.view.state is JobState.WAITING
+                return True if gone and not each.up else None
+        return True  # no longer among ours: it ended, and was replaced
 
     # --- the loop ---
 

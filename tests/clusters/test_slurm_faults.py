@@ -26,8 +26,11 @@ def slurm(started):
 def _nothing_stays():
     """After each test all nodes are up and the queue is empty."""
     yield
-    for node in ("n1", "n2", "n3", "n4"):
-        subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+    down = subprocess.run(
+        ["sinfo", "-h", "-t", "down", "-o", "%N"], capture_output=True, text=True, check=True
+    )
+    if nodes := down.stdout.strip():
+        scontrol("update", f"nodename={nodes.splitlines()[0]}", "state=resume")
     SLURM.wait_for_empty_queue()
 
 
@@ -39,9 +42,9 @@ def scontrol(*words):
 def jobs(state="R"):
     """Return (id, node) of the jobs in a state."""
     done = subprocess.run(
-        ["squeue", "-h", "-t", state, "-o", "%i %N"], capture_output=True, text=True, check=True
+        ["squeue", "-h", "-t", state, "-o", "%i|%N"], capture_output=True, text=True, check=True
     )
-    return [line.split() for line in done.stdout.splitlines()]
+    return [line.split("|") for line in done.stdout.splitlines()]
 
 
 class Counted:

@@ -174,6 +174,10 @@ def _prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
     options["worker_extra_args"] = extra
 
+    if row.queue is not None and row.queue.avoid:  # the keeper adds to them
+        options["job_extra_directives"] = list(
+            options.get("job_extra_directives") or site("job-extra-directives", [])
+        )
     prologue = list(options.get("job_script_prologue") or site("job-script-prologue", []))
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start at home; the folder may be missing on a node, and not be needed

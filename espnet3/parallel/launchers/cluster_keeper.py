@@ -261,7 +261,7 @@ class JobKeeper:
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
         options = self._cluster.new_spec["options"]
-        if not self._bad_nodes or not self._queue.avoid or "job_extra_directives" not in options:
+        if not self._bad_nodes or not self._queue.avoid:
             return
         line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))
         start = self._queue.avoid.split("{", 1)[0]

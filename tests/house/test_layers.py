@@ -50,7 +50,7 @@ LAYERS = [
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol"],
+        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.inquest"],
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",

@@ -247,10 +247,8 @@ def test_what_is_imported_is_declared() -> None:
             if name in sys.stdlib_module_names or name == "espnet3" or (name in OPTIONAL and not one.at_once):
                 continue
             used.add(name)
-            if module.split(".")[0] != "parallel":
-                declared = rest
-            else:
-                declared = core if one.at_once else core | backends
+            at_home = core if one.at_once else core | backends
+            declared = at_home if module.split(".")[0] == "parallel" else rest
             assert DISTRIBUTION.get(name, name) in declared, f"espnet3.{module}:{one.line} imports {name}"
     assert core <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
 

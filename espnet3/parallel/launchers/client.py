@@ -11,14 +11,15 @@ import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from distributed.client import _current_client
 
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.injection import ENVS, SetupFn
+from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.protocol import Hello
 
 _GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
 
@@ -162,20 +163,12 @@ def open_client(
 
     Raises:
         MissingPackageError: The backend's package is not installed.
+        SubmissionError: A scheduler refused a job.
     """
-    options = dict(config.options)
     if config.env == "local":
-        cluster: Any = local_cluster(config.n_workers, options, forkserver)
+        cluster: Any = local_cluster(config.n_workers, dict(config.options), forkserver)
     else:
-        row = BACKENDS[config.env]
-        make = load_cluster_class(row)
-        if row.is_jobqueue or config.env == "kube":
-            cluster = make(**options)
-            cluster.scale(config.n_workers)
-        elif config.env == "ssh":
-            cluster = make(**options)
-        else:
-            cluster = make(n_workers=config.n_workers, **options)
+        cluster = open_cluster(config)
     try:
         return EnvClient(cluster, config, default=default)
     except BaseException:
@@ -206,7 +199,23 @@ async def _close_threads(cluster: Any) -> None:
 
 def explain(client: Any, pid: int | None) -> str | None:
     """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
-    cluster = getattr(client, "cluster", None)
-    if not isinstance(cluster, ForkedCluster):
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "failure"):  # a cluster of the user's own
         return None
-    return cluster.failure() if pid is None else cluster.exit_of(pid)
+    said: str | None = cluster.failure() if pid is None else cluster.exit_of(pid)
+    return said
+
+
+def waiting(client: Any) -> str:
+    """Say what the jobs do whose workers have not come, where the cluster knows."""
+    cluster: Any = getattr(client, "cluster", None)
+    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
+
+
+def innocent(client: Any, hello: Hello) -> bool | None:
+    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
+        return False
+    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
+    return said

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from distributed.client import _current_client
+from distributed.utils import format_dashboard_link
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
@@ -85,6 +88,7 @@ class EnvClient(Client):
     """
 
     espnet3_env: str | None = None
+    espnet3_dashboard_told = False
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
@@ -190,6 +194,23 @@ def abort(client: Any) -> None:
         cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
+
+
+def dashboard_of(client: Any) -> str | None:
+    """Return the address of the dashboard of a cluster of ours, once: it is told once for each client."""
+    if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
+        return None
+    client.espnet3_dashboard_told = True
+    options = client.espnet3_config.options
+    scheduler = options.get("scheduler_kwargs") or {}
+    if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
+        return None
+    link: str = client.dashboard_link
+    address: str = getattr(client.scheduler, "address", "")
+    if address.startswith("inproc") and "dashboard_address" not in options:
+        # where workers are threads, Dask names this host, and we had it listen on loopback
+        link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
+    return link
 
 
 async def _close_threads(cluster: Any) -> None:

@@ -14,6 +14,7 @@ from espnet3.parallel.injection import SetupFn, bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
 from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.progress import say
 from espnet3.parallel.records import Policy, Tally
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        tells: Whether progress is shown, so that the dashboard's address is told too.
         as_lines: Give the lines of a run folder in place of the results.
     """
 
@@ -44,6 +46,7 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    tells: bool = False
     as_lines: bool = False
 
 
@@ -110,11 +113,21 @@ def outcomes(
         if client is None and not runs_here(config):
             client = stack.enter_context(owned_client(config))
         if client is not None:
+            if task.tells:
+                _tell_dashboard(client)
             pairs, tally = _on_pilots(task, work, client, config, may_take)
         else:
             pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
+
+
+def _tell_dashboard(client: Any) -> None:
+    from espnet3.parallel.launchers.client import dashboard_of
+
+    address = dashboard_of(client)
+    if address is not None:
+        say(f"dashboard: {address}")
 
 
 Pairs = Generator[tuple[Run, Block], None, None]

@@ -63,7 +63,7 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._leased = 0
-        self._controls: dict[tuple[str, int], Channel] = {}
+        self._controls: dict[str, Channel] = {}
         self._waiting: list[Lease] = []
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
@@ -115,7 +115,7 @@ class Pool:
                 channel.close()
                 return
             if hello.control:
-                self._controls[hello.process] = channel
+                self._controls[hello.address] = channel
                 return
             self.met = True
             self._idle.append(Slot(channel, hello))
@@ -136,11 +136,11 @@ class Pool:
         with self._lock:
             busy = not self._idle and self._leased
             controls = list(self._controls.items()) if busy else []
-        for process, control in controls:
+        for worker, control in controls:
             try:
                 control.send(1)
             except ChannelClosedError:
-                self._controls.pop(process, None)
+                self._controls.pop(worker, None)
 
     def _take(self, lease: Lease) -> list[Slot]:
         """Hand idle slots to a lease, as many of a worker as it has threads.

@@ -17,7 +17,7 @@ from distributed.utils import format_dashboard_link
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.injection import ENVS, SetupFn
+from espnet3.parallel.injection import ENVS, SetupFn, check_setup
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
@@ -34,11 +34,13 @@ class DictReturnWorkerPlugin(WorkerPlugin):
         setup_fn: Returns the env, a dict.
 
     Raises:
+        SignatureError: It cannot be called without arguments.
         EnvTypeError: On registration (a `ValueError`), if it returns anything else.
         WorkerSetupError: On registration, if it raises.
     """
 
     def __init__(self, setup_fn: SetupFn) -> None:
+        check_setup(setup_fn)
         self.setup_fn = setup_fn
         self.key = f"plugin-{uuid.uuid4().hex}"
 

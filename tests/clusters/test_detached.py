@@ -85,7 +85,7 @@ def slurm(lab_of: Callable[[str], Lab]) -> Lab:
 
 @pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor"])
 def test_the_submitter_is_killed_and_another_process_finishes(
-    name: str, started: Any, tmp_path: Path
+    name: str, lab_of: Callable[[str], Lab], tmp_path: Path
 ) -> None:
     """After SIGKILL of the submitter, `status`, `wait` and `merge` elsewhere give the bytes of this process."""
     lab = lab_of(name)
@@ -170,7 +170,7 @@ def test_a_node_that_goes_down_costs_nothing(slurm: Lab, tmp_path: Path) -> None
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], check=True)
     try:
         let_go(tmp_path, 4, dead=True)
-        _start_now(job)
+        _start_now(job, f"ExcNodeList={node}")
         finished(run, slurm)
     finally:
         # it may be back by itself: slurm.conf says ReturnToService=2
@@ -218,10 +218,10 @@ def _squeue(job: str, field: str) -> str:
     return done.stdout.strip()
 
 
-def _start_now(job: str) -> None:
+def _start_now(job: str, *update: str) -> None:
     """Let a requeued job run at once: SLURM would wait two minutes."""
     until = time.monotonic() + 60
     while "PENDING" not in _squeue(job, "%T"):
         assert time.monotonic() < until, _squeue(job, "%T %r")
         time.sleep(0.1)
-    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], check=True)
+    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)

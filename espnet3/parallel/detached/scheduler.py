@@ -33,6 +33,7 @@ from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
+_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that means itself in every shell
 _SECONDS = 120.0  # a scheduler that is busy answers late
 _LOOK = 0.5  # seconds between two questions while a cancelled array ends
 _NOT_THE_JOBS = {"config_name"}  # of the cluster's own parameters the one that the job reads too
@@ -64,7 +65,7 @@ def start(
             write_json(tasks, {"first": first, "specs": [str(plan.spec(shard)) for shard in chunk.shards]})
             surface = _surface(layout, plan, job, str(tasks), settings)
             command, stdin = _write(folder, number, array, chunk, job, surface)
-            said = _call(command, folder, stdin)
+            said = _call(command, _start_folder(array, folder), stdin)
             ids, whole = _ids(array, chunk, job, said)
             arrays += whole
             jobs.update(zip(map(str, chunk.shards), ids, strict=True))
@@ -73,6 +74,11 @@ def start(
             _cancel(job, arrays, folder)
         raise
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+
+def _start_folder(array: Array, folder: Path) -> Path:
+    """Return where to submit from: the scheduler notes the folder, and some hand its name to a shell."""
+    return Path("/") if array.silent and not _PLAIN.fullmatch(str(folder)) else folder
 
 
 def _array(env: str) -> Array:
@@ -128,7 +134,10 @@ def _write(
     (folder / name).chmod(0o700)
     if array.as_arguments:
         lines = directives(array, chunk, job.job_header, surface)
-        return [*submit, *(word for line in lines for word in shlex.split(line)), f"./{name}"], None
+        if array.silent and not _PLAIN.fullmatch(str(folder)):
+            lines += array.silent
+        words = [word for line in lines for word in shlex.split(line)]
+        return [*submit, *words, shlex.quote(str(folder / name))], None
     if array.by_stdin:
         return submit, text
     return [*submit, name], None
@@ -145,7 +154,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
         done = subprocess.run(
             command,
             cwd=folder,
-            env=job_environment(),
+            env={**job_environment(), "PWD": str(folder)},  # OAR believes this rather than the system
             input=stdin or "",
             capture_output=True,
             text=True,

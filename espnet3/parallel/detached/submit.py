@@ -60,7 +60,7 @@ def submit_detached(
         folder = runner.output_dir / runner.shard_subdir
     run = Path(os.path.abspath(folder))
     spec = template(run, runner, what, config, launching.walltime(config))
-    check_in_job(spec)
+    check_in_job(spec, config.env)
     refuse_living(run)
     with open_run(run, what.identity, items, runner.resume) as opened:
         layout = Layout(run)

@@ -84,7 +84,7 @@ class EnvCall:
             env = ENVS.borrow(key, build, timeout)
         else:
             env = ENVS.get_in_time(key if key is not None else ENVS.default)
-        return bind(self.func, env, {**self._given, **kwargs}, len(args), strict=False)
+        return bind(self.func, env, {**self._given, **kwargs}, len(args))
 
     def _named(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
         """Return what to raise: the exception with a note that names the call, or what carries it."""
@@ -145,11 +145,18 @@ def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TypeError: It cannot be called.
     """
-    if isinstance(func, (EnvCall, _Packed)):
-        return func
+    return func if isinstance(func, (EnvCall, _Packed)) else EnvCall(unwrapped(func))
+
+
+def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside an `EnvCall`; any other as it is.
+
+    Raises:
+        TypeError: It cannot be called.
+    """
     if not callable(func):
         raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")
-    return EnvCall(func)
+    return func.func if isinstance(func, EnvCall) else func
 
 
 def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

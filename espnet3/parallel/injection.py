@@ -33,7 +33,6 @@ def bind(
     env: Mapping[str, Any],
     kwargs: Mapping[str, Any] | None = None,
     n_positional: int = 1,
-    strict: bool = True,
 ) -> Callable[..., Any]:
     """Fix what the caller and the env give by name; the positional arguments stay open.
 
@@ -43,17 +42,17 @@ def bind(
         kwargs: Keywords the caller gave for every item.
         n_positional: How many positional arguments each call will bring; their names are not
             injected.
-        strict: Check that nothing required is left open.
 
     Returns:
         A callable of the positional arguments alone.
 
     Raises:
-        EnvConflictError: A keyword is both in `kwargs` and in the env.
+        EnvConflictError: A keyword is both in `kwargs` (or those of a partial) and in the env.
         SignatureError: A required parameter is in neither, or a keyword fits no parameter.
     """
     kwargs = dict(kwargs or {})
-    both = sorted(set(kwargs) & set(env))
+    fixed = func.keywords if isinstance(func, functools.partial) else {}
+    both = sorted({*kwargs, *fixed} & set(env))
     if both:
         names = ", ".join(repr(n) for n in both)
         raise EnvConflictError(
@@ -71,22 +70,32 @@ def bind(
     accepted = by_name - taken
     injected = {k: v for k, v in env.items() if k in accepted or (open_names and k not in taken)}
     given = {**injected, **kwargs}
-    if strict:
-        _check(func, parameters, positional[n_positional:], taken, given, env, open_names)
+    if not hasattr(func, "__wrapped__"):  # a decorator may supply what the function it wraps asks for
+        _check_complete(func, parameters, positional, n_positional, given, env)
+    _check_known(func, by_name, taken, given, open_names)
     return functools.partial(func, **given) if given else func
 
 
-def _check(
+def _check_complete(
     func: Callable[..., Any],
     parameters: list[inspect.Parameter],
-    rest: list[inspect.Parameter],
-    taken: set[str],
+    positional: list[inspect.Parameter],
+    n_positional: int,
     given: Mapping[str, Any],
     env: Mapping[str, Any],
-    open_names: bool,
 ) -> None:
-    left = rest + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    missing = [p.name for p in left if p.default is p.empty and p.name not in given]
+    if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise SignatureError(
+            f"{name_of(func)} is called with {n_positional} by position (the item comes first), "
+            f"and takes {len(positional) or 'none'}"
+        )
+    left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    required = [p for p in left if p.default is p.empty]
+    closed = [p.name for p in required if p.kind is p.POSITIONAL_ONLY]
+    if closed:
+        names = ", ".join(repr(n) for n in closed)
+        raise SignatureError(f"{name_of(func)} takes {names} by position only, and env entries come by name")
+    missing = [p.name for p in required if p.name not in given]
     if missing:
         names = ", ".join(repr(n) for n in missing)
         has = ", ".join(repr(k) for k in env) or "nothing"
@@ -94,7 +103,11 @@ def _check(
             f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
             "return it from the provider or setup_fn, pass it as a keyword, or give it a default"
         )
-    known = {p.name for p in parameters}
+
+
+def _check_known(
+    func: Callable[..., Any], known: set[str], taken: set[str], given: Mapping[str, Any], open_names: bool
+) -> None:
     unknown = [k for k in given if k not in known] if not open_names else []
     clash = [k for k in given if k in taken]
     if unknown or clash:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import Block, inside_item
-from espnet3.parallel.env_call import call_text, wrap_func_with_worker_env
+from espnet3.parallel.env_call import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.injection import SetupFn, bind, name_of
 from espnet3.parallel.launchers.background import submit_call, submit_in_background
@@ -251,7 +251,7 @@ def parallel_submit(
         A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
         already done if the configuration means this process.
     """
-    _check_callable(func)
+    func = unwrapped(func)
     chosen = active_client(client)
     if chosen is None and runs_here(_config):
         return _submit_here(func, args, kwargs, setup_fn)
@@ -282,15 +282,10 @@ def _submit_here(
 
 
 def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:
-    _check_callable(func)
+    func = unwrapped(func)
     if inspect.iscoroutinefunction(func):
         raise SignatureError(
             f"{name_of(func)} is a coroutine function, and items are ordinary calls: give "
             "`lambda x: asyncio.run(func(x))`, or submit it by the client that get_client yields"
         )
     return Task(one=func, kwargs=kwargs, setup=setup_fn, setup_here=setup_fn)
-
-
-def _check_callable(func: Any) -> None:
-    if not callable(func):
-        raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")

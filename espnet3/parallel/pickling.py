@@ -23,10 +23,14 @@ _lock = threading.Lock()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """A cloudpickle `Pickler` whose classes find home again."""
+    """A cloudpickle `Pickler` whose classes find home again, and that knows what scripts cache with."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce an object; a class that travels by value takes its token with it."""
+        if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
+            return _property, (obj.func, obj.attrname)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             make, args, state, _, _, fill = reduced
@@ -40,6 +44,21 @@ def dumps(obj: Any) -> bytes:
     file = io.BytesIO()
     Pickler(file, 5).dump(obj)
     return file.getvalue()
+
+
+def _importable(func: Any) -> bool:
+    """Whether a function is found by its name elsewhere."""
+    return func.__module__ != "__main__" and "<locals>" not in func.__qualname__
+
+
+def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(func)
+
+
+def _property(func: Callable[[Any], Any], name: str | None) -> Any:
+    made: Any = functools.cached_property(func)
+    made.attrname = name
+    return made
 
 
 def _with_slots(cls: type, args: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import re
 import subprocess
@@ -160,7 +161,6 @@ class Round:
             "batch_size": self.draw.choice(BATCHES),
             "resume": self.resume,
         }
-        self.resume = True
         start = Start(self.pipe, len(self.starts), self.home, settings, self.token)
         self.starts.append(start)
         said = ", ".join(f"{name} {settings[name]}" for name in ("workers", "batch_size", "resume"))
@@ -216,6 +216,8 @@ class Round:
             now = Disturbance(kind.name, len(self.starts))
             self.played.disturbances.append(now)
             start = kind.do(self)
+            if start.told.items or start.finished():  # else it may not have come to what it was told to do
+                self.resume = True
             now.bound = _in_flight(kind, start)
             now.on_disk = self._done()
             if kind.damage is not None:
@@ -246,11 +248,21 @@ class Round:
         """Return the items that have an outcome on disk."""
         if not self.folder.exists():
             return frozenset()
-        items = range(N)
-        scan = scan_splits(
-            self.folder, Places(items), hash_indices(items), kind=kind_of_sessions(self.variant)
-        )
-        return frozenset(idx for idx in items if scan.state[idx] != LEFT)
+        kind, items = kind_of_sessions(self.variant), range(N)
+        scan = scan_splits(self.folder, Places(items), hash_indices(items), kind=kind)
+        noted = frozenset(idx for idx in items if scan.state[idx] != LEFT)
+        if self.variant == "items":
+            return noted
+        shards = [_finished_shard(mark) for mark in self.folder.glob("split.*/done")]
+        return frozenset(idx for shard in shards if noted.issuperset(shard) for idx in shard)
+
+
+def _finished_shard(mark: Path) -> range:
+    try:
+        said = json.loads(mark.read_bytes())
+        return range(said["begin"], said["end"])
+    except (ValueError, KeyError):  # damaged
+        return range(0)
 
 
 def _in_flight(kind: Kind, start: Start) -> int:

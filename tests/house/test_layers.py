@@ -50,7 +50,7 @@ LAYERS = [
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol"],
+        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.inquest"],
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
@@ -230,7 +230,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    """What espnet3.parallel imports is a dependency, what the rest imports is at least in an extra."""
+    """What espnet3.parallel imports is a dependency, or a backend's package; the rest has extras of its own."""
     if sys.version_info < (3, 11):
         pytest.skip("reads pyproject.toml with tomllib, new in Python 3.11")
     import tomllib
@@ -239,6 +239,7 @@ def test_what_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
     rest = core | {_name(line) for extra in ("recipe", "train") for line in extras[extra]}
+    backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():
         for one in found:
@@ -246,7 +247,8 @@ def test_what_is_imported_is_declared() -> None:
             if name in sys.stdlib_module_names or name == "espnet3" or (name in OPTIONAL and not one.at_once):
                 continue
             used.add(name)
-            declared = core if module.split(".")[0] == "parallel" else rest
+            at_home = core if one.at_once else core | backends
+            declared = at_home if module.split(".")[0] == "parallel" else rest
             assert DISTRIBUTION.get(name, name) in declared, f"espnet3.{module}:{one.line} imports {name}"
     assert core <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
 

@@ -18,6 +18,7 @@ from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.protocol import Hello
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -186,3 +187,12 @@ def waiting(client: Any) -> str:
     """Say what the jobs do whose workers have not come, where the cluster knows."""
     cluster: Any = getattr(client, "cluster", None)
     return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
+
+
+def innocent(client: Any, hello: Hello) -> bool | None:
+    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
+        return False
+    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
+    return said

@@ -84,6 +84,15 @@ def watched_cluster(row: Backend) -> Any:
             """Jobs do not say how a process of theirs ended."""
             return None
 
+        def went_with_job(self, worker: str, address: str) -> bool | None:
+            """Tell whether a lost worker went because its job ended; None: not known yet."""
+            if any(
+                str(each["name"]) == worker and there != address
+                for there, each in list(self.scheduler_info["workers"].items())
+            ):
+                return False  # its nanny has started it again: the job goes on
+            return None if self.keeper is None else self.keeper.has_left(worker)
+
         def waiting(self) -> str:
             """Say of each job what it does and what to look at."""
             return "" if self.keeper is None else self.keeper.report()
@@ -165,6 +174,10 @@ def _prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
     options["worker_extra_args"] = extra
 
+    if row.queue is not None and row.queue.avoid:  # the keeper adds to them
+        options["job_extra_directives"] = list(
+            options.get("job_extra_directives") or site("job-extra-directives", [])
+        )
     prologue = list(options.get("job_script_prologue") or site("job-script-prologue", []))
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start at home; the folder may be missing on a node, and not be needed

@@ -129,12 +129,13 @@ class JobKeeper:
             lines.append(f"and {len(jobs) - _SHOWN} more jobs")
         return "\n".join(lines)
 
-    def ended_with_job(self, worker: str) -> bool | None:
-        """Tell whether a lost worker went because its job did, not by itself; None: not known yet."""
-        for name, each in self._jobs.items():
+    def has_left(self, worker: str) -> bool | None:
+        """Tell whether the job of a lost worker is over, or waits again; None: it seems to run."""
+        for name, each in list(self._jobs.items()):
             if self._is_of(worker, name):
-                return None if not each.view.state.is_over and each.up == 0 else False
-        return True  # the job is no longer among ours: it ended, and has been replaced
+                gone = each.view.state.is_over or each.view.state is JobState.WAITING
+                return True if gone and not each.up else None
+        return True  # no longer among ours: it ended, and was replaced
 
     # --- the loop ---
 
@@ -260,7 +261,7 @@ class JobKeeper:
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
         options = self._cluster.new_spec["options"]
-        if not self._bad_nodes or not self._queue.avoid or "job_extra_directives" not in options:
+        if not self._bad_nodes or not self._queue.avoid:
             return
         line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))
         start = self._queue.avoid.split("{", 1)[0]

@@ -176,10 +176,13 @@ class RemoteWorker(RemoteProcess):
 
     def arguments(self) -> list[str]:
         """Return what makes it a worker of our scheduler."""
-        # a name of its own each time: the scheduler may not have noticed yet that the last has gone
-        name = f"{self.name}" if self._turn == 1 else f"{self.name}.{self._turn}"
-        opts = {**self.options, "name": name}
+        opts = {**self.options, "name": self.turn_name}
         return [self.scheduler, "--spec", json.dumps({"0": {"cls": self.worker_class, "opts": opts}})]
+
+    @property
+    def turn_name(self) -> str:
+        """The worker's name: another for each session, as the scheduler may still hold the last."""
+        return f"{self.name}" if self._turn <= 1 else f"{self.name}.{self._turn}"
 
     async def start(self) -> None:
         """Begin to try; the cluster does not wait for a host that does not answer."""
@@ -228,6 +231,19 @@ class SSHCluster(SpecCluster):
     def exit_of(self, pid: int) -> str | None:
         """Sessions do not say how a process ended."""
         return None
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Tell whether a lost worker went with its session; None: not known yet."""
+        for each in list(self.workers.values()):
+            remote: Any = each
+            mine = worker.split(".", maxsplit=1)[0] == remote.name
+            if mine and (worker != remote.turn_name or remote.ended.is_set()):
+                return True
+        restarted = any(
+            str(each["name"]) == worker and there != address
+            for there, each in list(self.scheduler_info["workers"].items())
+        )
+        return False if restarted else None
 
     def waiting(self) -> str:
         """Say what is wrong with each host whose worker has not come."""

@@ -140,7 +140,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
 ) -> tuple[Pairs, Tally]:
-    from espnet3.parallel.launchers.client import explain, waiting
+    from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
@@ -167,6 +167,7 @@ def _on_pilots(
         lambda pid: explain(client, pid),
         lambda: _as_tasks(client),
         lambda: waiting(client),
+        lambda hello: innocent(client, hello),
     )
     return iter(run), run.tally
 

@@ -15,8 +15,8 @@ from typing import Any
 from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, describe_error, failure_of
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.injection import ENVS, SetupFn, bind
-from espnet3.parallel.raising import pickle_error
+from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.raising import add_note, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -118,6 +118,23 @@ def prepare(job: Job) -> Call:
         job.check(env)
     many = bind(job.many, env, job.kwargs) if job.many is not None else None
     return Call(bind(job.one, env, job.kwargs), many)
+
+
+def pack(job: Job) -> bytes:
+    """Pickle a job for the workers.
+
+    Raises:
+        Exception: As pickling raises it, with a note that names the function.
+    """
+    try:
+        return pickling.dumps(job)
+    except Exception as error:
+        add_note(
+            error,
+            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            "the function, or in a provider or setup_fn",
+        )
+        raise
 
 
 def setup_report(error: BaseException, worker: str) -> SetupReport:

@@ -53,6 +53,21 @@ class Square(Shape):
 class Box(typing.Generic[typing.TypeVar("T")]):
     def __init__(self, x): self.x = x
 
+class Lazy:
+    def __init__(self, x): self.x = x
+    @functools.cached_property
+    def double(self): return 2 * self.x
+
+@functools.cache
+def load(): return [7]
+
+@functools.lru_cache(maxsize=2)
+def loaded(x): return load() + [x]
+
+def use_caches(x):
+    assert load() is load() and loaded(x) is loaded(x)
+    return Lazy(loaded(x)[1]).double
+
 def local():
     class Local:
         def __init__(self, x): self.x = x
@@ -113,6 +128,7 @@ check(parallel_map(make, range(40)))
 check(parallel_for(make, range(40), ordered=True))
 assert parallel_map(lambda each: each.x, [Slots(3), Data(4), Plain(5)]) == [3, 4, 5]
 assert parallel_map(Plain.setting, [Plain(5)]) == ["as it was"]
+assert parallel_map(use_caches, range(3)) == [0, 2, 4] and parallel_map(loaded, [1]) == [[7, 1]]
 assert Plain.setting is method and method.__globals__ is globals()
 
 with get_client() as client:

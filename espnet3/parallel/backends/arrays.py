@@ -35,7 +35,7 @@ class Array:
         again: The exit status of a job that asks to be queued again; 0: there is none.
         by_stdin: The script is given on standard input.
         as_arguments: The directives are given on the submit command's line, not read from the script.
-        silent: Directives for a folder whose name the scheduler would hand to a shell; empty: it does not.
+        silent: Directives for a folder whose name the scheduler would expand; empty: it expands none.
         minutes_last: A walltime of two numbers is hours and minutes.
     """
 
@@ -180,11 +180,13 @@ HTCONDOR = Array(
     line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<note>.*)$",
     words={
         **dict.fromkeys(("1", "5"), "pending"),
-        **dict.fromkeys(("2", "6", "7"), "running"),
-        "3": "cancelled",
+        **dict.fromkeys(
+            ("2", "3", "6", "7"), "running"
+        ),  # 3 is removed, and listed until its process is gone
         "4": "lost",
     },
     first=0,
     most=100_000,
     again=75,
+    silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
 )

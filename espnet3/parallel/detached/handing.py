@@ -100,8 +100,14 @@ def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
     return found
 
 
-def hand_over(layout: Layout, plan: Plan, shards: list[int]) -> None:
+def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
     """Give shards to the backend and note their jobs.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        shards: What to submit.
+        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
 
     Raises:
         ConfigError: The backend refused them; none is queued.
@@ -110,5 +116,7 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int]) -> None:
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    earlier = layout.jobs().get("jobs", {})
-    launching.start(layout, plan, shards, {"submitted": now, "by": by}, earlier)
+    before = layout.jobs()
+    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
+    memory = {**before.get("raised", {}), **(raised or {})}
+    launching.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)

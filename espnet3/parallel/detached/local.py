@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
-from espnet3.parallel.detached.states import STALE, JobState, disk_now, holder_lives, living_pid
+from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
 from espnet3.parallel.detached.supervisor import READY
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder
 
 _LOOK = 0.05  # seconds between two looks whether a process has ended
-_LOOK_FAR = 0.5  # the same for one of another host
 
 
 def start(
@@ -83,13 +82,6 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
                 _signal(pid, signal.SIGKILL)
             end = time.monotonic() + grace
         time.sleep(_LOOK)
-    end = time.monotonic() + grace + STALE
-    while any(holder_lives(folder, disk_now(layout.folder)) for folder in folders):  # of other hosts
-        if time.monotonic() > end:
-            raise ParallelError(
-                f"jobs of {layout.run} on other hosts are still at work after their cancellation"
-            )
-        time.sleep(_LOOK_FAR)
 
 
 def _supervisors(layout: Layout) -> list[Path]:

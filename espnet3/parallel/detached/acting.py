@@ -14,14 +14,14 @@ from typing import Any
 
 from espnet3.parallel.detached import launching
 from espnet3.parallel.detached.handing import hand_over, put_specs
-from espnet3.parallel.detached.layout import ENDED, Layout, Plan
+from espnet3.parallel.detached.layout import ENDED, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking import refuse_living, run_status
 from espnet3.parallel.detached.prepare import restored_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import IncompleteRunError
-from espnet3.parallel.ledger.files import Appender, write_json
+from espnet3.parallel.ledger.files import Appender
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
@@ -62,7 +62,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     for shard in run_status(layout, plan).shards:
         folder = layout.shard(shard.shard)
         if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
-            write_json(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
+            write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
     _event(layout, "cancelled", by=by)
     return run_status(layout, plan)
 

@@ -10,6 +10,9 @@ import cloudpickle
 from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure
 
+# what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
+ANYTHING = (Exception, SystemExit, GeneratorExit)
+
 
 class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause
     """Shows the worker's traceback under the exception that came from there."""
@@ -27,7 +30,7 @@ def pickle_error(error: BaseException | None) -> bytes | None:
         try:
             blob = cloudpickle.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
-        except Exception:  # user classes may raise anything here; the failure record says it in words
+        except ANYTHING:  # the failure record says it in words
             continue
         return bytes(blob)
     return None
@@ -48,7 +51,7 @@ class _Bare:
         for name, value in vars(self.error).items():
             try:
                 pickle.dumps(value)
-            except Exception:
+            except ANYTHING:
                 continue
             plain[name] = value
         return _without_constructor, (type(self.error), self.error.args, plain)
@@ -67,7 +70,7 @@ def load_error(blob: bytes | None) -> BaseException | None:
         return None
     try:
         error, cause = pickle.loads(blob)
-    except Exception:  # its class cannot be imported here; the failure record says it in words
+    except ANYTHING:  # its class cannot be imported here; the failure record says it in words
         return None
     if cause is not None:
         error.__cause__ = cause

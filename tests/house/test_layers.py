@@ -21,7 +21,7 @@ LAYERS = [
     ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
     (
         "single subjects that need the facts at most, and can be read and tested alone",
-        ["parallel.seeding", "parallel.plan", "parallel.env_provider", "parallel.progress"],
+        ["parallel.seeding", "parallel.watch", "parallel.plan", "parallel.env_provider", "parallel.progress"],
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
@@ -37,11 +37,15 @@ LAYERS = [
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol"],
+        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.mark"],
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
         ["parallel.launchers.pilot", "parallel.launchers.pool"],
+    ),
+    (
+        "workers that are lost, or given up: what the driver's loop asks, which need not know the loop",
+        ["parallel.launchers.losses", "parallel.launchers.giving_up"],
     ),
     (
         "the ways to hand out runs: alternatives, which do not know of each other's choice",
@@ -74,7 +78,9 @@ LAYERS = [
 DASK_SIDE = {
     "parallel.launchers.client",
     "parallel.launchers.dask",
+    "parallel.launchers.giving_up",
     "parallel.launchers.local",
+    "parallel.launchers.losses",
     "parallel.launchers.pilot",
     "parallel.launchers.pool",
     "parallel.launchers.tasks",

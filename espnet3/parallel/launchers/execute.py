@@ -105,10 +105,12 @@ def outcomes(
         The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
     """
     with ExitStack() as stack:
-        if client is None and not runs_here(config):
+        shared = client is not None
+        # in this process there is no worker that could be killed: an item_timeout wants one
+        if client is None and (not runs_here(config) or task.policy.item_timeout is not None):
             client = stack.enter_context(owned_client(config))
         if client is not None:
-            pairs, tally = _on_pilots(task, work, client, config, may_take)
+            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
@@ -136,10 +138,11 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 
 
 def _on_pilots(
-    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
+    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
     from espnet3.parallel.launchers.client import explain
     from espnet3.parallel.launchers.dask import PilotRun
+    from espnet3.parallel.launchers.local import ForkedCluster
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
 
@@ -163,6 +166,8 @@ def _on_pilots(
         may_take,
         lambda pid: explain(client, pid),
         lambda: _as_tasks(client),
+        client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
+        shared,
     )
     return iter(run), run.tally
 

@@ -23,9 +23,18 @@ if TYPE_CHECKING:
     from espnet3.parallel.errors import ParallelError as ParallelError
     from espnet3.parallel.errors import PoisonItemError as PoisonItemError
     from espnet3.parallel.errors import SignatureError as SignatureError
+    from espnet3.parallel.errors import SubmissionError as SubmissionError
     from espnet3.parallel.errors import TooManyFailuresError as TooManyFailuresError
     from espnet3.parallel.errors import WorkerSetupError as WorkerSetupError
     from espnet3.parallel.inference_provider import InferenceProvider as InferenceProvider
+    from espnet3.parallel.ledger.errors import ChangedRunError as ChangedRunError
+    from espnet3.parallel.ledger.errors import DamagedFolderError as DamagedFolderError
+    from espnet3.parallel.ledger.errors import FolderInUseError as FolderInUseError
+    from espnet3.parallel.ledger.errors import FolderWriteError as FolderWriteError
+    from espnet3.parallel.ledger.errors import IncompleteRunError as IncompleteRunError
+    from espnet3.parallel.ledger.errors import LeaseLostError as LeaseLostError
+    from espnet3.parallel.ledger.errors import LedgerError as LedgerError
+    from espnet3.parallel.ledger.errors import ValueTypeError as ValueTypeError
     from espnet3.parallel.parallel import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.parallel import build_client as build_client
     from espnet3.parallel.parallel import get_client as get_client
@@ -54,10 +63,21 @@ _HOME = {
         "ParallelError",
         "PoisonItemError",
         "SignatureError",
+        "SubmissionError",
         "TooManyFailuresError",
         "WorkerSetupError",
     ],
     "inference_provider": ["InferenceProvider"],
+    "ledger.errors": [
+        "ChangedRunError",
+        "DamagedFolderError",
+        "FolderInUseError",
+        "FolderWriteError",
+        "IncompleteRunError",
+        "LeaseLostError",
+        "LedgerError",
+        "ValueTypeError",
+    ],
     "parallel": [
         "DictReturnWorkerPlugin",
         "build_client",

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.env_provider import worker_setup_of
+from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
+from espnet3.parallel.item_driver import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.launchers.execute import Task, outcomes
 from espnet3.parallel.parallel import active_client, get_parallel_config
-from espnet3.parallel.plan import Work, as_items
+from espnet3.parallel.plan import as_items
 from espnet3.parallel.progress import Progress
-from espnet3.parallel.raising import item_error
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.shard_driver import run_shards
-from espnet3.parallel.shards import Hooks, ShardResult, cut, make_check, make_shard_function
+from espnet3.parallel.shards import Hooks, cut, make_check, make_shard_function, shards_of
+
+if TYPE_CHECKING:
+    from espnet3.parallel.detached.run import DetachedRun
+    from espnet3.parallel.ledger.identity import Identity
+    from espnet3.parallel.ledger.session import OpenRun
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
 _HOOKS = ("open_writers", "write_record", "close_writers")
@@ -35,9 +41,11 @@ class BaseRunner(ABC):
         async_specs_dir: Where detached jobs' specs are written.
         async_result_dir: Where detached jobs write where there is no `output_dir`.
         async_num_workers: Detached jobs at a time.
-        output_dir: Folder of the run.
-        shard_subdir: Subfolder of it for the shards.
-        resume: Go on with what a folder already holds.
+        output_dir: Folder of the run: every outcome is on disk before it is reported, and a run that
+            was cut off goes on where it was.
+        shard_subdir: The run's folder inside `output_dir`.
+        resume: True goes on with what the folder holds, if it is of this runner, config and index list;
+            "force" goes on whatever has changed; False moves it to `old.<n>` there and starts anew.
         on_error: "raise" stops at the first failed item with an `ItemError`; "record" puts an
             `ItemFailure` in the item's place and goes on.
         max_retries: How often an item that raised is tried again, in place.
@@ -47,6 +55,8 @@ class BaseRunner(ABC):
         max_failures: With "record", stop once more items than this have failed: a number, or a
             share of all items below 1.
         setup_timeout: Seconds the env may take to build; None takes the configuration's.
+        retry_failed: Run items again that failed in an earlier session of the folder; with
+            `on_error="raise"` they always are.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
@@ -88,17 +98,19 @@ class BaseRunner(ABC):
         progress: bool = True,
         max_failures: float | None = None,
         setup_timeout: float | None = None,
+        retry_failed: bool = False,
     ) -> None:
         _check_whole("batch_size", batch_size, least=1, or_none=True)
         _check_whole("max_retries", max_retries, least=0)
         _check_whole("seed", seed, or_none=True)
         if on_error not in ("raise", "record"):
             raise ConfigError(f'on_error must be "raise" or "record", not {on_error!r}')
+        if resume not in (True, False, "force"):
+            raise ConfigError(f'resume must be True, False or "force", not {resume!r}')
         _check_number("max_failures", max_failures)
         _check_number("setup_timeout", setup_timeout, above_zero=True)
         _check_provider(provider)
-        if async_mode:
-            raise ConfigError("async_mode=True: detached runs are not part of this version yet")
+        _check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
         self.batch_size = batch_size
         self.async_mode = async_mode
@@ -114,6 +126,7 @@ class BaseRunner(ABC):
         self.progress = progress
         self.max_failures = max_failures
         self.setup_timeout = setup_timeout
+        self.retry_failed = retry_failed
 
     # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
 
@@ -145,27 +158,30 @@ class BaseRunner(ABC):
         raise NotImplementedError
 
     def __call__(self, indices: Iterable[Any]) -> Any:
-        """Run all indices.
+        """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
         Args:
             indices: Any iterable; a `range` or list is not copied.
 
         Returns:
-            The results, a list in the order of the indices; with `merge` overridden, what it returns.
+            The results in the order of the indices: a list, or with `output_dir` a sequence that is read
+            from the folder as it is used. With `merge` overridden, what it returns. With `async_mode`,
+            a `DetachedRun`: a sequence of job records.
 
         Raises:
             ItemError: The first failed item, unless failures are recorded.
             TooManyFailuresError: More failed than `max_failures`.
             WorkerSetupError: The env could not be built.
             SignatureError: `forward` needs something the env does not hold.
+            LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
         """
         items = as_items(indices, "indices")
         cost = self._costs(items)
+        if self.async_mode:
+            return self._submit(items, cost)
         progress = Progress(len(items), type(self).__name__, self.progress)
-        writes = self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
-        run = self._run_shards if writes else self._run_items
         try:
-            result, self.summary = run(items, cost, progress)
+            result, self.summary = self._run(items, cost, progress)
         except BaseException:
             progress.close()
             raise
@@ -174,64 +190,115 @@ class BaseRunner(ABC):
 
     # --- how ---
 
-    def _run_items(
-        self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
-    ) -> tuple[list[Any], RunSummary]:
-        begin = time.perf_counter()
-        results: list[Any] = [None] * len(items)
-        failed = retries = 0
-        work = Work(items, cost, align=self.batch_size or 1)
-        order = work.order
-        with outcomes(self._task(), work, active_client(), get_parallel_config()) as (pairs, tally):
-            for run, block in pairs:
-                n = len(block.values)
-                if order is None:
-                    results[run.start : run.start + n] = block.values
-                else:
-                    for place, value in zip(order[run.start : run.start + n], block.values, strict=True):
-                        results[place] = value
-                failed += len(block.failed)
-                retries += block.retries
-                progress.add(n)
-                if block.error is not None:
-                    raise item_error(block.error, block.stop)
-                self._check_budget(failed, len(items))
-        summary = RunSummary(
-            items=len(items),
-            failed=failed,
-            retries=retries,
-            deaths=tally.deaths,
-            seconds=time.perf_counter() - begin,
-            busy_seconds=tally.busy,
-            slots=tally.slots,
-        )
-        return results, summary
+    def _submit(self, items: Sequence[Any], cost: Sequence[float] | None) -> DetachedRun:
+        from espnet3.parallel.detached.prepare import Submission
+        from espnet3.parallel.detached.submit import submit_detached
 
-    def _run_shards(
+        writes = self._writes()
+        submission = Submission(
+            identity=self._identity(items, cost, writes),
+            policy=self._policy(),
+            cost=cost,
+            batched=self._batch() is not None,
+            hooks=writes,
+            keep_values=not self._overrides("merge"),
+            retry_failed=self.retry_failed or self.on_error == "raise",
+        )
+        return submit_detached(self, items, get_parallel_config(), submission)
+
+    def _writes(self) -> bool:
+        return self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+
+    def _run(
         self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
     ) -> tuple[Any, RunSummary]:
-        if self.output_dir is None:
+        writes = self._writes()
+        if self.output_dir is None and writes:
             raise ConfigError(
                 f"{type(self).__name__} writes files of its own (it overrides a writer hook or merge): "
                 "give it an output_dir"
             )
+        if self.output_dir is None:
+            report = self._reporter(progress, len(items))
+            return run_to_list(items, cost, self.batch_size or 1, self._launcher(self._task()), report)
+        path = (self.output_dir / self.shard_subdir).absolute()  # an item may change the working directory
+        with self._open_folder(path, items, cost, writes) as folder:
+            retry = self.retry_failed or self.on_error == "raise"
+            progress.resume(len(items) - len(folder.left(retry)), folder.resuming(retry))
+            report = self._reporter(progress, len(items), 0 if retry else folder.failed)
+            report(0, 0)  # too many failed in earlier sessions already
+            if writes:
+                return self._run_shards(folder, items, cost, report, retry)
+            task = replace(self._task(), as_lines=True)
+            launch = self._launcher(task)
+            summary = run_to_folder(folder, items, cost, self.batch_size or 1, launch, report, retry)
+            folder.event("computed", **asdict(summary))
+            folder.merge()
+            return folder.results(), summary
+
+    def _open_folder(
+        self, path: Path, items: Sequence[Any], cost: Sequence[float] | None, writes: bool
+    ) -> OpenRun:
+        from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
+
+        identity = self._identity(items, cost, writes)
+        if (path / "detached").is_dir():
+            from espnet3.parallel.detached.looking import refuse_living
+
+            refuse_living(path)
+        return open_run(path, identity, items, self.resume)
+
+    def _identity(self, items: Sequence[Any], cost: Sequence[float] | None, writes: bool) -> Identity:
+        from espnet3.parallel.ledger import identify
+
+        return identify(
+            type(self),
+            type(self.provider),
+            made_with(self.provider),
+            items,
+            seed=self.seed,
+            policy=asdict(self._policy()),
+            plan={"shards": cut(len(items), cost, self.batch_size or 1)} if writes else {},
+        )
+
+    def _run_shards(
+        self,
+        folder: OpenRun,
+        items: Sequence[Any],
+        cost: Sequence[float] | None,
+        report: Report,
+        retry: bool,
+    ) -> tuple[Any, RunSummary]:
         cls, policy = type(self), self._policy()
         merges = self._overrides("merge")
         hooks = Hooks(cls.forward, self._batch(), cls.open_writers, cls.write_record, cls.close_writers)
-        shards = cut(items, cost, self.output_dir / self.shard_subdir, self.batch_size or 1)
+        shards = shards_of(folder.plan["shards"], items, cost, folder.path)
         task = self._task(make_shard_function(hooks, policy, keep_values=not merges), make_check(hooks))
-        failed = 0
-
-        def report(done: ShardResult) -> None:
-            nonlocal failed
-            failed += len(done.failed)
-            progress.add(len(done.values))
-            self._check_budget(failed, len(items))
-
-        results, summary = run_shards(shards, task, active_client(), get_parallel_config(), policy, report)
+        summary = run_shards(folder, shards, self._launcher(task), policy, report, retry)
+        folder.event("computed", **asdict(summary))
+        folder.merge()
         if merges:
             return self.merge([Path(shard.folder) for shard in shards]), summary
-        return [value for result in results for value in result.values], summary
+        return folder.results(), summary
+
+    def _launcher(self, task: Task) -> Launch:
+        return lambda work: outcomes(task, work, active_client(), get_parallel_config())
+
+    def _reporter(self, progress: Progress, total: int, failed: int = 0) -> Report:
+        """Return what is told of more items; it stops a run that is hopeless."""
+        limit = self.max_failures
+
+        def report(n: int, n_failed: int) -> None:
+            nonlocal failed
+            failed += n_failed
+            progress.add(n)
+            if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
+                again = "; retry_failed=True runs them again" if self.output_dir is not None else ""
+                raise TooManyFailuresError(
+                    f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
+                )
+
+        return report
 
     def _task(self, shard_function: Any = None, check: Any = None) -> Task:
         """Return what the launchers run: this runner's functions, or a function of shards."""
@@ -251,13 +318,6 @@ class BaseRunner(ABC):
 
     def _policy(self) -> Policy:
         return Policy(self.on_error, self.max_retries, self.seed, self.batch_size)
-
-    def _check_budget(self, failed: int, total: int) -> None:
-        """Stop a run that is hopeless."""
-        limit = self.max_failures
-        if limit is None or failed <= (limit * total if 0 < limit < 1 else limit):
-            return
-        raise TooManyFailuresError(f"{failed} of {total} items failed, and max_failures is {limit:g}")
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(BaseRunner, name)
@@ -304,3 +364,9 @@ def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool 
         return
     kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
     raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")
+
+
+if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job
+    from espnet3.parallel.worker import main
+
+    sys.exit(main())

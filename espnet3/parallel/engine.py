@@ -79,11 +79,16 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
 
 
 def failure_of(
-    error: BaseException, index: Any, attempts: int, worker: str, cause: str = "error"
+    error: BaseException,
+    index: Any,
+    attempts: int,
+    worker: str,
+    cause: str = "error",
+    seconds: float | None = None,
 ) -> ItemFailure:
     """Make the record of a failed item from its exception."""
     name, message, text = describe_error(error)
-    return ItemFailure(index, name, message, text, attempts, worker, cause)
+    return ItemFailure(index, name, message, text, attempts, worker, cause, seconds)
 
 
 def inside_item() -> bool:
@@ -219,7 +224,9 @@ class _Loop:
             try:
                 do(items[at : at + step], values)
             except BaseException as error:  # SystemExit too: an item must not end its worker quietly
-                if self.forks == _LINEAGE.forks and not self._failed(error, do, watch):
+                # an item's share of its step
+                tried = _Attempt(error, (clock() - last) / (len(values) - at + 1))
+                if self.forks == _LINEAGE.forks and not self._failed(tried, do, watch):
                     break
             if self.forks != _LINEAGE.forks:
                 os._exit(0)  # a child that an item has forked and let come back: its parent goes on
@@ -232,14 +239,14 @@ class _Loop:
                 step = max(unit, step // 4 // unit * unit) if not self.feed.cut else unit
             last = now
 
-    def _failed(self, error: BaseException, do: Step, watch: Watch | None) -> bool:
+    def _failed(self, tried: _Attempt, do: Step, watch: Watch | None) -> bool:
         """Go on after an exception; False if it stops the run."""
         block, unit = self.block, self.unit
-        if _is_the_runners(error, block):
+        if _is_the_runners(tried.error, block):
             return False
         # a batch that raised goes again one by one, so that only the guilty item pays
         part = self.items[len(block.values) : len(block.values) + unit]
-        first = error if unit == 1 else None
+        first = tried if unit == 1 else None
         return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
 
 
@@ -318,33 +325,42 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     return list(results)
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An attempt that failed: what it raised, and after how many seconds (an item's share of its step)."""
+
+    error: BaseException
+    seconds: float
+
+
 def _one_by_one(
-    items: Sequence[Any], error: BaseException | None, block: Block, do: Step, policy: Policy, worker: str
+    items: Sequence[Any], failed: _Attempt | None, block: Block, do: Step, policy: Policy, worker: str
 ) -> bool:
     """Settle items one at a time, with retries; False if one of them stops the run.
 
-    `error` is what the first item has just raised; None if it was tried only within its batch.
+    `failed` is the first item's attempt just now; None if it was tried only within its batch.
     """
     for item in items:
-        tried = 1 if error is not None else 0
-        while error is not None or tried == 0:
+        tried = 1 if failed is not None else 0
+        while failed is not None or tried == 0:
             if tried > policy.max_retries:
-                assert error is not None
-                failure = failure_of(error, item, tried, worker)
+                assert failed is not None
+                failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
                 if policy.on_error == "raise":
-                    block.error, block.stop = error, failure
+                    block.error, block.stop = failed.error, failure
                     return False
                 block.failed.append(len(block.values))
                 block.values.append(failure)
                 break
             block.retries += bool(tried)
             tried += 1
+            begin = time.perf_counter()
             try:
                 do([item], block.values)
                 break
             except BaseException as again:  # as in run_items
                 if _is_the_runners(again, block):
                     return False
-                error = again
-        error = None
+                failed = _Attempt(again, time.perf_counter() - begin)
+        failed = None
     return True

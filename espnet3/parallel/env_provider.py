@@ -57,6 +57,19 @@ class EnvironmentProvider(ABC):
         return setup
 
 
+def made_with(provider: Any) -> dict[str, Any]:
+    """Return what a provider was made with, as far as it can be known: its config, params and the rest.
+
+    Args:
+        provider: An `EnvironmentProvider`, or any object that has its methods.
+    """
+    facts = {name: getattr(provider, name) for name in ("config", "params") if hasattr(provider, name)}
+    args, kwargs = getattr(provider, "_made_with", ((), {}))
+    rest = [arg for arg in args if not any(arg is known for known in facts.values())]
+    more = {name: value for name, value in kwargs.items() if name not in facts}
+    return {**facts, **({"args": rest} if rest else {}), **more}
+
+
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:
     """Return a provider's setup function: `build_worker_setup_fn` where it defines that newer name.
 

@@ -24,13 +24,26 @@ class Progress:
         self.total = total
         self.name = name
         self.enabled = enabled
-        self.done = 0
+        self.done = self._kept = 0
         self._begin = self._last = time.monotonic()
         self._bar: Any = None
         if enabled and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, desc=name, unit="item", smoothing=0.05, dynamic_ncols=True)
+
+    def resume(self, kept: int, line: str) -> None:
+        """Begin with items that are done already, and say so.
+
+        Args:
+            kept: How many.
+            line: What to say; nothing for a run that begins.
+        """
+        self.done = self._kept = kept
+        if self._bar is not None:
+            self._bar.initial = self._bar.n = self._bar.last_print_n = kept
+        if self.enabled and line:
+            _say(f"{self.name}: {line}", self._bar)
 
     def add(self, n: int) -> None:
         """Count `n` more items."""
@@ -39,7 +52,7 @@ class Progress:
             self._bar.update(n)
         elif self.enabled and time.monotonic() - self._last > _QUIET_EVERY:
             self._last = time.monotonic()
-            rate = self.done / (self._last - self._begin)
+            rate = (self.done - self._kept) / (self._last - self._begin)
             left = (self.total - self.done) / rate if rate else float("inf")
             print(
                 f"{self.name}: {self.done:,} of {self.total:,} items, {rate:.1f} items/s, {left:.0f} s left",
@@ -55,15 +68,25 @@ class Progress:
             print(f"{self.name}: {last_line(summary)}", file=sys.stderr, flush=True)
 
 
+def _say(line: str, bar: Any) -> None:
+    if bar is None:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        bar.write(line, file=sys.stderr)
+
+
 def last_line(summary: RunSummary) -> str:
     """Return the line a run ends with: items, failures, seconds, items/s, efficiency."""
     s = summary
+    if s.kept and not s.items:
+        return f"all {s.kept:,} items were done before"
     rate = s.items / max(s.seconds, 1e-9)
     failures = f"{s.failed:,} failed" if s.failed else "none failed"
     extra = f", {s.retries:,} retries" if s.retries else ""
     extra += f", {s.deaths} worker{'s' if s.deaths > 1 else ''} lost and replaced" if s.deaths else ""
     workers = f"{s.slots} workers" if s.slots != 1 else "1 worker"
+    kept = f" ({s.kept:,} more were done before)" if s.kept else ""
     return (
-        f"{s.items:,} items, {failures}{extra}, {s.seconds:.2f} s, {rate:,.1f} items/s, "
+        f"{s.items:,} items{kept}, {failures}{extra}, {s.seconds:.2f} s, {rate:,.1f} items/s, "
         f"efficiency {min(s.efficiency, 1.0):.2f} on {workers}"
     )

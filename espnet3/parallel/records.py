@@ -40,7 +40,8 @@ class ItemFailure:
         attempts: How often the item was tried.
         worker: Name or address of the worker that ran it last.
         cause: "error" (it raised), "poison" (it killed its worker), "timeout" (it took longer than
-            `item_timeout`), "result" (its result cannot travel).
+            `item_timeout`), "result" (its result cannot travel, or JSON cannot hold it).
+        seconds: How long its last attempt took, where that is known.
     """
 
     index: Any
@@ -50,6 +51,7 @@ class ItemFailure:
     attempts: int
     worker: str
     cause: str = "error"
+    seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict."""
@@ -76,13 +78,14 @@ class RunSummary:
     """The figures of one finished run, as printed in its last line.
 
     Attributes:
-        items: Items planned.
-        failed: Items whose outcome is an `ItemFailure`.
+        items: Items that were run.
+        failed: Those whose outcome is an `ItemFailure`.
         retries: Times an item was tried again because it had raised.
         deaths: Worker processes lost while they held items.
         seconds: Wall time.
         busy_seconds: Sum over workers of the time spent inside runs of items.
         slots: Worker slots that took part.
+        kept: Items that were not run, as the run folder had their outcome already.
     """
 
     items: int
@@ -92,6 +95,7 @@ class RunSummary:
     seconds: float
     busy_seconds: float
     slots: int
+    kept: int = 0
 
     @property
     def efficiency(self) -> float:

@@ -1,53 +1,61 @@
-"""The driver of runs with writers of their own: plans shards, settles poison, puts results together."""
+"""The driver of runs with writers of their own: plans shards, settles poison, notes what is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.launchers.execute import Task, outcomes
+from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.plan import Work
 from espnet3.parallel.raising import item_error, load_error
 from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
-from espnet3.parallel.shards import Shard, ShardResult, died_in_items, poisoned
+from espnet3.parallel.shards import Shard, ShardResult, died_in_items, forget_deaths, poisoned
+
+if TYPE_CHECKING:
+    from espnet3.parallel.item_driver import Launch, Report
+    from espnet3.parallel.ledger.session import OpenRun
 
 
 def run_shards(
+    folder: OpenRun,
     shards: Sequence[Shard],
-    task: Task,
-    client: Any,
-    config: ParallelConfig,
+    launch: Launch,
     policy: Policy,
-    report: Callable[[ShardResult], None],
-) -> tuple[list[ShardResult], RunSummary]:
-    """Run every shard to its end.
+    report: Report,
+    retry_failed: bool,
+) -> RunSummary:
+    """Run every shard that is not done yet to its end.
 
     Args:
-        shards: What to run.
-        task: Its `one` runs a `Shard`.
-        client: As for `outcomes`.
-        config: As for `outcomes`.
+        folder: The run's folder.
+        shards: All shards of the run.
+        launch: Runs the work, whose items are shards.
         policy: What the items inside are run with.
-        report: Told of each finished shard; may raise to stop the run.
+        report: Is told of each finished shard; may raise to stop the run.
+        retry_failed: Run shards again that hold failed items.
 
     Returns:
-        The shards' results in their order, and the run's figures.
+        The run's figures.
 
     Raises:
         ItemError: An item failed, or killed its worker, and `policy.on_error` is "raise".
+        LedgerError: The folder cannot take more, or was taken over.
     """
     begin = time.perf_counter()
-    results: dict[int, ShardResult] = {}
-    todo = list(shards)
     total = Tally()
+    items = failed = retries = 0
+    left = todo = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+    with writing(folder.path):
+        for shard in left:
+            forget_deaths(shard)
     while todo:
         work = Work(todo, [shard.cost for shard in todo])
         assert work.order is not None
         again: list[Shard] = []
-        with outcomes(task, work, client, config) as (pairs, tally):
+        with launch(work) as (pairs, tally):
             for run, block in pairs:
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
@@ -57,29 +65,47 @@ def run_shards(
                         again.append(_without_poison(shard, value, policy))
                         continue
                     if value.stop is not None:
-                        raise _stopped(value)
-                    results[shard.number] = value
-                    report(value)
+                        raise _stopped(folder, shard, value)
+                    _note_done(folder, shard, value)
+                    items += len(value.values)
+                    failed += len(value.failed)
+                    retries += value.retries
+                    report(len(value.values), len(value.failed))
         total = Tally(total.deaths + tally.deaths, total.busy + tally.busy, max(total.slots, tally.slots))
         todo = again
-    ordered = [results[shard.number] for shard in shards]
-    summary = RunSummary(
-        items=sum(len(r.values) for r in ordered),
-        failed=sum(len(r.failed) for r in ordered),
-        retries=sum(r.retries for r in ordered),
+    return RunSummary(
+        items=items,
+        failed=failed,
+        retries=retries,
         deaths=total.deaths,
         seconds=time.perf_counter() - begin,
         busy_seconds=total.busy,
         slots=total.slots,
+        kept=sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left),
     )
-    return ordered, summary
 
 
-def _stopped(result: ShardResult) -> BaseException:
+def _marked(shard: Shard) -> tuple[Path, range]:
+    return Path(shard.folder), range(shard.begin, shard.begin + len(shard.items))
+
+
+def _note_done(folder: OpenRun, shard: Shard, result: ShardResult) -> None:
+    values, failed = result.values, set(result.failed)
+    folder.shard_done(
+        *_marked(shard),
+        {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
+        {shard.begin + k: values[k] for k in result.failed},
+    )
+
+
+def _stopped(folder: OpenRun, shard: Shard, result: ShardResult) -> BaseException:
     assert result.stop is not None
     error = load_error(result.error)
     if result.stop.cause == "runner" and error is not None:
         return error
+    at = len(result.values)
+    if at < len(shard.items) and result.stop.index == shard.items[at]:  # else a hook failed that has no item
+        folder.append_failures([(shard.begin + at, result.stop)])
     return item_error(error or RuntimeError(result.stop.message), result.stop)
 
 

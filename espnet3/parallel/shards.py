@@ -3,7 +3,8 @@
 A shard is one item of the engine's: it goes to whoever is free, and starts over in an emptied
 folder if its worker dies. Inside it, the runner's items go through the same loop as everywhere.
 Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
-so that concatenating what they wrote gives the same bytes anywhere.
+so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps to the cut
+it began with; a shard whose folder has the mark `done` is not run again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from espnet3.parallel.engine import Call, failure_of, run_items
 from espnet3.parallel.injection import bind
+from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.raising import pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
@@ -48,6 +48,7 @@ class Shard:
         number: Its place in the order; its folder is `split.<number>`.
         folder: Where its writers write.
         items: Its indices.
+        begin: The position of the first one in the run's index list.
         cost: What it costs, in the unit of the items' costs.
         skip: Positions not to run, with the failure to put in their place (poison of earlier tries).
         alone: Run its items one by one, without batches: one of a batch is poison.
@@ -56,6 +57,7 @@ class Shard:
     number: int
     folder: str
     items: Sequence[Any]
+    begin: int = 0
     cost: float = 1.0
     skip: dict[int, ItemFailure] = field(default_factory=dict)
     alone: bool = False
@@ -66,7 +68,7 @@ class ShardResult:
     """What comes back.
 
     Attributes:
-        values: One per item; None where only the files are wanted, an `ItemFailure` where it failed.
+        values: One per item: its line for the run folder, or its `ItemFailure`.
         failed: Positions of the failures.
         retries: Times an item was tried again.
         stop: The failure that stopped the shard; its cause is "runner" for the runner's own mistake.
@@ -80,20 +82,31 @@ class ShardResult:
     error: bytes | None = None
 
 
-def cut(items: Sequence[Any], cost: Sequence[float] | None, base: Path, align: int) -> list[Shard]:
-    """Cut indices into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries."""
-    n = len(items)
-    weights = cost if cost is not None else [1.0] * n
-    goal = sum(weights) / max(1, min(SHARDS, n))
-    shards: list[Shard] = []
-    begin, have = 0, 0.0
+def cut(n: int, cost: Sequence[float] | None, align: int) -> list[int]:
+    """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries.
+
+    Returns:
+        Where each shard begins.
+    """
+    goal = (sum(cost) if cost is not None else n) / max(1, min(SHARDS, n))
+    begins, begin, have = [], 0, 0.0
     for i in range(n):
-        have += weights[i]
-        at_end = i + 1 == n
-        if at_end or (have >= goal * (1 - 1e-9) and (i + 1) % align == 0):
-            number = len(shards)
-            shards.append(Shard(number, str(base / f"split.{number}"), items[begin : i + 1], have))
+        have += cost[i] if cost is not None else 1.0
+        if i + 1 == n or (have >= goal * (1 - 1e-9) and (i + 1) % align == 0):
+            begins.append(begin)
             begin, have = i + 1, 0.0
+    return begins
+
+
+def shards_of(
+    begins: Sequence[int], items: Sequence[Any], cost: Sequence[float] | None, base: Path
+) -> list[Shard]:
+    """Return the shards that begin at these positions, each with its folder under `base`."""
+    shards = []
+    for number, begin in enumerate(begins):
+        end = begins[number + 1] if number + 1 < len(begins) else len(items)
+        weight = sum(cost[begin:end]) if cost is not None else float(end - begin)
+        shards.append(Shard(number, str(base / f"split.{number}"), items[begin:end], begin, weight))
     return shards
 
 
@@ -155,14 +168,20 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
                         result.failed.append(at + position)
                         result.values.append(value)
                         continue
-                    doing, state["index"] = "write_record", shard.items[at + position]
-                    write(writers, value, state)
-                    result.values.append(_kept(value, state["index"], name) if keep_values else None)
-                    lost = result.values[-1]
-                    if isinstance(lost, ItemFailure):
+                    index = shard.items[at + position]
+                    try:
+                        kept = value if keep_values else None
+                        line = encode_line(shard.begin + at + position, index, kept)
+                    except Exception as error:  # a value's class may raise anything while it is looked at
+                        lost = failure_of(error, index, 1, name, cause="result")
                         if policy.on_error == "raise":
-                            return replace(result, stop=lost, error=pickle_error(TypeError(lost.message)))
+                            return replace(result, stop=lost, error=pickle_error(error))
                         result.failed.append(at + position)
+                        result.values.append(lost)
+                        continue
+                    doing, state["index"] = "write_record", index
+                    write(writers, value, state)
+                    result.values.append(line)
                 if block.error is not None:
                     stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
                     return replace(result, stop=stop, error=pickle_error(block.error))
@@ -181,24 +200,30 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
     return replace(result, retries=retries)
 
 
-def _kept(value: Any, index: Any, worker: str) -> Any:
-    """Return a value that can be sent back: itself, or the failure to put in its place."""
-    try:
-        cloudpickle.loads(cloudpickle.dumps(value))  # many objects can be pickled and not loaded
-    except Exception as error:  # user classes may raise anything while being pickled
-        return failure_of(error, index, 1, worker, cause="result")
-    return value
-
-
 def _read_deaths(folder: Path) -> list[list[int]]:
     """Return the stretches [begin, end) that were in flight when this shard's workers died."""
     deaths: list[list[int]] = []
     for name in (_DEATHS, _MARK):
-        path = folder / name
-        if path.exists():
-            found = json.loads(path.read_text())
-            deaths += found if name == _DEATHS else [found]
+        try:
+            found = json.loads((folder / name).read_text())
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # a worker that died while it wrote a mark had not begun the item
+            continue
+        deaths += found if name == _DEATHS else [found]
     return deaths
+
+
+def forget_flight(shard: Shard) -> None:
+    """Say that nothing was in flight: a worker was told to end, and no item is to blame."""
+    (Path(shard.folder) / _MARK).unlink(missing_ok=True)
+
+
+def forget_deaths(shard: Shard) -> None:
+    """Drop the marks of an earlier session: whoever killed its driver killed workers too, whatever they did."""
+    for name in (_DEATHS, _MARK):
+        Path(shard.folder, name).unlink(missing_ok=True)
 
 
 def died_in_items(shard: Shard) -> bool:

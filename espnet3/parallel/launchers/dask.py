@@ -12,22 +12,21 @@ import itertools
 import os
 import selectors
 import socket
-import sys
 import time
 from collections.abc import Callable, Generator
 from typing import Any
-
-import cloudpickle
 
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.giving_up import kill_overdue, overdue, part
+from espnet3.parallel.launchers.inquest import Innocent, Inquests
 from espnet3.parallel.launchers.losses import Losses
+from espnet3.parallel.launchers.parcels import by_value, caller_path
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Done, Job, setup_error
+from espnet3.parallel.launchers.protocol import Done, Job, pack, setup_error
 from espnet3.parallel.plan import Run, Sizer, Work
-from espnet3.parallel.raising import ANYTHING, add_note, load_error
+from espnet3.parallel.raising import ANYTHING, load_error
 from espnet3.parallel.records import ItemFailure, Tally
 
 _JOB_IDS = itertools.count(1)
@@ -49,6 +48,8 @@ class PilotRun:
         explain: Says how a process ended, or why none comes, where the cluster knows.
         fall_back: Called once when workers are there and none has connected for five seconds;
             returns the pool to use in place of this one, or None to keep waiting.
+        waiting: Says what keeps the workers that have not come.
+        innocent: As for `Inquests`.
         kill: Kills a worker process, which is then replaced; None where the workers are not ours.
         shared: The client goes on after this job: what the job leaves unfinished must not stay in it.
     """
@@ -62,6 +63,8 @@ class PilotRun:
         may_take: Callable[[], bool] = lambda: True,
         explain: Callable[[int | None], str | None] = lambda pid: None,
         fall_back: Callable[[], Any] = lambda: None,
+        waiting: Callable[[], str] = lambda: "",
+        innocent: Innocent = lambda hello: False,
         kill: Callable[[int], None] | None = None,
         shared: bool = False,
     ) -> None:
@@ -70,11 +73,13 @@ class PilotRun:
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = cloudpickle.dumps(job)
+        self._blob = pack(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
         self._fall_back = fall_back
+        self._waiting = waiting
+        self._inquests = Inquests(innocent)
         self._kill = kill
         self._shared = shared
         self._losses = Losses(self._id, work, job.policy, self._how_it_ended, self._finish)
@@ -101,7 +106,7 @@ class PilotRun:
         self._lease = self._open_lease()
         try:
             quiet_since = time.monotonic()
-            while self._flying or not self._work.empty:
+            while self._flying or self._inquests or not self._work.empty:
                 events = self._selector.select(_TICK)
                 if self._ready:
                     quiet_since = time.monotonic()
@@ -112,6 +117,7 @@ class PilotRun:
                         self._welcome()
                     elif isinstance(key.fileobj, Slot):
                         self._read(key.fileobj)
+                self._judge()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
                     self._looked = time.monotonic()
@@ -161,7 +167,7 @@ class PilotRun:
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, _path()))
+                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, caller_path()))
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -178,7 +184,7 @@ class PilotRun:
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
-                "look at the workers' logs, or raise it in the `parallel` block"
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self._waiting()}".rstrip()
             )
         if waited > _UNREACHED and not self._pool.met and not self._fell_back:
             other = self._fall_back()
@@ -204,7 +210,9 @@ class PilotRun:
             self.tally.deaths += 1
         if pid and self._kill is not None and self._explain(pid) is None:
             self._kill(pid)  # it may live on without its channel, and would never be replaced
-        self._losses.settle(lost, alone)
+        if any(s.flying for s in lost):
+            self._inquests.begin(lost, alone)
+            self._judge()
         if self._setup_deaths >= _SETUP_DEATHS and not self._ready:
             raise WorkerSetupError(
                 f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
@@ -220,6 +228,14 @@ class PilotRun:
         if self._draining == process:
             self._draining = None
         self._lease.lost(slot)
+
+    def _judge(self) -> None:
+        """Deal with runs whose worker died, once it is known why: its item, or the end of its job."""
+        for slots, alone, free in self._inquests.verdicts():
+            if free:
+                self._losses.give_back(slots)
+            else:
+                self._losses.settle(slots, alone)
 
     def _look_around(self) -> None:
         """Find the workers that do not say themselves that they are gone, or must go."""
@@ -273,6 +289,10 @@ class PilotRun:
             slot.ready = True
             self._ready[slot] = None
             self.tally.slots = max(self.tally.slots, len(self._ready))
+        elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
+            self._flying -= len(slot.flying)
+            self._losses.give_back([slot])
+            self._drop(slot)
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":
@@ -316,14 +336,6 @@ class PilotRun:
 
     # --- runs down ---
 
-    def _by_value(self, run: Run) -> bytes:
-        try:
-            return cloudpickle.dumps(run.items, 5)  # type: ignore[no-any-return]  # cloudpickle is untyped
-        except ANYTHING as error:
-            position, item = _first_unpicklable(run)
-            add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
-            raise
-
     def _fill_all(self) -> None:
         for slot in list(self._ready):
             if slot in self._ready and not self._fill(slot):
@@ -348,7 +360,7 @@ class PilotRun:
             if not (self._work.returned or self._may_take()):
                 return False
             units, most = self._sizer.next(left)
-            run = self._work.take(units, most)
+            run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
             if not self._send(slot, run):
@@ -362,8 +374,9 @@ class PilotRun:
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = run.items if isinstance(run.items, range) else self._by_value(run)
-        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect))
+        items = run.items if isinstance(run.items, range) else by_value(run)
+        positions = self._work.positions(run) if self._job.as_lines else None
+        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
             self._prefetch = False
@@ -380,17 +393,3 @@ class PilotRun:
         slot.flying.append(run)
         self._flying += 1
         return True
-
-
-def _path() -> list[str]:
-    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
-    return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _first_unpicklable(run: Run) -> Any:
-    for position, item in enumerate(run.items, run.start):
-        try:
-            cloudpickle.dumps(item)
-        except ANYTHING:
-            return position, item
-    return run.start, run.items[0]

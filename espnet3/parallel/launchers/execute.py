@@ -33,6 +33,9 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        killable: Never run in this process: an item within an item may have to be killed (a shard's with a
+            time limit; of a task's own items `policy.item_timeout` says so).
+        as_lines: Give the lines of a run folder in place of the results.
     """
 
     one: Callable[..., Any]
@@ -43,6 +46,8 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    as_lines: bool = False
+    killable: bool = False
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -50,8 +55,8 @@ def runs_here(config: ParallelConfig) -> bool:
     return (config.env == "local" and config.n_workers == 1) or inside_item()
 
 
-def start_client(config: ParallelConfig) -> EnvClient:
-    """Start the cluster of a configuration and connect to it.
+def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
+    """Start the cluster of a configuration and connect to it; `default` as for `EnvClient`.
 
     The fork server of local workers is started first: it imports `distributed` while this
     process does the same.
@@ -62,7 +67,7 @@ def start_client(config: ParallelConfig) -> EnvClient:
     try:
         from espnet3.parallel.launchers.client import open_client
 
-        return open_client(config, lambda: server or ForkServer())
+        return open_client(config, lambda: server or ForkServer(), default=default)
     except BaseException:
         if server is not None:
             server.close()
@@ -70,9 +75,9 @@ def start_client(config: ParallelConfig) -> EnvClient:
 
 
 @contextmanager
-def owned_client(config: ParallelConfig) -> Iterator[EnvClient]:
+def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
     """Open a client for a block of code; on an error its workers are killed, not asked."""
-    client = start_client(config)
+    client = start_client(config, default=default)
     from espnet3.parallel.launchers.client import abort
 
     try:
@@ -106,8 +111,9 @@ def outcomes(
     """
     with ExitStack() as stack:
         shared = client is not None
-        # in this process there is no worker that could be killed: an item_timeout wants one
-        if client is None and (not runs_here(config) or task.policy.item_timeout is not None):
+        # in this process there is no worker that could be killed: a time limit wants one
+        killable = task.killable or task.policy.item_timeout is not None
+        if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
         if client is not None:
             pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
@@ -130,7 +136,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
     call = Call(bind(task.one, env, task.kwargs), many)
 
     def counted() -> Pairs:
-        for run, block in run_inline(work, call, task.policy):
+        for run, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
             yield run, block
 
@@ -140,7 +146,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
-    from espnet3.parallel.launchers.client import explain
+    from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
     from espnet3.parallel.launchers.local import ForkedCluster
     from espnet3.parallel.launchers.pool import pool_of
@@ -152,11 +158,12 @@ def _on_pilots(
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
-        env_key="" if task.setup is None else f"run-{uuid.uuid4().hex}",
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_of(client),
         setup=task.setup,
         policy=task.policy,
         setup_timeout=timeout,
         check=task.check,
+        as_lines=task.as_lines,
     )
     run = PilotRun(
         pool_of(client),
@@ -166,10 +173,17 @@ def _on_pilots(
         may_take,
         lambda pid: explain(client, pid),
         lambda: _as_tasks(client),
+        lambda: waiting(client),
+        lambda hello: innocent(client, hello),
         client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
         shared,
     )
     return iter(run), run.tally
+
+
+def env_of(client: Any) -> str:
+    """Return the key of a client's own env; "" takes what the workers have as their default."""
+    return getattr(client, "espnet3_env", None) or ""
 
 
 def _as_tasks(client: Any) -> Any:

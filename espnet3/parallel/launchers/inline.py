@@ -63,19 +63,29 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_inline(work: Work, call: Call, policy: Policy) -> Iterator[tuple[Run, Block]]:
+def run_inline(work: Work, call: Call, policy: Policy, as_lines: bool = False) -> Iterator[tuple[Run, Block]]:
     """Run all work here.
+
+    Args:
+        work: The items.
+        call: What to call.
+        policy: Errors, retries, seed and batch size.
+        as_lines: Turn results into lines of a run folder.
 
     Yields:
         Pairs of a run and its outcomes; a tail that was not reached comes in a later pair.
     """
     size = 1
     while True:
-        run = work.take(float(size), _MOST)
+        run = work.take(float(size), work.cap(_MOST, 1))
         if run is None:
             work.raise_broken()
             return
         block = run_items(run.items, call, policy, NAME, _SLICE)
+        if as_lines:
+            from espnet3.parallel.recording import to_lines  # here: a run without a folder needs no ledger
+
+            to_lines(block, work.positions(run), run.items, policy, NAME)
         done = len(block.values)
         if done < len(run.items) and block.error is None:
             work.put_back(Run(run.start + done, run.items[done:]))

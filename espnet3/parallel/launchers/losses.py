@@ -75,6 +75,13 @@ class Losses:
             else:
                 self._died(run, slot, inside[slot], alone and len(begun) == 1)
 
+    def give_back(self, slots: Sequence[Slot]) -> None:
+        """Take back all runs of slots that have done no harm."""
+        for slot in slots:
+            for run in slot.flying:
+                self._work.put_back(run)
+            slot.flying.clear()
+
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
         """Return which items of its run a slot was in, (first, how many); None where that is not known."""
         if slot.mark is None or self._in_vain >= _IN_VAIN:
@@ -157,5 +164,6 @@ class Losses:
                 attempts=guilty.late,
                 worker=slot.hello.worker,
                 cause="timeout",
+                seconds=late.seconds,
             ),
         )

@@ -7,6 +7,7 @@ serving later jobs. User code runs in these threads, Dask's own tasks run beside
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
@@ -17,7 +18,6 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 from distributed import WorkerPlugin
 
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
@@ -34,8 +34,10 @@ from espnet3.parallel.launchers.protocol import (
     prepare,
     setup_report,
 )
+from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.plan import BUDGET
 from espnet3.parallel.raising import ANYTHING
+from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
@@ -63,11 +65,18 @@ class PilotHost(WorkerPlugin):
         # a worker has more slots than threads while jobs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
+        self._pilots: list[Pilot] = []
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
-    def teardown(self, worker: Any) -> None:
-        """Nothing to do: the threads end with their channels."""
+    async def teardown(self, worker: Any) -> None:
+        """Take no more runs, and let what is in hand be answered: a worker at its lifetime loses nothing."""
+        pilots = list(getattr(self, "_pilots", ()))
+        for pilot in pilots:
+            pilot.leaving = True
+        # the slots are threads that wait for a socket or run user code: there is no event of this loop
+        while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
+            await asyncio.sleep(0.02)
 
     def _open_slots(self, n: int) -> None:
         for _ in range(n):
@@ -97,7 +106,12 @@ class PilotHost(WorkerPlugin):
         channel = self._connect(replace(self._hello, mark=mark.name))
         if channel is not None:
             alone = self._hello.process != self.driver
-            Pilot(channel, self._hello.worker, self._permits, mark, alone).serve()
+            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
+            self._pilots.append(pilot)
+            try:
+                pilot.serve()
+            finally:
+                self._pilots.remove(pilot)
 
 
 class Pilot:
@@ -109,6 +123,9 @@ class Pilot:
         permits: Taken while user code runs (not while an answer is sent: that may wait).
         mark: Where it says what it is inside.
         alone: Whether this process is not the driver's own, and may be killed.
+
+    Attributes:
+        leaving: The worker is about to end: the run in hand is the last one.
     """
 
     def __init__(
@@ -119,6 +136,8 @@ class Pilot:
         self._permits = permits
         self._mark = mark
         self._alone = alone
+        self.leaving = False
+        self._busy = False
         self._send_lock = threading.Lock()
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, Job]] = {}
@@ -129,7 +148,13 @@ class Pilot:
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
+                self._busy = True
+                if message[0] == "run" and self.leaving:
+                    self._send(("bye", message[1]))  # what was sent ahead has not begun
+                    self.channel.close()
+                    return
                 getattr(self, "_on_" + message[0])(*message[1:])
+                self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
         except BaseException:  # an item has broken what we stand on: a new process will do better
@@ -138,6 +163,12 @@ class Pilot:
             if self._alone:
                 end_process()
             raise
+        finally:
+            self._busy = False
+
+    def is_needed(self) -> bool:
+        """Whether the driver waits for what this slot has in hand."""
+        return self._busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:
         with self._send_lock:
@@ -158,7 +189,7 @@ class Pilot:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             try:
-                job: Job = cloudpickle.loads(blob)  # imports the user's modules, which may take long too
+                job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(job)
             except BaseException as error:  # whatever user code does here, the driver must hear of it
                 late.stop()
@@ -172,7 +203,7 @@ class Pilot:
         self._calls[job_id] = (call, job)
         self._send(("ready", job_id))
 
-    def _on_run(self, job_id: int, items: Any, start: int, singly: bool) -> None:
+    def _on_run(self, job_id: int, items: Any, start: int, singly: bool, positions: Any) -> None:
         if job_id not in self._calls:  # its setup failed; the driver knows
             return
         if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
@@ -201,11 +232,13 @@ class Pilot:
                 job.policy,
                 self.worker,
                 BUDGET,
-                lambda: self._ended(job_id),
+                lambda: self.leaving or self._ended(job_id),
                 self._mark.step,
                 singly,
             )
         self._mark.leave(len(block.values))
+        if positions is not None:
+            to_lines(block, positions, items, job.policy, self.worker)
         try:
             sys.stdout.flush()
         except ANYTHING:  # an item has closed it, or put something of its own there
@@ -232,12 +265,12 @@ class Pilot:
 
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
-            return pickle_parts(("done", job_id, done, block.values), cloudpickle.Pickler)
+            return pickle_parts(("done", job_id, done, block.values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
             return pickle_parts(("done", job_id, done, values))
 
     def _on_end(self, job_id: int) -> None:
         _, job = self._calls.pop(job_id, (None, None))
-        if job is not None and job.env_key:
+        if job is not None and job.env_key and job.setup is not None:
             ENVS.drop(job.env_key)

@@ -36,7 +36,7 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
-def encode_failure(position: int, failure: ItemFailure, seconds: float | None = None) -> bytes:
+def encode_failure(position: int, failure: ItemFailure) -> bytes:
     """Return the line of one failed item."""
     facts = {
         "cause": failure.cause,
@@ -48,8 +48,8 @@ def encode_failure(position: int, failure: ItemFailure, seconds: float | None = 
     }
     for key in ("message", "traceback", "worker"):  # a message may quote bytes that are not text
         facts[key] = str(facts[key]).encode("utf-8", "backslashreplace").decode()
-    if seconds is not None:
-        facts["seconds"] = round(seconds, 6)
+    if failure.seconds is not None:
+        facts["seconds"] = round(failure.seconds, 6)
     head = b'{"n":%d,"index":%b,"failure":%b' % (
         position,
         index_json(failure.index),
@@ -69,6 +69,7 @@ def decode_failure(index: bytes, failure: bytes) -> ItemFailure:
         attempts=facts["attempts"],
         worker=facts["worker"],
         cause=facts["cause"],
+        seconds=facts.get("seconds"),
     )
 
 

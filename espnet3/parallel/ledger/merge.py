@@ -21,7 +21,7 @@ from espnet3.parallel.ledger.files import read_json, sync_folder, write_all, wri
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
-from espnet3.parallel.ledger.split import ERRORS, RESULTS
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
 
 RECEIPT = "receipt.json"
@@ -106,7 +106,9 @@ def check_receipt(path: Path) -> Receipt:
     return receipt
 
 
-def merge_splits(path: Path, places: Places, indices_sha256: str, note: Callable[[str], None]) -> Receipt:
+def merge_splits(
+    path: Path, places: Places, indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
+) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
     Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
@@ -117,12 +119,13 @@ def merge_splits(path: Path, places: Places, indices_sha256: str, note: Callable
         places: The index list.
         indices_sha256: Its hash.
         note: Is told of everything that was repaired.
+        kind: What the folders of the sessions are called.
 
     Raises:
         IncompleteRunError: An index has no outcome.
         DamagedFolderError: The splits contradict each other or the index list.
     """
-    scan = scan_splits(path, places, indices_sha256, offsets=True)
+    scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
     _prove_coverage(path, scan, places)

@@ -178,4 +178,5 @@ def _failure(line: bytes) -> ItemFailure:
         attempts=facts["attempts"],
         worker=facts["worker"],
         cause=facts["cause"],
+        seconds=facts.get("seconds"),
     )

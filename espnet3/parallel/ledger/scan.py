@@ -12,7 +12,7 @@ from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, split_line
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, split_folders
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
 BUFFER = 1 << 20  # bytes read at a time
@@ -56,7 +56,9 @@ class Scan:
         return self.where[position] >> _OFFSET_BITS, self.where[position] & ((1 << _OFFSET_BITS) - 1)
 
 
-def scan_splits(path: Path, places: Places, indices_sha256: str, *, offsets: bool = False) -> Scan:
+def scan_splits(
+    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
+) -> Scan:
     """Read all splits of a run.
 
     A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
@@ -68,19 +70,20 @@ def scan_splits(path: Path, places: Places, indices_sha256: str, *, offsets: boo
         places: The present index list.
         indices_sha256: Its hash.
         offsets: Note where each position's line is: 13 bytes a position in memory instead of 5.
+        kind: What the folders of the sessions are called.
 
     Raises:
         DamagedFolderError: A line is for a position that was never planned or whose index is another
             one, or two results of one position differ.
     """
-    return _Reader(path, places, indices_sha256, offsets).read()
+    return _Reader(path, places, indices_sha256, offsets, kind).read()
 
 
 class _Reader:
-    def __init__(self, path: Path, places: Places, indices_sha256: str, offsets: bool) -> None:
+    def __init__(self, path: Path, places: Places, indices_sha256: str, offsets: bool, kind: str) -> None:
         n = len(places.items)
         where = array("q", [0]) * (n if offsets else 0)
-        self.scan = Scan(bytearray(n), where, split_folders(path))
+        self.scan = Scan(bytearray(n), where, split_folders(path, kind))
         self.places = places
         self.sums = array("I", [0]) * n  # of the result taken, to tell whether another one is the same
         self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]

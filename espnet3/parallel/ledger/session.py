@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.files import Appender, writing
+from espnet3.parallel.ledger.errors import DamagedFolderError, LedgerError
+from espnet3.parallel.ledger.files import Appender, read_json, write_json, writing
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
@@ -19,11 +19,13 @@ from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
-from espnet3.parallel.ledger.split import SplitWriter
+from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
 from espnet3.parallel.records import ItemFailure
 
 EVENTS = "events.jsonl"
+SHARDS = "shards"  # the key of a plan whose shards have writers of their own
 SCHEMA = 1
+_SHOWN = 500  # characters of an error in an event
 
 
 class OpenRun:
@@ -35,19 +37,30 @@ class OpenRun:
     Attributes:
         path: The folder.
         state: One byte an index, as it was when the folder was opened: `LEFT`, `OK` or `FAILED`.
+        plan: How the work was cut when the folder was new; a resumed run keeps to it.
         repaired: Sentences about what was damaged and what was done about it.
     """
 
     def __init__(
-        self, path: Path, run_id: str, identity: Identity, items: Sequence[Any], lease: Lease
+        self,
+        path: Path,
+        run_id: str,
+        identity: Identity,
+        items: Sequence[Any],
+        lease: Lease,
+        plan: dict[str, Any],
     ) -> None:
         self.path = path
         self.run_id = run_id
         self.lease = lease
+        self.plan = plan
+        self._kind = SESSION if SHARDS in plan else SPLIT
         self._places = Places(items)
         self._hash: str = identity.indices["sha256"]
-        self._split = SplitWriter(path, {"schema": SCHEMA, "run_id": run_id, "indices": self._hash})
-        scan = scan_splits(path, self._places, self._hash)
+        spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
+        # the shards that are done are of use only to a run that is cut like them, also if run.json is lost
+        self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
+        scan = scan_splits(path, self._places, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
         self.state = scan.state
         self.repaired = scan.repaired
@@ -101,11 +114,49 @@ class OpenRun:
         self._before_write()
         self._split.append(lines)
 
-    def append_failures(self, failures: Iterable[tuple[int, ItemFailure, float | None]]) -> None:
-        """Put failed items on disk: position, record, and the seconds it took where they are known."""
-        lines = [encode_failure(position, failure, seconds) for position, failure, seconds in failures]
+    def append_failures(self, failures: Iterable[tuple[int, ItemFailure]]) -> None:
+        """Put failed items on disk: position and record of each."""
+        lines = [encode_failure(position, failure) for position, failure in failures]
         self._before_write()
         self._split.append_failures(lines)
+
+    def has_shard(self, shard: tuple[Path, range], retry_failed: bool = False) -> bool:
+        """Tell whether a shard with writers of its own was finished, and need not be run again.
+
+        Args:
+            shard: Its folder, and its positions in the index list.
+            retry_failed: It must be run again where an item of it failed.
+        """
+        folder, positions = shard
+        try:
+            said = read_json(folder / DONE)
+        except (FileNotFoundError, DamagedFolderError):
+            return False
+        states = self.state[positions.start : positions.stop]
+        whole = LEFT not in states and not (retry_failed and FAILED in states)
+        return whole and said == self._mark(positions)
+
+    def shard_done(
+        self, folder: Path, positions: range, results: dict[int, bytes], failures: dict[int, ItemFailure]
+    ) -> None:
+        """Note that a shard's writers have been closed, and the outcomes of its items.
+
+        The mark comes first: between the two, the shard counts as not done. A result that an earlier
+        session noted is not noted again; the shard may have been repeated for one failed item.
+
+        Args:
+            folder: The shard's.
+            positions: Of its items in the index list.
+            results: Line of each result, by position.
+            failures: Record of each failed item, by position.
+        """
+        self.lease.check()
+        write_json(folder / DONE, self._mark(positions))
+        self.append([line for position, line in results.items() if self.state[position] != OK])
+        self.append_failures(failures.items())
+
+    def _mark(self, positions: range) -> dict[str, Any]:
+        return {"indices": self._hash, "begin": positions.start, "end": positions.stop}
 
     def _before_write(self) -> None:
         self.lease.check()
@@ -132,7 +183,7 @@ class OpenRun:
         """
         self.lease.check()
         self._split.sync()
-        receipt = merge_splits(self.path, self._places, self._hash, self._note_repair)
+        receipt = merge_splits(self.path, self._places, self._hash, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
 
@@ -172,7 +223,10 @@ class OpenRun:
             self.close()
             return
         try:
-            self.close(done=False)
+            try:
+                self.event("stopped", error=kind.__qualname__, message=str(error)[:_SHOWN])
+            finally:
+                self.close(done=False)
         except LedgerError as second:  # the disk that is full stays full: the first error is the one to see
             if error is not None and hasattr(error, "add_note"):
                 error.add_note(f"closing the run folder failed as well: {second}")

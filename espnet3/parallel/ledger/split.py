@@ -1,4 +1,7 @@
-"""What one driver session appends: a `split.<k>` of its own, which no other session ever appends to."""
+"""What one driver session appends: a `split.<k>` of its own, which no other session ever appends to.
+
+Where the runner's own writers have the `split.<k>` (one for each shard), sessions are `session.<k>`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,18 @@ RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
 DONE = "done"
 SPEC = "spec.json"
+SPLIT = "split"
+SESSION = "session"  # beside the shards of a runner with writers of its own, which are the splits there
 
 
-def split_folders(path: Path) -> list[Path]:
-    """Return a run's splits in the order in which they were begun."""
-    found = [p for p in path.glob("split.*") if p.name[6:].isdigit() and p.is_dir()]
-    return sorted(found, key=lambda p: int(p.name[6:]))
+def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:
+    """Return a run's splits (or its folders of another kind) in the order in which they were begun."""
+    found = [p for p in path.glob(f"{kind}.*") if p.suffix[1:].isdigit() and p.is_dir()]
+    return sorted(found, key=_number)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.suffix[1:])
 
 
 class SplitWriter:
@@ -27,10 +36,12 @@ class SplitWriter:
     Args:
         path: The run's folder.
         spec: What is noted in `spec.json`; its "indices" says which index list positions refer to.
+        kind: The first part of its name.
     """
 
-    def __init__(self, path: Path, spec: dict[str, Any]) -> None:
+    def __init__(self, path: Path, spec: dict[str, Any], kind: str = SPLIT) -> None:
         self.path = path
+        self.kind = kind
         self.spec = spec
         self.folder: Path | None = None
         self.results = self.errors = 0
@@ -72,10 +83,10 @@ class SplitWriter:
         return self._files[name]
 
     def _begin(self) -> Path:
-        existing = split_folders(self.path)
-        number = int(existing[-1].name[6:]) + 1 if existing else 0
+        existing = split_folders(self.path, self.kind)
+        number = _number(existing[-1]) + 1 if existing else 0
         while True:
-            folder = self.path / f"split.{number}"
+            folder = self.path / f"{self.kind}.{number}"
             with writing(folder):
                 try:
                     os.mkdir(folder, 0o700)  # fails where there is one: a session never shares a split

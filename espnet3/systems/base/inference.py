@@ -45,7 +45,7 @@ class InferResult:
     Attributes:
         folder: Where the `.scp` files are.
         items: Items of the run.
-        failed: Items that failed, listed in `failed.jsonl`.
+        failed: Items that failed, listed in `errors.jsonl`.
         seconds: Wall time, with the start of the workers.
         run: What the runner returned: the results, or a detached run.
     """
@@ -131,7 +131,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     run = runner(indices)
     seconds = time.perf_counter() - begin
     failed = 0
-    if isinstance(run, list):
+    if isinstance(run, Sequence):
         failed = sum(isinstance(result, ItemFailure) for result in run)
         if (text_key := whole.get("text_key")) is not None:
             _write_text(folder, str(text_key))

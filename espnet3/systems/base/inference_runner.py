@@ -30,7 +30,7 @@ class InferenceRunner(BaseRunner):
     entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
 
     With `output_dir` the files are written there after the run, in the order of the indices. Items
-    that failed (`on_error="record"`) are left out of them, listed in `failed.jsonl` and counted in
+    that failed (`on_error="record"`) are left out of them, listed in `errors.jsonl` and counted in
     a warning.
 
     With `batch_size` the model is given a list for each input key. When it returns a list with one
@@ -136,7 +136,7 @@ class InferenceRunner(BaseRunner):
         """
         indices = indices if isinstance(indices, Sequence) else list(indices)
         results = super().__call__(indices)
-        if isinstance(results, list):
+        if isinstance(results, Sequence) and not self.async_mode:
             self.write_outputs(indices, results)
         return results
 

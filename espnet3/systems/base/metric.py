@@ -12,7 +12,8 @@ from espnet3.components.data.files import write_text_atomic
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import read_aligned
-from espnet3.systems.base.scp_writer import FAILED
+
+_FAILED = "errors.jsonl"  # of the run folder: one line for each item that failed
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def _make(block: Mapping[str, Any]) -> tuple[AbsMetric, dict[str, str]]:
 
 def _score(metric: AbsMetric, inputs: Mapping[str, str], test_set: str, folder: Path) -> dict[str, Any]:
     data = read_aligned(folder / test_set, inputs)
-    failed = _count_failed(folder / test_set / FAILED)
+    failed = _count_failed(folder / test_set / _FAILED)
     if failed:
         logger.warning(
             "%s: %d items failed in the infer stage and count in no metric", folder / test_set, failed

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.data.files import write_text_atomic
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.scp import scp_id, scp_value, write_scp
 
-FAILED = "failed.jsonl"
 IDX_KEY = "utt_id"
 
 
@@ -126,19 +123,7 @@ class ScpWriter:
         for path in folder.glob("*.scp"):
             if ours.fullmatch(path.name) and path not in written:
                 path.unlink()
-        self._write_failed(folder / FAILED)
         return written
-
-    def _write_failed(self, path: Path) -> None:
-        if not self.failures:
-            path.unlink(missing_ok=True)
-            return
-        keep = ("index", "error_type", "message", "attempts", "cause")
-        lines = [
-            json.dumps({key: getattr(failure, key) for key in keep}, ensure_ascii=False)
-            for failure in self.failures
-        ]
-        write_text_atomic(path, "".join(f"{line}\n" for line in lines))
 
 
 def _text(what: str, value: Any) -> str:

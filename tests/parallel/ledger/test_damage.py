@@ -171,7 +171,7 @@ def test_a_result_wins_over_a_failure_of_any_session(tmp_path: Path) -> None:
     """Whether the failure came before or after, an item with a result is no failure."""
     partial(tmp_path, [1])
     with begin(tmp_path) as run:
-        run.append_failures([(1, failure(1), None), (2, failure(2), None)])
+        run.append_failures([(1, failure(1)), (2, failure(2))])
     with begin(tmp_path) as run:
         run.append(lines_of(range(N), [2]))
     with begin(tmp_path) as run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,11 @@ def test_failures_are_kept_and_tried_again_on_request(tmp_path: Path) -> None:
     """A failed item counts as done, unless failed ones are wanted again; then its result replaces it."""
     with begin(tmp_path) as run:
         run.append(lines_of(range(N), range(2, N)))
-        run.append_failures([(0, failure(0), 0.5), (1, failure(1, "poison"), None)])
+        run.append_failures([(0, replace(failure(0), seconds=0.5)), (1, failure(1, "poison"))])
         receipt = run.merge()
         assert receipt.failed == {"error": 1, "poison": 1}
         assert (receipt.planned, receipt.ok) == (N, N - 2)
-        assert run.results()[:2] == [failure(0), failure(1, "poison")]
+        assert run.results()[:2] == [replace(failure(0), seconds=0.5), failure(1, "poison")]
     errors = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
     assert [(e["n"], e["index"], e["cause"], e.get("seconds")) for e in errors] == [
         (0, 0, "error", 0.5),
@@ -102,7 +103,7 @@ def test_failures_are_kept_and_tried_again_on_request(tmp_path: Path) -> None:
         assert list(run.left()) == []
         assert list(run.left(retry_failed=True)) == [0, 1]
         run.append(lines_of(range(N), [0]))
-        run.append_failures([(1, failure(1, "timeout"), None)])
+        run.append_failures([(1, failure(1, "timeout"))])
         assert run.merge().failed == {"timeout": 1}
         assert run.results()[0] == value_of(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,11 @@ def test_numpy_indices_are_numbers() -> None:
 
 def test_a_failure_is_read_back() -> None:
     """A failed item's record comes back from its line; text that is no text is escaped."""
-    line = encode_failure(3, failure("utt", "poison"), 1.25)
+    record = replace(failure("utt", "poison"), seconds=1.25)
+    line = encode_failure(3, record)
     found = read_line(line)
     assert found is not None
-    assert decode_failure(*found[1:]) == failure("utt", "poison")
+    assert decode_failure(*found[1:]) == record
     assert b'"seconds":1.25' in line
     odd = ItemFailure(1, "E", "\ud800", "\udcff", 2, "w")
     found = read_line(encode_failure(1, odd))

@@ -43,7 +43,7 @@ def test_the_receipt_is_true(tmp_path: Path) -> None:
     """Counts add up, hashes are the files', and a changed file no longer fits it."""
     with begin(tmp_path) as run:
         run.append(lines_of(range(N), range(1, N)))
-        run.append_failures([(0, failure(0), None)])
+        run.append_failures([(0, failure(0))])
         receipt = run.merge()
     assert receipt.planned == receipt.ok + sum(receipt.failed.values()) == N
     assert check_receipt(tmp_path) == receipt
@@ -143,7 +143,7 @@ def test_failures_stand_in_their_places(tmp_path: Path) -> None:
     bad = [0, 33, 34, 99]
     with begin(tmp_path, range(100)) as run:
         run.append(lines_of(range(100), [p for p in range(100) if p not in bad]))
-        run.append_failures([(p, failure(p), None) for p in reversed(bad)])
+        run.append_failures([(p, failure(p)) for p in reversed(bad)])
         run.merge()
         results = run.results()
     values = [failure(p) if p in bad else value_of(p) for p in range(100)]

@@ -73,7 +73,7 @@ def demo_report(figures: DemoFigures, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _figures(figures: DemoFigures) -> Iterator[str]:
-    failed = f", {figures.failed} of them failed (failed.jsonl)" if figures.failed else ""
+    failed = f", {figures.failed} of them failed (errors.jsonl)" if figures.failed else ""
     workers = "1 worker" if figures.workers == 1 else f"{figures.workers} workers"
     speed = figures.wall / figures.audio if figures.audio else 0.0
     yield f"  decoded     {figures.utterances} {figures.source}{failed}"

@@ -3,6 +3,7 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 from espnet3.parallel.testing import BackendContract, standin
 
@@ -10,7 +11,7 @@ from espnet3.parallel.testing import BackendContract, standin
 class TestLocal(BackendContract):
     """Processes of this machine."""
 
-    config = {"env": "local", "n_workers": 2}
+    config: ClassVar = {"env": "local", "n_workers": 2}
 
 
 class OnStandIn(BackendContract):

@@ -39,7 +39,7 @@ class Element:
         limit: Elements of its array that may run at once; 0: any number.
         walltime: Seconds it may run; None: for ever.
         folder: Where it starts.
-        output: File of its standard output; None: nowhere.
+        output: File of its standard output ("%J" and "%I" are the job and the index); None: nowhere.
         error: File of its standard error; None: with the output.
         variables: What its environment has beyond the submitter's.
         index_variable: The one that holds the index.
@@ -217,7 +217,6 @@ class Store:
 
 
 def _log(pattern: str, element: Element) -> IO[bytes]:
-    # the marks of LSF; other schedulers have none in the names of their files
     return open(pattern.replace("%J", str(element.job)).replace("%I", str(element.index or 0)), "ab")
 
 

@@ -98,12 +98,10 @@ def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str
 
 def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable: str) -> int:
     """Queue what was read. Jobs of PBS start at home; PBS_O_WORKDIR is where they were submitted."""
-    store = Store()
     joined = facts.pop("joined")
-    number = int((store.folder / "last").read_text()) + 1 if (store.folder / "last").exists() else 1
-    output = _file(facts["output"], f"{facts['name']}.o{number}", f"{number}.{host()}.OU")
-    error = None if joined else _file(facts["error"], f"{facts['name']}.e{number}", f"{number}.{host()}.ER")
-    return store.submit(
+    output = _file(facts["output"], f"{facts['name']}.o%J", f"%J.{host()}.OU")
+    error = None if joined else _file(facts["error"], f"{facts['name']}.e%J", f"%J.{host()}.ER")
+    return Store().submit(
         text,
         picked,
         folder=os.path.expanduser("~"),

@@ -30,6 +30,7 @@ from espnet3.parallel.errors import NoWorkersError
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # sessions in a row to one host that may fail
+_GRACE = 5.0  # seconds a remote process has to end
 _PAUSE = 1.0  # seconds before a host is tried again
 _SHOWN = 12  # lines of a remote process that a message shows
 
@@ -100,9 +101,7 @@ class RemoteProcess(ProcessInterface):
                 *(self.python, "-m", "distributed.cli.dask_spec", *self.arguments()),
             ]
         )
-        # as workers of this machine are, it is where the caller is, if there is such a folder
-        here = shlex.quote(os.getcwd())
-        self.process = await self.connection.create_process(f"cd {here} || true; exec {command}")
+        self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             self.tail.append(line)
             if self.announced in line:
@@ -114,17 +113,23 @@ class RemoteProcess(ProcessInterface):
 
     async def _read_on(self) -> None:
         """Read what it goes on to say, so that it never waits for us; notice its end."""
+        stderr = self.process.stderr
         try:
-            while line := await self.process.stderr.readline():
+            while line := await stderr.readline():
                 self.tail.append(line.rstrip("\n"))
-        except (OSError, asyncio.IncompleteReadError) as error:
-            logger.info("the session to %s has ended: %s", self.host, error)
-        self.ended.set()
+        except Exception as error:  # whatever asyncssh makes of a connection that breaks
+            logger.info("the session to %s has ended: %r", self.host, error)
+        finally:
+            self.ended.set()
 
     async def hang_up(self) -> None:
         """End the process and its session."""
-        if self.process is not None:
-            self.process.kill()  # a signal to the remote process: closing alone would leave it
+        if self.process is not None and not self.ended.is_set():
+            self.process.stdin.write_eof()  # the sign for it to end, see `_tied`
+            try:
+                await asyncio.wait_for(self.ended.wait(), _GRACE)
+            except asyncio.TimeoutError:
+                self.process.kill()
         if self.connection is not None:
             self.connection.close()
             await self.connection.wait_closed()
@@ -300,6 +305,18 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
                 f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
             ) from error
         raise
+
+
+def _tied(command: str) -> str:
+    """Return a shell script that runs a command and ends it when its standard input does.
+
+    Without a terminal, a process outlives its session; a worker of a session that broke, or of a
+    driver that was killed, must not. It begins where the caller is, if there is such a folder.
+    """
+    return (
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; {command} </dev/null & p=$!; "
+        "(cat <&3; kill $p) >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r"
+    )
 
 
 def _reason(error: BaseException, options: Mapping[str, Any]) -> str:

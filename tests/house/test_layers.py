@@ -25,7 +25,7 @@ LAYERS = [
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.config"],
+        ["parallel.backends", "parallel.config", "parallel.security"],
     ),
     (
         "the run folder: it knows what an outcome is on disk, and nothing of who computed it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from espnet3.parallel.injection import ENVS, SetupFn, wrap_func_with_worker_env
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
-from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.pool import close_pool, has_work
 from espnet3.parallel.launchers.protocol import Hello
 
 
@@ -112,10 +113,19 @@ def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) ->
     else:
         cluster = open_cluster(config)
     try:
-        return EnvClient(cluster, config)
+        client = EnvClient(cluster, config)
     except BaseException:
         cluster.close()
         raise
+    if getattr(cluster, "keeper", None) is not None:
+        known = weakref.ref(client)  # the cluster must not keep its client alive
+        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    return client
+
+
+def _wants_workers(cluster: Any, client: Any) -> bool:
+    """Whether there is work for workers: items of ours, or tasks of the user's own."""
+    return client is not None and (has_work(client) or bool(cluster.scheduler.tasks))
 
 
 def abort(client: Any) -> None:

@@ -80,6 +80,7 @@ class JobKeeper:
         broken: Why no more jobs are submitted; None while there is hope.
         kept_logs: Whether logs are worth keeping when the cluster closes.
         wanted: Whether there is work for a worker; asked before a job is replaced.
+        adaptive: Whether Dask decides how many workers there are.
     """
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
@@ -111,6 +112,15 @@ class JobKeeper:
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         await self._submit(jobs)
         self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def grow_to(self, jobs: int) -> None:
+        """Submit as many jobs as are missing, unless they die."""
+        missing = jobs - len(self._cluster.worker_spec)
+        if missing > 0 and not self.broken and time.monotonic() >= self._not_before:
+            self._missing = missing
+            await self._replace()
+            self._missing = 0  # asked for again as long as they are missing
+            self._wake.set()
 
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
@@ -169,6 +179,8 @@ class JobKeeper:
         return worker == job or worker.startswith(f"{job}-")
 
     def _count_workers(self) -> None:
+        for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
+            del self._jobs[name]  # there was no work for it
         names = [str(worker.name) for worker in self._cluster.scheduler.workers.values()]
         for name, each in self._jobs.items():
             each.up = sum(self._is_of(worker, name) for worker in names)

@@ -26,6 +26,7 @@ from espnet3.parallel.backends import load_cluster_class
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.security import RunCertificate, all_loopback, make_certificate
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +224,15 @@ class RemoteWorker(RemoteProcess):
 class SSHCluster(SpecCluster):
     """The cluster; says what keeps its workers."""
 
+    certificate: RunCertificate | None = None
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            if self.certificate is not None:
+                self.certificate.remove()
+
     def _update_worker_status(self, op: str, msg: Any) -> None:
         Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
 
@@ -274,6 +284,15 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
     worker_options.setdefault("nthreads", 1)
     patience = config.start_timeout / 2
+    certificate = None
+    if "security" not in options:
+        here = all_loopback(hosts)
+        if config.security == "off" and not here:
+            logger.warning("security is off: whoever reaches these machines can run code in the workers")
+        if config.security == "on" or (config.security == "auto" and not here):
+            certificate = make_certificate(os.getcwd())
+            options["security"] = certificate.security
+            scheduler_options.setdefault("protocol", "tls")
 
     def where(at: int, host: str) -> dict[str, Any]:
         chosen = dict(connect[at] if isinstance(connect, list) else connect)
@@ -284,7 +303,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
             "host": host,
             "connect_options": chosen,
             "python": python[at] if isinstance(python, list) else python,
-            "config": {},
+            "config": {} if certificate is None else certificate.config,
         }
 
     first = len(hosts) - len(spread)
@@ -298,13 +317,17 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     }
     scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(0, hosts[0])}}
     try:
-        return SSHCluster(workers, scheduler, name="SSHCluster", **options)
+        cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
     except RuntimeError as error:
+        if certificate is not None:
+            certificate.remove()
         if isinstance(error.__cause__, RemoteError):
             raise NoWorkersError(
                 f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
             ) from error
         raise
+    cluster.certificate = certificate
+    return cluster
 
 
 def _tied(command: str) -> str:

@@ -33,7 +33,7 @@ _DEADLY = 2  # workers one item may take with it
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
-_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
+_UNREACHED = 0.5  # seconds without a slot until it is asked whether workers cannot reach us
 
 
 class PilotRun:
@@ -46,7 +46,7 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
         explain: Says how a process ended, or why none comes, where the cluster knows.
-        fall_back: Called once when workers are there and none has connected for five seconds;
+        fall_back: Called while no worker has connected;
             returns the pool to use in place of this one, or None to keep waiting.
         waiting: Says what keeps the workers that have not come.
         innocent: As for `Inquests`.
@@ -109,6 +109,8 @@ class PilotRun:
                         self._welcome()
                     elif isinstance(key.fileobj, Slot):
                         self._read(key.fileobj)
+                        while key.fileobj in self._lease.slots and key.fileobj.channel.buffered():
+                            self._read(key.fileobj)
                 self._judge()
                 self._fill_all()
                 while self._out:

@@ -143,7 +143,9 @@ def run_items(
             except BaseException as error:  # SystemExit too: an item must not end its worker quietly
                 # a batch that raised goes again one by one, so that only the guilty item pays
                 end = min(len(values) + unit, n)
-                first = _Attempt(error, (clock() - last) / (len(values) - at + 1)) if unit == 1 else None
+                # a batch of one, at a run's end or where there is a seed: it has been the item's own attempt
+                alone = end - len(values) == 1 or seed_for is not None
+                first = _Attempt(error, (clock() - last) / (len(values) - at + 1)) if alone else None
                 if not _one_by_one(items[len(values) : end], first, block, do, policy, worker):
                     break
             now = clock()

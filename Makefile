@@ -17,7 +17,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test chaos lint types bench docs clean
+.PHONY: help demo test test-clusters chaos lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 
 test: $(VENV)/dev.stamp ## run the default test suite
 	$(RUN) -m pytest $(ARGS)
+
+test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
+	tests/clusters/run.sh "$(RUN)" $(ARGS)
 
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
 	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)

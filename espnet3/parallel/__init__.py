@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.errors import ParallelError as ParallelError
     from espnet3.parallel.errors import PoisonItemError as PoisonItemError
     from espnet3.parallel.errors import SignatureError as SignatureError
+    from espnet3.parallel.errors import SubmissionError as SubmissionError
     from espnet3.parallel.errors import TooManyFailuresError as TooManyFailuresError
     from espnet3.parallel.errors import WorkerSetupError as WorkerSetupError
     from espnet3.parallel.inference_provider import InferenceProvider as InferenceProvider
@@ -62,6 +63,7 @@ _HOME = {
         "ParallelError",
         "PoisonItemError",
         "SignatureError",
+        "SubmissionError",
         "TooManyFailuresError",
         "WorkerSetupError",
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,8 @@ from espnet3.parallel.shard_driver import run_shards
 from espnet3.parallel.shards import Hooks, cut, make_check, make_shard_function, shards_of
 
 if TYPE_CHECKING:
+    from espnet3.parallel.detached.run import DetachedRun
+    from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
@@ -107,8 +110,7 @@ class BaseRunner(ABC):
         _check_number("max_failures", max_failures)
         _check_number("setup_timeout", setup_timeout, above_zero=True)
         _check_provider(provider)
-        if async_mode:
-            raise ConfigError("async_mode=True: detached runs are not part of this version yet")
+        _check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
         self.batch_size = batch_size
         self.async_mode = async_mode
@@ -163,7 +165,8 @@ class BaseRunner(ABC):
 
         Returns:
             The results in the order of the indices: a list, or with `output_dir` a sequence that is read
-            from the folder as it is used. With `merge` overridden, what it returns.
+            from the folder as it is used. With `merge` overridden, what it returns. With `async_mode`,
+            a `DetachedRun`: a sequence of job records.
 
         Raises:
             ItemError: The first failed item, unless failures are recorded.
@@ -174,6 +177,8 @@ class BaseRunner(ABC):
         """
         items = as_items(indices, "indices")
         cost = self._costs(items)
+        if self.async_mode:
+            return self._submit(items, cost)
         progress = Progress(len(items), type(self).__name__, self.progress)
         try:
             result, self.summary = self._run(items, cost, progress)
@@ -185,10 +190,29 @@ class BaseRunner(ABC):
 
     # --- how ---
 
+    def _submit(self, items: Sequence[Any], cost: Sequence[float] | None) -> DetachedRun:
+        from espnet3.parallel.detached.prepare import Submission
+        from espnet3.parallel.detached.submit import submit_detached
+
+        writes = self._writes()
+        submission = Submission(
+            identity=self._identity(items, cost, writes),
+            policy=self._policy(),
+            cost=cost,
+            batched=self._batch() is not None,
+            hooks=writes,
+            keep_values=not self._overrides("merge"),
+            retry_failed=self.retry_failed or self.on_error == "raise",
+        )
+        return submit_detached(self, items, get_parallel_config(), submission)
+
+    def _writes(self) -> bool:
+        return self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+
     def _run(
         self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
     ) -> tuple[Any, RunSummary]:
-        writes = self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+        writes = self._writes()
         if self.output_dir is None and writes:
             raise ConfigError(
                 f"{type(self).__name__} writes files of its own (it overrides a writer hook or merge): "
@@ -197,25 +221,37 @@ class BaseRunner(ABC):
         if self.output_dir is None:
             report = self._reporter(progress, len(items))
             return run_to_list(items, cost, self.batch_size or 1, self._launcher(self._task()), report)
-        path = self.output_dir / self.shard_subdir
+        path = (self.output_dir / self.shard_subdir).absolute()  # an item may change the working directory
         with self._open_folder(path, items, cost, writes) as folder:
             retry = self.retry_failed or self.on_error == "raise"
             progress.resume(len(items) - len(folder.left(retry)), folder.resuming(retry))
             report = self._reporter(progress, len(items), 0 if retry else folder.failed)
+            report(0, 0)  # too many failed in earlier sessions already
             if writes:
                 return self._run_shards(folder, items, cost, report, retry)
             task = replace(self._task(), as_lines=True)
             launch = self._launcher(task)
             summary = run_to_folder(folder, items, cost, self.batch_size or 1, launch, report, retry)
+            folder.event("computed", **asdict(summary))
             folder.merge()
             return folder.results(), summary
 
     def _open_folder(
         self, path: Path, items: Sequence[Any], cost: Sequence[float] | None, writes: bool
     ) -> OpenRun:
-        from espnet3.parallel.ledger import identify, open_run  # here: it is a tenth of a second
+        from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
 
-        identity = identify(
+        identity = self._identity(items, cost, writes)
+        if (path / "detached").is_dir():
+            from espnet3.parallel.detached.looking import refuse_living
+
+            refuse_living(path)
+        return open_run(path, identity, items, self.resume)
+
+    def _identity(self, items: Sequence[Any], cost: Sequence[float] | None, writes: bool) -> Identity:
+        from espnet3.parallel.ledger import identify
+
+        return identify(
             type(self),
             type(self.provider),
             made_with(self.provider),
@@ -224,7 +260,6 @@ class BaseRunner(ABC):
             policy=asdict(self._policy()),
             plan={"shards": cut(len(items), cost, self.batch_size or 1)} if writes else {},
         )
-        return open_run(path, identity, items, self.resume)
 
     def _run_shards(
         self,
@@ -240,6 +275,7 @@ class BaseRunner(ABC):
         shards = shards_of(folder.plan["shards"], items, cost, folder.path)
         task = self._task(make_shard_function(hooks, policy, keep_values=not merges), make_check(hooks))
         summary = run_shards(folder, shards, self._launcher(task), policy, report, retry)
+        folder.event("computed", **asdict(summary))
         folder.merge()
         if merges:
             return self.merge([Path(shard.folder) for shard in shards]), summary
@@ -257,7 +293,10 @@ class BaseRunner(ABC):
             failed += n_failed
             progress.add(n)
             if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
-                raise TooManyFailuresError(f"{failed} of {total} items failed, and max_failures is {limit:g}")
+                again = "; retry_failed=True runs them again" if self.output_dir is not None else ""
+                raise TooManyFailuresError(
+                    f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
+                )
 
         return report
 
@@ -325,3 +364,9 @@ def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool 
         return
     kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
     raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")
+
+
+if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job
+    from espnet3.parallel.worker import main
+
+    sys.exit(main())

@@ -13,6 +13,7 @@ from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
 from espnet3.parallel.backends.wording import masked, shown
+from espnet3.parallel.detached_settings import settings_problems
 from espnet3.parallel.errors import ConfigError
 
 
@@ -52,6 +53,7 @@ class ParallelConfig(Mapping[str, Any]):
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
+        detached: Settings of detached runs (`DetachedSettings`).
 
     Raises:
         ConfigError: Something is wrong; the message holds all of it.
@@ -62,6 +64,7 @@ class ParallelConfig(Mapping[str, Any]):
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = None
     start_timeout: float = 60.0
+    detached: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, config: Any) -> ParallelConfig:
@@ -81,7 +84,7 @@ class ParallelConfig(Mapping[str, Any]):
 
     def __post_init__(self) -> None:
         for name, value in _checked({name: getattr(self, name) for name in _names()}).items():
-            object.__setattr__(self, name, Options(value) if name == "options" else value)
+            object.__setattr__(self, name, Options(value) if name in ("options", "detached") else value)
 
     def __getitem__(self, name: str) -> Any:
         if name not in _names():
@@ -121,6 +124,9 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
     _check_options(raw, backend, problems)
+    if raw.get("detached") is None:  # a line `detached:` with nothing after it
+        raw["detached"] = {}
+    problems.extend(settings_problems(raw["detached"]))
     if problems:
         raise ConfigError(_message(problems))
     return raw

@@ -11,8 +11,13 @@
     ├── ItemError                (RuntimeError)  one item failed and on_error is "raise"
     │   └── PoisonItemError                      one item killed its worker process twice
     ├── TooManyFailuresError     (RuntimeError)  max_failures was passed
+<<<<<<< HEAD
+    └── NoWorkersError           (RuntimeError)  no worker came, or none is left
+        └── SubmissionError                      the scheduler refused a job
+=======
     ├── NoWorkersError           (RuntimeError)  no worker came, or none is left
     └── LedgerError              (RuntimeError)  about a run folder; its own tree is in ledger/errors.py
+>>>>>>> main
 
 The second base lets code that only knows the standard library's types catch them too.
 """
@@ -94,3 +99,26 @@ class TooManyFailuresError(ParallelError, RuntimeError):
 
 class NoWorkersError(ParallelError, RuntimeError):
     """No worker connected within `start_timeout`, or every worker is gone for good."""
+
+
+class SubmissionError(NoWorkersError):
+    """A scheduler's command failed: no job was queued by it.
+
+    Attributes:
+        command: The command line.
+        exit_code: Its exit code; None where it could not be started.
+        stderr: What it said.
+    """
+
+    def __init__(self, command: str, exit_code: int | None, stderr: str, hint: str = "") -> None:
+        super().__init__(command, exit_code, stderr, hint)
+        self.command = command
+        self.exit_code = exit_code
+        self.stderr = stderr
+        self.hint = hint
+
+    def __str__(self) -> str:
+        how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+        said = self.stderr.strip() or "(it said nothing)"
+        hint = f"\n{self.hint}" if self.hint else ""
+        return f"no job was queued: {self.command!r} {how}:\n{said}{hint}"

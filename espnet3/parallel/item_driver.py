@@ -15,6 +15,8 @@ from espnet3.parallel.records import RunSummary, Tally
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun
 
+_AT_RISK = 0.005  # of a run's items: what is computed again after the driver was killed, if they are quick
+
 # From the work to the pairs of a run and its outcomes, and the tally of where they ran
 Launch = Callable[[Work], AbstractContextManager[tuple[Any, Tally]]]
 # Is told of more items: how many, and how many of them failed; may raise to stop the run
@@ -108,9 +110,9 @@ def run_to_folder(
 
 def _work_left(items: Sequence[Any], cost: Sequence[float] | None, align: int, left: Sequence[int]) -> Work:
     if isinstance(left, range):  # all of them
-        return Work(items, cost, align)
+        return Work(items, cost, align, at_risk=_AT_RISK)
     of_left = array("d", (cost[p] for p in left)) if cost is not None else None
-    return Work([items[p] for p in left], of_left, align, left)
+    return Work([items[p] for p in left], of_left, align, left, _AT_RISK)
 
 
 def _summary(items: int, failed: int, retries: int, begin: float, tally: Tally, kept: int = 0) -> RunSummary:

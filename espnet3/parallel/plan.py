@@ -24,6 +24,7 @@ MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver 
 _FLOOR = 0.0005  # seconds: runs near the end get no shorter than this, the trip would cost more
 _PATIENCE = 0.01  # seconds a run waits for a slow iterator before it goes with fewer items
 _WARM = 8.0  # an average over so many runs
+_LEAST_AT_RISK = 64  # items: a short list of quick ones is sooner repeated than sent one by one
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Work:
         align: Runs start at multiples of this (the batch size), so that batches are the same
             whatever the number of workers.
         places: Where each item stands in the caller's list, where these are only a part of it.
+        at_risk: Share of the items that may be in flight at once: what a driver that dies may lose.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Work:
         cost: Sequence[float] | None = None,
         align: int = 1,
         places: Sequence[int] | None = None,
+        at_risk: float = 1.0,
     ) -> None:
         self.align = align
         self._places = places
+        self._at_risk = at_risk
         self.order: array[int] | None = None
         self.suspects: deque[Run] = deque()
         self._returned: list[Run] = []
@@ -128,6 +132,12 @@ class Work:
             return float(len(run.items))
         end = run.start + len(run.items) - 1
         return max(self._sums[end] - (self._sums[run.start - 1] if run.start else 0.0), 1e-12)
+
+    def cap(self, most: int, slots: int) -> int:
+        """Return how many items a run may have at most, where each slot may hold two runs."""
+        if self._at_risk >= 1.0 or self.total is None:
+            return most
+        return min(most, int(max(_LEAST_AT_RISK, self.total * self._at_risk)) // (2 * max(1, slots)) + 1)
 
     def positions(self, run: Run) -> Sequence[int]:
         """Return where a run's items stand in the caller's list."""

@@ -103,7 +103,8 @@ def shards_of(
 ) -> list[Shard]:
     """Return the shards that begin at these positions, each with its folder under `base`."""
     shards = []
-    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(items)], strict=True)):
+    for number, begin in enumerate(begins):
+        end = begins[number + 1] if number + 1 < len(begins) else len(items)
         weight = sum(cost[begin:end]) if cost is not None else float(end - begin)
         shards.append(Shard(number, str(base / f"split.{number}"), items[begin:end], begin, weight))
     return shards
@@ -212,6 +213,11 @@ def _read_deaths(folder: Path) -> list[list[int]]:
             continue
         deaths += found if name == _DEATHS else [found]
     return deaths
+
+
+def forget_flight(shard: Shard) -> None:
+    """Say that nothing was in flight: a worker was told to end, and no item is to blame."""
+    (Path(shard.folder) / _MARK).unlink(missing_ok=True)
 
 
 def forget_deaths(shard: Shard) -> None:

@@ -33,6 +33,7 @@ SURFACE = [
     "PoisonItemError",
     "RunSummary",
     "SignatureError",
+    "SubmissionError",
     "TooManyFailuresError",
     "ValueTypeError",
     "WorkerSetupError",

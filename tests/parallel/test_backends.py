@@ -496,6 +496,13 @@ def test_long_values_are_cut_to_one_line():
     assert ast.literal_eval(shown({"a": [1, "x"]})) == {"a": [1, "x"]}
 
 
+def test_a_tokenizer_is_no_secret():
+    """The word token inside another one hides nothing: speech configs are full of tokenizers."""
+    plain = {"tokenizer": "bpe", "tokenization": "char"}
+    assert masked(plain) == plain
+    assert masked({"hf_token": "abc"}) == {"hf_token": "***"}
+
+
 def test_secrets_are_masked_at_any_depth():
     """Values under secret names and assignments in shell text are masked, others are kept."""
     value = {"a": [{"api_key": "s"}, "export X_TOKEN=s; ls", 3], "passphrase": None, "keep": "token"}

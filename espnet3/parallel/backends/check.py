@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from espnet3.parallel.backends.amounts import is_size, walltime_seconds
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
 from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.signatures import installed
@@ -56,14 +57,36 @@ def _refused_name(row: Backend | None, name: Any) -> str:
 def _refused_value(row: Backend | None, name: str, value: Any) -> str:
     if row is None or is_missing(value):
         return ""
-    if row.is_jobqueue and name == "walltime" and _is_number(value):
-        return (
-            "YAML reads a time without quotes as a number; write it in quotes: "
-            f'walltime: "{_clock(value, short=row.name == "lsf")}"'
-        )
+    if row.is_jobqueue and value is not None:
+        return _refused_by_scheduler(row, name, value)
     if row.name == "ssh" and name == "hosts" and (not isinstance(value, list) or not value):
         return "must be a list of host names, such as [node1, node2]; the first runs the scheduler"
     return ""
+
+
+def _refused_by_scheduler(row: Backend, name: str, value: Any) -> str:
+    if name == "walltime":
+        example = _clock(value if _is_number(value) else 0, short=row.name == "lsf")
+        if _is_number(value):
+            return f'YAML reads a time without quotes as a number; write it in quotes: walltime: "{example}"'
+        if walltime_seconds(value, minutes_last=row.minutes_last) is None:
+            return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
+    if name in ("memory", "disk") and not is_size(value):
+        number = isinstance(value, (int, str)) and str(value).strip().isdigit()
+        return f"write it with its unit: {name}: {value if number else 16}GB"
+    if name in ("cores", "processes") and (
+        isinstance(value, bool) or not isinstance(value, int) or value < 1
+    ):
+        return f"must be a positive integer, such as {name}: 4"
+    if name == "job_extra_directives" and row.name == "htcondor":
+        return "" if isinstance(value, Mapping) else "must be a mapping for htcondor: {name: value}"
+    if name in _LISTS and not isinstance(value, list):
+        return f"must be a list: {name}: [{shown(value, name)}]"
+    return ""
+
+
+# dask-jobqueue would take a text apart into its letters.
+_LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
 
 
 def _is_number(value: Any) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from espnet3.parallel.backends import arrays, queues
+from espnet3.parallel.backends.arrays import Array
+from espnet3.parallel.backends.queues import Queue
 from espnet3.parallel.backends.wording import did_you_mean, shown
 from espnet3.parallel.errors import ConfigError
 
@@ -29,6 +32,10 @@ class Backend:
         required: Options that must be given, with an example of each.
         controlled: Parameters that are not options here, with the reason.
         instead: Options of other backends, with what means the same here.
+        array: How a batch scheduler runs many jobs as one; None: it is none.
+        queue: How a batch scheduler is asked about its jobs; None: it is none.
+        logs: Directives that send a job's output to "{folder}", where dask-jobqueue has no option for it.
+        minutes_last: A walltime of two numbers is hours and minutes.
     """
 
     name: str
@@ -40,6 +47,10 @@ class Backend:
     required: Mapping[str, str] = field(default_factory=dict)
     controlled: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
+    array: Array | None = None
+    queue: Queue | None = None
+    logs: tuple[str, ...] = ()
+    minutes_last: bool = False
 
     @property
     def is_jobqueue(self) -> bool:
@@ -83,7 +94,15 @@ _NANNY_SIGNATURES = (
 
 
 def _jobqueue(
-    name: str, title: str, class_name: str, job: str, *, required: Mapping[str, str] | None = None
+    name: str,
+    title: str,
+    class_name: str,
+    job: str,
+    queue: Queue,
+    *,
+    required: Mapping[str, str] | None = None,
+    logs: tuple[str, ...] = (),
+    minutes_last: bool = False,
 ) -> Backend:
     """Make a row of dask-jobqueue: the cluster takes its own options, the job takes the others."""
     return Backend(
@@ -110,6 +129,10 @@ def _jobqueue(
             "nthreads": "use cores and processes: a worker has cores / processes threads",
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
+        array=getattr(arrays, name.upper()),
+        queue=queue,
+        logs=logs,
+        minutes_last=minutes_last,
     )
 
 
@@ -140,20 +163,29 @@ _ROWS = (
         },
         instead=_LOCAL_INSTEAD,
     ),
-    _jobqueue("slurm", "SLURM", "SLURMCluster", "dask_jobqueue.slurm:SLURMJob"),
-    _jobqueue("pbs", "PBS", "PBSCluster", "dask_jobqueue.pbs:PBSJob"),
-    _jobqueue("sge", "SGE", "SGECluster", "dask_jobqueue.sge:SGEJob"),
-    _jobqueue("lsf", "LSF", "LSFCluster", "dask_jobqueue.lsf:LSFJob"),
+    _jobqueue("slurm", "SLURM", "SLURMCluster", "dask_jobqueue.slurm:SLURMJob", queues.SLURM),
+    _jobqueue("pbs", "PBS", "PBSCluster", "dask_jobqueue.pbs:PBSJob", queues.PBS),
+    _jobqueue("sge", "SGE", "SGECluster", "dask_jobqueue.sge:SGEJob", queues.SGE),
+    _jobqueue("lsf", "LSF", "LSFCluster", "dask_jobqueue.lsf:LSFJob", queues.LSF, minutes_last=True),
     _jobqueue(
         "htcondor",
         "HTCondor",
         "HTCondorCluster",
         "dask_jobqueue.htcondor:HTCondorJob",
+        queues.HTCONDOR,
         required={"disk": "disk: 4GB (per job)"},
     ),
     # MoabJob is PBSJob with other commands: it has no __init__ of its own.
-    _jobqueue("moab", "Moab", "MoabCluster", "dask_jobqueue.pbs:PBSJob"),
-    _jobqueue("oar", "OAR", "OARCluster", "dask_jobqueue.oar:OARJob"),
+    _jobqueue("moab", "Moab", "MoabCluster", "dask_jobqueue.pbs:PBSJob", queues.MOAB),
+    _jobqueue(
+        "oar",
+        "OAR",
+        "OARCluster",
+        "dask_jobqueue.oar:OARJob",
+        queues.OAR,
+        logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),  # OARJob ignores log_directory
+        minutes_last=True,
+    ),
     Backend(
         name="ssh",
         title="machines reached over SSH",

@@ -9,7 +9,8 @@ from typing import Any
 
 _WIDTH = 80  # characters of a value that a message shows
 _MASK = "***"
-_SECRET_WORDS = r"pass(?:word|wd|phrase)|secret|token|credential|(?:api|access|private)[-_]?key"
+# not "tokenizer", which every speech config has
+_SECRET_WORDS = r"pass(?:word|wd|phrase)|secret|token(?!i[sz])|credential|(?:api|access|private)[-_]?key"
 _SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
 # Scheduler options hold shell text: "export WANDB_API_KEY=..." or "--token=..." names its secret there.
 _SECRET_ASSIGNMENT = re.compile(rf"([\w-]*(?:{_SECRET_WORDS})[\w-]*)(\s*=\s*)(\S+)", re.IGNORECASE)

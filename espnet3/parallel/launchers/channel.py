@@ -71,6 +71,13 @@ class Channel:
         """Say whether `recv` would find something (a message or the end) without waiting."""
         return bool(self._poll.poll(0))
 
+    def at_end(self) -> bool:
+        """Say whether the other end is gone and nothing of it is left to read."""
+        try:
+            return self.readable() and not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:  # closed here, or broken
+            return True
+
     def send(self, obj: Any) -> int:
         """Send one object and return the bytes it took.
 

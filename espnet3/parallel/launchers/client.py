@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
-from distributed import Client, WorkerPlugin
+import dask
+from distributed import Client, WorkerPlugin, default_client
+from distributed.client import _current_client
 
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.injection import ENVS, SetupFn, wrap_func_with_worker_env
+from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
+from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.injection import ENVS, SetupFn
+from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
 from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.protocol import Hello
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -28,12 +34,19 @@ class DictReturnWorkerPlugin(WorkerPlugin):
 
     def __init__(self, setup_fn: SetupFn) -> None:
         self.setup_fn = setup_fn
-        self.key = f"plugin-{id(self):x}"
+        self.key = f"plugin-{uuid.uuid4().hex}"
 
     def setup(self, worker: Any) -> None:
         """Build the env in the worker's process and make it the default there."""
         ENVS.register(self.key, self.setup_fn, default=True)
-        ENVS.get(self.key)
+        lost: WorkerSetupError | None = None
+        try:
+            ENVS.get(self.key)
+        except WorkerSetupError as error:
+            ENVS.drop(self.key)
+            lost = portable_setup_error(error)
+        if lost is not None:  # out here: the original would travel along as its context
+            raise lost
 
     def teardown(self, worker: Any) -> None:
         """Forget the env."""
@@ -62,20 +75,38 @@ class EnvClient(Client):
     Args:
         cluster: Closed together with the client.
         config: What it was opened with.
+        default: Whether Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
+
+    Attributes:
+        espnet3_env: Key of the env of `get_client(setup_fn=...)`; None takes the workers' own default.
     """
 
-    def __init__(self, cluster: Any, config: ParallelConfig) -> None:
+    espnet3_env: str | None = None
+
+    def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
         self.espnet3_config = config
-        super().__init__(cluster, set_as_default=False)
+        super().__init__(cluster, set_as_default=default)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            abort(self)
+        try:
+            super().__exit__(kind, error, trace)
+        except ValueError:  # entered in another context: in an earlier cell of a notebook
+            self.close()
 
     def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
         """As `Client.map`, with the worker env."""
-        return super().map(wrap_func_with_worker_env(func), *iterables, **kwargs)
+        return super().map(self._with_env(func), *iterables, **kwargs)
 
     def submit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As `Client.submit`, with the worker env."""
-        return super().submit(wrap_func_with_worker_env(func), *args, **kwargs)
+        return super().submit(self._with_env(func), *args, **kwargs)
+
+    def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        call = wrap_func_with_worker_env(func)
+        return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the pilots, the client and its cluster."""
@@ -87,6 +118,7 @@ class EnvClient(Client):
             return super().close(*args, **kwargs)
         finally:
             cluster.close()
+            _mend_default()
 
     def __del__(self) -> None:
         """Leave the closing to the program's end.
@@ -95,31 +127,41 @@ class EnvClient(Client):
         """
 
 
-def open_client(config: ParallelConfig, forkserver: Callable[[], ForkServer]) -> EnvClient:
+def _mend_default() -> None:
+    """Leave Dask no closed client as its current one, and no choice of scheduler without a client.
+
+    Each client puts back what it found, which is a closed one's where blocks of code overlapped.
+    """
+    current = _current_client.get()
+    if current is not None and current.status == "closed":
+        _current_client.set(None)  # the newest open one is then Dask's default
+    try:
+        default_client()
+    except ValueError:
+        if dask.config.get("scheduler", None) == "dask.distributed":
+            dask.config.config.pop("scheduler", None)
+
+
+def open_client(
+    config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
+) -> EnvClient:
     """Start the cluster of a `parallel` block and connect to it.
 
     Args:
         config: The checked block.
         forkserver: Returns the server that local workers are forked from.
+        default: As for `EnvClient`.
 
     Raises:
         MissingPackageError: The backend's package is not installed.
+        SubmissionError: A scheduler refused a job.
     """
-    options = dict(config.options)
     if config.env == "local":
-        cluster: Any = local_cluster(config.n_workers, options, forkserver)
+        cluster: Any = local_cluster(config.n_workers, dict(config.options), forkserver)
     else:
-        row = BACKENDS[config.env]
-        make = load_cluster_class(row)
-        if row.is_jobqueue or config.env == "kube":
-            cluster = make(**options)
-            cluster.scale(config.n_workers)
-        elif config.env == "ssh":
-            cluster = make(**options)
-        else:
-            cluster = make(n_workers=config.n_workers, **options)
+        cluster = open_cluster(config)
     try:
-        return EnvClient(cluster, config)
+        return EnvClient(cluster, config, default=default)
     except BaseException:
         cluster.close()
         raise
@@ -134,7 +176,23 @@ def abort(client: Any) -> None:
 
 def explain(client: Any, pid: int | None) -> str | None:
     """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
-    cluster = getattr(client, "cluster", None)
-    if not isinstance(cluster, ForkedCluster):
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "failure"):  # a cluster of the user's own
         return None
-    return cluster.failure() if pid is None else cluster.exit_of(pid)
+    said: str | None = cluster.failure() if pid is None else cluster.exit_of(pid)
+    return said
+
+
+def waiting(client: Any) -> str:
+    """Say what the jobs do whose workers have not come, where the cluster knows."""
+    cluster: Any = getattr(client, "cluster", None)
+    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
+
+
+def innocent(client: Any, hello: Hello) -> bool | None:
+    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
+        return False
+    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
+    return said

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.launchers.inquest import Innocent, Inquests
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Done, Job, SetupReport
+from espnet3.parallel.launchers.protocol import Done, Hello, Job, SetupReport, pack
 from espnet3.parallel.plan import Run, Sizer, Work
 from espnet3.parallel.raising import add_note, load_error
 from espnet3.parallel.records import ItemFailure, Tally
@@ -47,6 +47,8 @@ class PilotRun:
         explain: Says how a process ended, or why none comes, where the cluster knows.
         fall_back: Called once when workers are there and none has connected for five seconds;
             returns the pool to use in place of this one, or None to keep waiting.
+        waiting: Says what keeps the workers that have not come.
+        innocent: As for `Inquests`.
     """
 
     def __init__(
@@ -58,17 +60,21 @@ class PilotRun:
         may_take: Callable[[], bool] = lambda: True,
         explain: Callable[[int | None], str | None] = lambda pid: None,
         fall_back: Callable[[], Any] = lambda: None,
+        waiting: Callable[[], str] = lambda: "",
+        innocent: Innocent = lambda hello: False,
     ) -> None:
         self.tally = Tally(slots=0)
         self._pool = pool
         self._work = work
         self._job = job
         self._id = next(_JOB_IDS)
-        self._blob = cloudpickle.dumps(job)
+        self._blob = pack(job)
         self._timeout = start_timeout
         self._may_take = may_take
         self._explain = explain
         self._fall_back = fall_back
+        self._waiting = waiting
+        self._inquests = Inquests(innocent)
         self._selector = selectors.DefaultSelector()
         self._ready: dict[Slot, None] = {}
         self._quarantined: set[tuple[str, int]] = set()
@@ -91,7 +97,7 @@ class PilotRun:
         self._lease = self._open_lease()
         try:
             quiet_since = time.monotonic()
-            while self._flying or not self._work.empty:
+            while self._flying or self._inquests or not self._work.empty:
                 events = self._selector.select(_TICK)
                 if self._ready:
                     quiet_since = time.monotonic()
@@ -102,6 +108,7 @@ class PilotRun:
                         self._welcome()
                     elif isinstance(key.fileobj, Slot):
                         self._read(key.fileobj)
+                self._judge()
                 self._fill_all()
                 while self._out:
                     out, self._out = self._out, []
@@ -149,7 +156,7 @@ class PilotRun:
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
-                "look at the workers' logs, or raise it in the `parallel` block"
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self._waiting()}".rstrip()
             )
         if waited > _UNREACHED and not self._pool.met and not self._fell_back:
             other = self._fall_back()
@@ -191,19 +198,26 @@ class PilotRun:
             self._dead.add(process)
             self.tally.deaths += 1
         for run in runs[1:]:  # not begun: nobody's fault
-            if run.deaths:
-                self._work.suspects.append(run)
-            else:
-                self._work.put_back(run)
+            self._return(run)
         if runs:
-            self._blame(runs[0], slot)
+            self._inquests.begin(runs[0], slot.hello)
+            self._judge()
 
-    def _blame(self, run: Run, slot: Slot) -> None:
+    def _judge(self) -> None:
+        """Deal with runs whose worker died, once it is known why: its item, or the end of its job."""
+        for run, hello, free in self._inquests.verdicts():
+            self._return(run) if free else self._blame(run, hello)
+
+    def _return(self, run: Run) -> None:
+        """Give a run back that has done no harm."""
+        (self._work.suspects.append if run.deaths else self._work.put_back)(run)
+
+    def _blame(self, run: Run, hello: Hello) -> None:
         deaths = run.deaths + 1
         if len(run.items) > 1 or deaths < _DEADLY:
             self._work.put_back_alone(run, deaths)
             return
-        how = self._how_it_ended(slot.hello.pid)
+        how = self._how_it_ended(hello.pid)
         failure = ItemFailure(
             index=run.items[0],
             error_type="WorkerDied",
@@ -211,7 +225,7 @@ class PilotRun:
             "lost with it",
             traceback="",
             attempts=deaths,
-            worker=slot.hello.worker,
+            worker=hello.worker,
             cause="poison",
         )
         self._finish(run, failure)
@@ -249,6 +263,12 @@ class PilotRun:
             slot.ready = True
             self._ready[slot] = None
             self.tally.slots = max(self.tally.slots, len(self._ready))
+        elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
+            for run in slot.flying:
+                self._return(run)
+            self._flying -= len(slot.flying)
+            slot.flying.clear()
+            self._lost(slot)
         elif message[0] == "setup":
             raise setup_error(message[2])
         else:
@@ -285,7 +305,7 @@ class PilotRun:
 
     def _by_value(self, run: Run) -> bytes:
         try:
-            return cloudpickle.dumps(run.items, 5)  # type: ignore[no-any-return]  # cloudpickle is untyped
+            return pickling.dumps(run.items)
         except Exception as error:
             position, item = _first_unpicklable(run)
             add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
@@ -314,7 +334,7 @@ class PilotRun:
             if not self._may_take():
                 return False
             units, most = self._sizer.next(left)
-            run = self._work.take(units, most)
+            run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
             if not self._send(slot, run):
@@ -359,7 +379,7 @@ def _path() -> list[str]:
 def _first_unpicklable(run: Run) -> Any:
     for position, item in enumerate(run.items, run.start):
         try:
-            cloudpickle.dumps(item)
+            pickling.dumps(item)
         except Exception:  # user classes may raise anything while being pickled
             return position, item
     return run.start, run.items[0]

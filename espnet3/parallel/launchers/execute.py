@@ -52,8 +52,8 @@ def runs_here(config: ParallelConfig) -> bool:
     return (config.env == "local" and config.n_workers == 1) or inside_item()
 
 
-def start_client(config: ParallelConfig) -> EnvClient:
-    """Start the cluster of a configuration and connect to it.
+def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
+    """Start the cluster of a configuration and connect to it; `default` as for `EnvClient`.
 
     The fork server of local workers is started first: it imports `distributed` while this
     process does the same.
@@ -64,7 +64,7 @@ def start_client(config: ParallelConfig) -> EnvClient:
     try:
         from espnet3.parallel.launchers.client import open_client
 
-        return open_client(config, lambda: server or ForkServer())
+        return open_client(config, lambda: server or ForkServer(), default=default)
     except BaseException:
         if server is not None:
             server.close()
@@ -72,9 +72,9 @@ def start_client(config: ParallelConfig) -> EnvClient:
 
 
 @contextmanager
-def owned_client(config: ParallelConfig) -> Iterator[EnvClient]:
+def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
     """Open a client for a block of code; on an error its workers are killed, not asked."""
-    client = start_client(config)
+    client = start_client(config, default=default)
     from espnet3.parallel.launchers.client import abort
 
     try:
@@ -140,7 +140,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
 ) -> tuple[Pairs, Tally]:
-    from espnet3.parallel.launchers.client import explain
+    from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
@@ -151,7 +151,7 @@ def _on_pilots(
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
-        env_key="" if task.setup is None else f"run-{uuid.uuid4().hex}",
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_of(client),
         setup=task.setup,
         policy=task.policy,
         setup_timeout=timeout,
@@ -166,8 +166,15 @@ def _on_pilots(
         may_take,
         lambda pid: explain(client, pid),
         lambda: _as_tasks(client),
+        lambda: waiting(client),
+        lambda hello: innocent(client, hello),
     )
     return iter(run), run.tally
+
+
+def env_of(client: Any) -> str:
+    """Return the key of a client's own env; "" takes what the workers have as their default."""
+    return getattr(client, "espnet3_env", None) or ""
 
 
 def _as_tasks(client: Any) -> Any:

@@ -77,7 +77,7 @@ def run_inline(work: Work, call: Call, policy: Policy, as_lines: bool = False) -
     """
     size = 1
     while True:
-        run = work.take(float(size), _MOST)
+        run = work.take(float(size), work.cap(_MOST, 1))
         if run is None:
             work.raise_broken()
             return

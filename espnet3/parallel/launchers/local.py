@@ -163,7 +163,7 @@ class ForkedWorker(ProcessInterface):
 
     async def _watch_end(self, reader: asyncio.StreamReader, pid: int) -> None:
         """Notice the end of a worker's process by its socket, should the server be gone."""
-        with suppress(ConnectionResetError):  # it ended with something of ours unread
+        with suppress(ConnectionError):  # it ended with something of ours unread, or before we wrote
             await reader.read()
         try:
             await asyncio.wait_for(self._gone.wait(), _GRACE)
@@ -314,8 +314,13 @@ def local_cluster(
         "silence_logs": logging.ERROR,
         **options,
     }
+    if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
+        merged["dashboard_address"] = "127.0.0.1:0"
+        merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     with dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
+            # the HTTP server of a worker that is a thread would listen on every interface
+            merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
             return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()
         try:

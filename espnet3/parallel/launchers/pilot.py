@@ -7,6 +7,7 @@ serving later jobs. User code runs in these threads, Dask's own tasks run beside
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
@@ -15,7 +16,6 @@ import threading
 from collections import deque
 from typing import Any
 
-import cloudpickle
 from distributed import WorkerPlugin
 
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
@@ -31,6 +31,7 @@ from espnet3.parallel.launchers.protocol import (
     prepare,
     setup_report,
 )
+from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.plan import BUDGET
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
@@ -58,11 +59,18 @@ class PilotHost(WorkerPlugin):
         # a worker has more slots than threads while jobs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
+        self._pilots: list[Pilot] = []
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
-    def teardown(self, worker: Any) -> None:
-        """Nothing to do: the threads end with their channels."""
+    async def teardown(self, worker: Any) -> None:
+        """Take no more runs, and let what is in hand be answered: a worker at its lifetime loses nothing."""
+        pilots = list(getattr(self, "_pilots", ()))
+        for pilot in pilots:
+            pilot.leaving = True
+        # the slots are threads that wait for a socket or run user code: there is no event of this loop
+        while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
+            await asyncio.sleep(0.02)
 
     def _open_slots(self, n: int) -> None:
         for _ in range(n):
@@ -90,7 +98,12 @@ class PilotHost(WorkerPlugin):
     def _slot(self) -> None:
         channel = self._connect(self._hello)
         if channel is not None:
-            Pilot(channel, self._hello.worker, self._permits).serve()
+            pilot = Pilot(channel, self._hello.worker, self._permits)
+            self._pilots.append(pilot)
+            try:
+                pilot.serve()
+            finally:
+                self._pilots.remove(pilot)
 
 
 class Pilot:
@@ -100,12 +113,17 @@ class Pilot:
         channel: To the driver.
         worker: The worker's name, for messages.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
+
+    Attributes:
+        leaving: The worker is about to end: the run in hand is the last one.
     """
 
     def __init__(self, channel: Channel, worker: str, permits: threading.Semaphore) -> None:
         self.channel = channel
         self.worker = worker
         self._permits = permits
+        self.leaving = False
+        self._busy = False
         self._send_lock = threading.Lock()
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, Job]] = {}
@@ -116,9 +134,21 @@ class Pilot:
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
+                self._busy = True
+                if message[0] == "run" and self.leaving:
+                    self._send(("bye", message[1]))  # what was sent ahead has not begun
+                    self.channel.close()
+                    return
                 getattr(self, "_on_" + message[0])(*message[1:])
+                self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
+        finally:
+            self._busy = False
+
+    def is_needed(self) -> bool:
+        """Whether the driver waits for what this slot has in hand."""
+        return self._busy and not self.channel.at_end()
 
     def _send(self, message: Any) -> None:
         with self._send_lock:
@@ -137,7 +167,7 @@ class Pilot:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             try:
-                job: Job = cloudpickle.loads(blob)  # imports the user's modules, which may take long too
+                job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(job)
             except BaseException as error:  # whatever user code does here, the driver must hear of it
                 late.stop()
@@ -162,7 +192,9 @@ class Pilot:
                 self._send(("setup", job_id, setup_report(error, self.worker)))
                 return
         with self._permits, on_a_worker():
-            block = run_items(items, call, job.policy, self.worker, BUDGET, lambda: self._ended(job_id))
+            block = run_items(
+                items, call, job.policy, self.worker, BUDGET, lambda: self.leaving or self._ended(job_id)
+            )
         if positions is not None:
             to_lines(block, positions, items, job.policy, self.worker)
         sys.stdout.flush()
@@ -184,12 +216,12 @@ class Pilot:
 
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
-            return pickle_parts(("done", job_id, done, block.values), cloudpickle.Pickler)
+            return pickle_parts(("done", job_id, done, block.values), Pickler)
         except Exception:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
             return pickle_parts(("done", job_id, done, values))
 
     def _on_end(self, job_id: int) -> None:
         _, job = self._calls.pop(job_id, (None, None))
-        if job is not None and job.env_key:
+        if job is not None and job.env_key and job.setup is not None:
             ENVS.drop(job.env_key)

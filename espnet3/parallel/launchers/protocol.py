@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, describe_error, failure_of
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.injection import ENVS, SetupFn, bind
-from espnet3.parallel.raising import pickle_error
+from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.raising import add_note, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -55,8 +54,8 @@ class Job:
         one: The function called per item.
         many: The function called per batch, or None.
         kwargs: Keywords the caller gave for every item.
-        env_key: The env to use; "" is the one registered last (`get_client(setup_fn=...)`).
-        setup: How to build it; None if it is registered already.
+        env_key: The env to use; "" is the one registered last (`DictReturnWorkerPlugin`).
+        setup: How to build it, for this job alone; None if it is registered already.
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
@@ -121,6 +120,23 @@ def prepare(job: Job) -> Call:
     return Call(bind(job.one, env, job.kwargs), many)
 
 
+def pack(job: Job) -> bytes:
+    """Pickle a job for the workers.
+
+    Raises:
+        Exception: As pickling raises it, with a note that names the function.
+    """
+    try:
+        return pickling.dumps(job)
+    except Exception as error:
+        add_note(
+            error,
+            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            "the function, or in a provider or setup_fn",
+        )
+        raise
+
+
 def setup_report(error: BaseException, worker: str) -> SetupReport:
     """Word a failed setup for the driver."""
     if isinstance(error, ParallelError):
@@ -137,7 +153,7 @@ def head_of(block: Block) -> Done:
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: pickle, then cloudpickle, then a failure in its place.
+    """Make a block's values travel one by one: pickle, then by value, then a failure in its place.
 
     Returns:
         The values, each wrapped in `Pickled` where pickle alone would not do, and the answer's head.
@@ -153,7 +169,7 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
         except Exception:  # user classes may raise anything while being pickled
             pass
         try:
-            values.append(Pickled(cloudpickle.dumps(value)))
+            values.append(Pickled(pickling.dumps(value)))
             continue
         except Exception as reason:  # as above; recorded as this item's failure
             wrong = TypeError(
@@ -170,7 +186,7 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
 
 
 class Pickled:
-    """A value that only cloudpickle could pickle (a class made in a script, a lambda)."""
+    """A value that plain pickle could not pickle (a class made in a script, a lambda)."""
 
     __slots__ = ("blob",)
 
@@ -178,4 +194,4 @@ class Pickled:
         self.blob = blob
 
     def __reduce__(self) -> Any:
-        return cloudpickle.loads, (self.blob,)
+        return pickle.loads, (self.blob,)

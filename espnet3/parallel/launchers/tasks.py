@@ -7,16 +7,17 @@ against a tenth), so it is used only when no pilot has come and workers are ther
 
 from __future__ import annotations
 
+import pickle
 import queue
 import socket
 import threading
 from collections import deque
 from typing import Any
 
-import cloudpickle
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
@@ -46,11 +47,11 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) ->
         if known is None:
             answer = _prepare(blob, worker, late)
             if isinstance(answer, SetupReport):
-                return cloudpickle.dumps(("setup", job_id, answer), 5)  # type: ignore[no-any-return]  # untyped
+                return pickling.dumps(("setup", job_id, answer))
             known = _calls[pool, job_id] = answer
     call, job = known
     if isinstance(items, bytes):
-        items = cloudpickle.loads(items)
+        items = pickle.loads(items)
     with on_a_worker():
         block = run_items(items, call, job.policy, worker, BUDGET)
     if positions is not None:
@@ -60,7 +61,7 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) ->
 
 def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, Job] | SetupReport:
     """Build the env in a thread of its own: a task, unlike a pilot, can only answer by returning."""
-    job: Job = cloudpickle.loads(blob)
+    job: Job = pickle.loads(blob)
 
     done: Any = late
 
@@ -78,17 +79,17 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
 def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> bytes:
     head = head_of(block)
     try:
-        return cloudpickle.dumps(("done", job_id, head, block.values), 5)  # type: ignore[no-any-return]  # untyped
+        return pickling.dumps(("done", job_id, head, block.values))
     except Exception:  # some result cannot travel: find it
         values, head = portable(items, block, job.policy, worker)
-        return cloudpickle.dumps(("done", job_id, head, values), 5)  # type: ignore[no-any-return]  # untyped
+        return pickling.dumps(("done", job_id, head, values))
 
 
 async def end_job(pool: str, job_id: int) -> None:
     """Forget a job in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
         _, job = _calls.pop((pool, job_id), (None, None))
-    if job is not None and job.env_key:
+    if job is not None and job.env_key and job.setup is not None:
         ENVS.drop(job.env_key)
 
 
@@ -128,7 +129,7 @@ class TaskChannel:
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a run."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items, positions = cloudpickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, job_id, items, positions = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
             run_task, self._pool.name, job_id, self._blob, items, positions, pure=False, key=None
         )
@@ -159,7 +160,7 @@ class TaskChannel:
         answer = self._answers.get_nowait()
         if isinstance(answer, bytes):
             self.received = len(answer)
-            return cloudpickle.loads(answer)
+            return pickle.loads(answer)
         if isinstance(answer, (KilledWorker, ChannelClosedError)):
             raise ChannelClosedError(str(answer))
         if isinstance(answer, BaseException):

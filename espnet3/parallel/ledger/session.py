@@ -25,6 +25,7 @@ from espnet3.parallel.records import ItemFailure
 EVENTS = "events.jsonl"
 SHARDS = "shards"  # the key of a plan whose shards have writers of their own
 SCHEMA = 1
+_SHOWN = 500  # characters of an error in an event
 
 
 class OpenRun:
@@ -222,7 +223,10 @@ class OpenRun:
             self.close()
             return
         try:
-            self.close(done=False)
+            try:
+                self.event("stopped", error=kind.__qualname__, message=str(error)[:_SHOWN])
+            finally:
+                self.close(done=False)
         except LedgerError as second:  # the disk that is full stays full: the first error is the one to see
             if error is not None and hasattr(error, "add_note"):
                 error.add_note(f"closing the run folder failed as well: {second}")

@@ -1,4 +1,4 @@
-"""Public helpers to test your own providers and runners."""
+"""Whether a runner gives the same answer wherever it runs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""The log files of a job, found by its id: every scheduler names them in its own way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_BYTES = 4000
+_LINES = 20
+
+
+def log_tail(folder: str | None, job_id: str) -> str:
+    """Return the last lines a job wrote, with the file they are in; "" if there is nothing.
+
+    Args:
+        folder: Where jobs of this cluster write to.
+        job_id: The job, whose id is part of the name of its files.
+    """
+    if folder is None:
+        return ""
+    its_own = re.compile(rf"(?<!\d){re.escape(job_id)}(?!\d)")
+    texts = []
+    for path in sorted(Path(folder).glob("*")):
+        if not path.is_file() or not its_own.search(path.name) or path.suffix == ".log":
+            continue
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _BYTES))
+            tail = file.read().decode(errors="replace").strip().splitlines()[-_LINES:]
+        if tail:
+            texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
+    return "\n".join(texts)

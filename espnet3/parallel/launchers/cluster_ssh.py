@@ -1,0 +1,320 @@
+"""`env: ssh`: a scheduler on the first host, workers on the others, each in an SSH session.
+
+The options are SSHCluster's own. What differs: `n_workers` workers are spread over the hosts, a host
+that cannot be reached does not end the others, a session that dies is opened again, and what
+the remote side said before it failed is part of the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shlex
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import dask
+from distributed.core import Status
+from distributed.deploy.cluster import Cluster
+from distributed.deploy.spec import ProcessInterface, SpecCluster
+
+from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import NoWorkersError
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 3  # sessions in a row to one host that may fail
+_PAUSE = 1.0  # seconds before a host is tried again
+_SHOWN = 12  # lines of a remote process that a message shows
+
+
+class RemoteError(RuntimeError):
+    """A process on another host did not start; the message says where and what was said there."""
+
+
+class RemoteProcess(ProcessInterface):
+    """A Dask process in an SSH session of its own.
+
+    Args:
+        host: Where.
+        connect_options: For `asyncssh.connect`.
+        python: The interpreter there.
+        announced: What its log line holds once it is up.
+        config: Dask configuration it inherits.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        connect_options: Mapping[str, Any],
+        python: str,
+        announced: str,
+        config: Mapping[str, Any],
+        name: Any = None,
+        scheduler: str | None = None,
+    ) -> None:
+        super().__init__(scheduler=scheduler, name=name)
+        self.name = name
+        self.host = host
+        self.connect_options = dict(connect_options)
+        self.python = python
+        self.announced = announced
+        self.config = config
+        self.connection: Any = None
+        self.process: Any = None
+        self.ended = asyncio.Event()
+        self.tail: deque[str] = deque(maxlen=_SHOWN)
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `python -m distributed.cli.dask_spec`."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Open the session, start the process, and wait until it says that it is up.
+
+        Raises:
+            RemoteError: The host cannot be reached or refuses, or the process ends at once.
+        """
+        await self.open()
+        await super().start()
+
+    async def open(self) -> str:
+        """As `start`, once more; returns the line it announced itself with."""
+        import asyncssh
+
+        self.ended = asyncio.Event()
+        try:
+            self.connection = await asyncssh.connect(self.host, **self.connect_options)
+        except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
+            raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
+        inherited = dask.config.serialize(dask.config.merge(dask.config.global_config, self.config))
+        command = shlex.join(
+            [
+                *("env", f"DASK_INTERNAL_INHERIT_CONFIG={inherited}"),
+                *(self.python, "-m", "distributed.cli.dask_spec", *self.arguments()),
+            ]
+        )
+        # as workers of this machine are, it is where the caller is, if there is such a folder
+        here = shlex.quote(os.getcwd())
+        self.process = await self.connection.create_process(f"cd {here} || true; exec {command}")
+        while line := (await self.process.stderr.readline()).rstrip("\n"):
+            self.tail.append(line)
+            if self.announced in line:
+                self._reader = asyncio.create_task(self._read_on())
+                return str(line)
+        said = "\n".join(f"    {each}" for each in self.tail) or "    (nothing)"
+        await self.hang_up()
+        raise RemoteError(f"{self.host}: {self.python} ended before Dask was up; it said:\n{said}")
+
+    async def _read_on(self) -> None:
+        """Read what it goes on to say, so that it never waits for us; notice its end."""
+        try:
+            while line := await self.process.stderr.readline():
+                self.tail.append(line.rstrip("\n"))
+        except (OSError, asyncio.IncompleteReadError) as error:
+            logger.info("the session to %s has ended: %s", self.host, error)
+        self.ended.set()
+
+    async def hang_up(self) -> None:
+        """End the process and its session."""
+        if self.process is not None:
+            self.process.kill()  # a signal to the remote process: closing alone would leave it
+        if self.connection is not None:
+            self.connection.close()
+            await self.connection.wait_closed()
+        self.process = self.connection = None
+
+    async def close(self) -> None:
+        """End it for good."""
+        if self.status != Status.closed:
+            await self.hang_up()
+        await super().close()
+
+
+class RemoteScheduler(RemoteProcess):
+    """The scheduler, on the first host."""
+
+    def __init__(self, options: Mapping[str, Any], **where: Any) -> None:
+        super().__init__(announced="Scheduler at", **where)
+        self.options = options
+
+    def arguments(self) -> list[str]:
+        """Return what makes it a scheduler."""
+        return ["--spec", json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
+
+    async def start(self) -> None:
+        """As the base, and take its address from what it says."""
+        line = await self.open()
+        self.address = line.split("Scheduler at:")[1].strip()
+        self.status = Status.running
+
+
+class RemoteWorker(RemoteProcess):
+    """One worker (and its nanny), opened again when it ends.
+
+    Attributes:
+        failure: Why it is given up, if it is.
+    """
+
+    def __init__(
+        self, scheduler: str, options: Mapping[str, Any], worker_class: str, name: Any, **where: Any
+    ) -> None:
+        super().__init__(announced="worker at", name=name, scheduler=scheduler, **where)
+        self.scheduler = scheduler
+        self.options = options
+        self.worker_class = worker_class
+        self.failure: str | None = None
+        self.trying = ""
+        self._again: asyncio.Task[None] | None = None
+        self._turn = 0
+
+    def arguments(self) -> list[str]:
+        """Return what makes it a worker of our scheduler."""
+        opts = {**self.options, "name": self.turn_name}
+        return [self.scheduler, "--spec", json.dumps({"0": {"cls": self.worker_class, "opts": opts}})]
+
+    @property
+    def turn_name(self) -> str:
+        """The worker's name: another for each session, as the scheduler may still hold the last."""
+        return f"{self.name}" if self._turn <= 1 else f"{self.name}.{self._turn}"
+
+    async def start(self) -> None:
+        """Begin to try; the cluster does not wait for a host that does not answer."""
+        self.status = Status.running
+        self._again = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        tries = 0
+        while tries < _TRIES:
+            self._turn += 1
+            try:
+                await self.open()
+            except RemoteError as error:
+                tries += 1
+                self.trying = str(error)
+                logger.warning("worker %s, try %d of %d: %s", self.name, tries, _TRIES, error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            tries, self.trying = 0, ""
+            await self.ended.wait()
+            logger.warning("worker %s: its session to %s has ended; opening another", self.name, self.host)
+            await self.hang_up()
+        self.failure = self.trying
+
+    async def close(self) -> None:
+        """Stop trying, and end it."""
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.wait({self._again})
+        await super().close()
+
+
+class SSHCluster(SpecCluster):
+    """The cluster; says what keeps its workers."""
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
+
+    def failure(self) -> str | None:
+        """Return why no worker will come, once every host is given up."""
+        workers: list[Any] = list(self.workers.values())
+        if workers and all(worker.failure for worker in workers):
+            return "\n".join(str(worker.failure) for worker in workers)
+        return None
+
+    def exit_of(self, pid: int) -> str | None:
+        """Sessions do not say how a process ended."""
+        return None
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Tell whether a lost worker went with its session; None: not known yet."""
+        for each in list(self.workers.values()):
+            remote: Any = each
+            mine = worker.split(".", maxsplit=1)[0] == remote.name
+            if mine and (worker != remote.turn_name or remote.ended.is_set()):
+                return True
+        restarted = any(
+            str(each["name"]) == worker and there != address
+            for there, each in list(self.scheduler_info["workers"].items())
+        )
+        return False if restarted else None
+
+    def waiting(self) -> str:
+        """Say what is wrong with each host whose worker has not come."""
+        workers: list[Any] = list(self.workers.values())
+        return "\n".join(worker.trying for worker in workers if worker.trying)
+
+
+def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
+    """Start the scheduler on the first host, and begin to start the workers.
+
+    Raises:
+        NoWorkersError: The scheduler could not be started.
+    """
+    load_cluster_class(row)  # says it if asyncssh is missing
+    options = dict(config.options)
+    hosts: list[str] = options.pop("hosts")
+    spread = hosts[1:] or hosts
+    connect = options.pop("connect_options", None) or {}
+    python = options.pop("remote_python", None) or sys.executable
+    worker_options = options.pop("worker_options", None) or {}
+    scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
+    worker_class = options.pop("worker_class", None) or "distributed.Nanny"
+    scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("nthreads", 1)
+    patience = config.start_timeout / 2
+
+    def where(at: int, host: str) -> dict[str, Any]:
+        chosen = dict(connect[at] if isinstance(connect, list) else connect)
+        chosen.setdefault("connect_timeout", patience)  # a host that is off does not answer at all
+        # a session whose machine is gone says nothing: ask
+        chosen.setdefault("keepalive_interval", 15)
+        return {
+            "host": host,
+            "connect_options": chosen,
+            "python": python[at] if isinstance(python, list) else python,
+            "config": {},
+        }
+
+    first = len(hosts) - len(spread)
+    places = [(first + n % len(spread), spread[n % len(spread)]) for n in range(config.n_workers)]
+    workers = {
+        f"ssh-{n}": {
+            "cls": RemoteWorker,
+            "options": {"options": worker_options, "worker_class": worker_class, **where(at, host)},
+        }
+        for n, (at, host) in enumerate(places)
+    }
+    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(0, hosts[0])}}
+    try:
+        return SSHCluster(workers, scheduler, name="SSHCluster", **options)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, RemoteError):
+            raise NoWorkersError(
+                f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
+            ) from error
+        raise
+
+
+def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
+    """Say what went wrong with a connection, and which option to look at."""
+    import asyncssh
+
+    port = options.get("port", 22)
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return (
+            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
+            "options.connect_options.known_hosts"
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        user = options.get("username", "this user")
+        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
+    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"

@@ -1,0 +1,151 @@
+"""`BackendContract`: what every backend must do, as a class of tests to inherit."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, ClassVar, TypeVar
+
+from espnet3.parallel.errors import ItemError, WorkerSetupError
+from espnet3.parallel.parallel import get_client, parallel_for, parallel_map, parallel_submit, set_parallel
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.seeding import item_seed
+from espnet3.parallel.testing import contract_work as work
+
+E = TypeVar("E", bound=Exception)
+
+
+def raised(kind: type[E], call: Callable[[], Any]) -> E:
+    """Return the exception that a call must raise; pytest is not needed for it."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__} was raised")
+
+
+class BackendContract:
+    """A suite that every backend passes: inherit from it in a test module, and give `config`.
+
+        class TestMyCluster(BackendContract):
+            config = {"env": "slurm", "n_workers": 2, "options": {...}}
+
+    pytest collects the tests; one cluster serves them all and is closed after the last.
+
+    Attributes:
+        config: The `parallel` block, with two workers that start.
+        survives_crashes: Whether a worker process that dies is replaced.
+        start_seconds: Set by the suite: seconds from the call to the first result.
+    """
+
+    config: ClassVar[Mapping[str, Any]]
+    survives_crashes: ClassVar[bool] = True
+    start_seconds: ClassVar[float] = 0.0
+    _stack: ClassVar[ExitStack]
+    _client: ClassVar[Any]
+
+    @classmethod
+    def setup_class(cls) -> None:
+        """Open the cluster; a subclass that has to start something first overrides it and calls `open`."""
+        cls.open()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """Close the cluster."""
+        cls.close()
+
+    @classmethod
+    def open(cls) -> None:
+        """Open the cluster and wait for its first result."""
+        set_parallel(None)
+        cls._stack = ExitStack()
+        began = time.monotonic()
+        cls._client = cls._stack.enter_context(get_client(cls.config))
+        try:
+            assert parallel_map(work.square, [3]) == [9]
+        except BaseException:
+            cls._stack.close()
+            raise
+        cls.start_seconds = time.monotonic() - began
+
+    @classmethod
+    def close(cls) -> None:
+        """Close it, and look for what it left."""
+        cls._stack.close()
+        cls.check_nothing_left()
+
+    @classmethod
+    def check_nothing_left(cls) -> None:
+        """Assert that the backend left nothing behind; a backend with a queue looks there."""
+
+    def test_same_results_as_in_this_process(self) -> None:
+        """A runner returns the same list, in the same order, as in this process."""
+        indices = [5, 3, 11, *range(20, 60)]
+        assert work.Scale(work.Provider(None), progress=False)(indices) == [
+            work.Scale.forward(idx, 3) for idx in indices
+        ]
+
+    def test_batches_change_nothing(self) -> None:
+        """Whatever the batch size, there is one result for each index, the same."""
+        expected = [work.Scale.forward(idx, 3) for idx in range(23)]
+        assert work.Batched(work.Provider(None), batch_size=4, progress=False)(range(23)) == expected
+
+    def test_env_is_built_where_it_is_used_and_once(self) -> None:
+        """Each worker process builds the env itself, once for a run."""
+        seen = work.Where(work.Provider(None), progress=False)(range(60))
+        assert {ran == built for ran, built, _ in seen} == {True}
+        built = {(pid, times) for pid, _, times in seen}
+        assert len(built) == len({pid for pid, _ in built})
+
+    def test_all_workers_take_part(self) -> None:
+        """Work goes to as many processes as workers were asked for, once they are there."""
+        self._client.wait_for_workers(int(self.config["n_workers"]), timeout=60)
+        deadline = time.monotonic() + 30
+        while True:
+            pids = {pid for pid, _, _ in work.Where(work.Provider(None), progress=False)(range(60))}
+            if len(pids) >= int(self.config["n_workers"]) or time.monotonic() > deadline:
+                break
+        assert len(pids) == int(self.config["n_workers"])
+
+    def test_an_items_exception_names_the_item(self) -> None:
+        """A runner stops with an `ItemError` that names the index and carries the original exception."""
+        error = raised(ItemError, lambda: work.Fails(work.Provider(None), progress=False)(range(10)))
+        assert error.index == 5 and isinstance(error.__cause__, LookupError)
+
+    def test_failures_can_be_recorded(self) -> None:
+        """With `on_error="record"` the other items keep their results."""
+        results = work.Fails(work.Provider(None), on_error="record", progress=False)(range(10))
+        assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert results[5].error_type.endswith("LookupError")
+
+    def test_a_broken_env_is_said_at_once(self) -> None:
+        """An env that cannot be built raises `WorkerSetupError` with the reason."""
+        error = raised(
+            WorkerSetupError, lambda: work.Scale(work.BrokenProvider(None), progress=False)(range(4))
+        )
+        assert "no model at that place" in str(error)
+
+    def test_seeded_random_numbers(self) -> None:
+        """With `seed`, random numbers are those of this process."""
+        drawn = work.Draws(work.Provider(None), seed=7, progress=False)(range(12))
+        assert drawn == [random.Random(item_seed(7, idx)).random() for idx in range(12)]  # noqa: S311  # no secret
+
+    def test_functions_get_the_env(self) -> None:
+        """`parallel_map`, `parallel_for` and `parallel_submit` inject the env by name."""
+        assert parallel_map(work.add, range(30), setup_fn=work.env) == [x + 10 for x in range(30)]
+        assert sorted(parallel_for(work.add, range(30), setup_fn=work.env)) == [x + 10 for x in range(30)]
+        assert parallel_submit(work.square, 12).result(timeout=60) == 144
+
+    def test_a_functions_exception_arrives_as_itself(self) -> None:
+        """`parallel_map` raises the item's own exception."""
+        assert "three" in str(raised(LookupError, lambda: parallel_map(work.refuse, range(8))))
+
+    def test_an_item_that_kills_its_worker_is_named(self) -> None:
+        """The others keep their results, and the worker process is replaced."""
+        if not self.survives_crashes:
+            return
+        results = work.Crashes(work.Provider(None), on_error="record", progress=False)(range(20))
+        assert results[7].cause == "poison"
+        assert [r for at, r in enumerate(results) if at != 7] == [n for n in range(20) if n != 7]

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Runs pytest as an ordinary user, in the namespaces that run.sh has made; the root half of it.
+#
+#   usage: inside.sh STATE PYTHON [pytest arguments]
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repository=$(cd "$here/../.." && pwd)
+state=$1
+python=$2
+shift 2
+user=espnet3test
+
+ip link set lo up
+# to glibc's AI_ADDRCONFIG a machine that has no address but 127.0.0.1 has none at all
+ip address add 127.0.0.2/8 dev lo
+
+# --- a user that only these namespaces know
+mkdir -p "$state/etc" "$state/home" "$state/tmp"
+for file in passwd group shadow; do
+    cp "/etc/$file" "$state/etc/$file"
+done
+echo "$user:x:64242:64242::$state/home:/bin/bash" >>"$state/etc/passwd"
+echo "$user:x:64242:" >>"$state/etc/group"
+echo "$user:*:19000:0:99999:7:::" >>"$state/etc/shadow" # no password, and not locked
+chmod 640 "$state/etc/shadow"
+for file in passwd group shadow; do
+    mount --bind "$state/etc/$file" "/etc/$file"
+done
+chown 64242:64242 "$state/home" "$state/tmp"
+
+# --- a home of mode 700 hides the repository and its python from that user: show just these
+hidden=()
+for path in "$repository" "$(dirname "$(dirname "$python")")" "$(dirname "$(dirname "$(readlink -f "$python")")")"; do
+    runuser -u "$user" -- test -x "$path" || hidden+=("$path")
+done
+for at in "${!hidden[@]}"; do
+    mkdir -p "$state/shown/$at"
+    mount --bind "${hidden[at]}" "$state/shown/$at"
+done
+for at in "${!hidden[@]}"; do
+    above=${hidden[at]}
+    while ! runuser -u "$user" -- test -x "$above"; do
+        closed=$above
+        above=$(dirname "$above")
+        runuser -u "$user" -- test -x "$above" && break
+    done
+    mountpoint -q "${hidden[at]}" && continue
+    [[ $closed == "${hidden[at]}" ]] || mount -t tmpfs -o mode=755 none "$closed"
+    mkdir -p "${hidden[at]}"
+    mount --bind "$state/shown/$at" "${hidden[at]}"
+done
+
+# --- schedulers whose daemons must be root; the others are started by the tests that need them
+stop() {
+    for name in oar sge; do
+        [[ ! -d $state/$name ]] || "$here/$name/stop.sh" "$state/$name" || echo "$name did not stop" >&2
+    done
+}
+trap stop EXIT
+for name in ${CLUSTERS:-sge oar}; do
+    "$here/$name/start.sh" "$state/$name" "$user"
+done
+
+cd "$repository"
+[[ " $* " == *tests/* ]] || set -- tests/clusters "$@"
+code=0
+runuser -u "$user" -- env \
+    HTCONDOR="$(dirname "$(dirname "$python")")/htcondor" HOME="$state/home" TMPDIR="$state/tmp" USER="$user" LOGNAME="$user" PYTHONDONTWRITEBYTECODE=1 \
+    ESPNET3_CLUSTERS="$state" PATH="$(dirname "$python"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" \
+    "$python" -m pytest -m clusters -p no:cacheprovider "$@" || code=$?
+stop
+trap - EXIT
+
+# --- nothing may be left: no process but this one and what asks
+left=
+for folder in /proc/[0-9]*; do
+    pid=${folder#/proc/}
+    [[ $pid == 1 || $pid == $$ || $pid == "$BASHPID" ]] && continue
+    command=$(tr '\0' ' ' <"$folder/cmdline" 2>/dev/null) || continue
+    [[ -z $command ]] || left+="$pid $command"$'\n'
+done
+if [[ -n $left ]]; then
+    printf 'processes that the tests left:\n%s\n' "$left" >&2
+    code=1
+fi
+exit "$code"

@@ -1,0 +1,109 @@
+"""The real schedulers: how each is started and stopped, and the `parallel` block that uses it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+HOME = Path(os.environ.get("HOME", "."))
+STATE = Path(os.environ.get("ESPNET3_CLUSTERS", HOME))
+
+COMMON = {
+    "cores": 1,
+    "memory": "400MB",
+    "interface": "lo",
+    # an address that is not the one meant for "this machine": pilots must connect over TCP
+    "scheduler_options": {"host": "127.0.0.2"},
+}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One scheduler.
+
+    Attributes:
+        name: The `env`, and its folder here.
+        options: The options of its `parallel` block.
+        listing: A command that prints the jobs in the queue, and nothing if there are none.
+        by_root: Started before the tests, by the root half (inside.sh).
+    """
+
+    name: str
+    options: dict[str, object] = field(default_factory=dict)
+    listing: tuple[str, ...] = ()
+    by_root: bool = False
+
+    def start(self) -> dict[str, str]:
+        """Start it and return the environment variables that reach it."""
+        if self.by_root:
+            text = (STATE / self.name / "env").read_text()
+        else:
+            shutil.rmtree(HOME / self.name, ignore_errors=True)
+            done = subprocess.run(
+                [HERE / self.name / "start.sh", HOME / self.name],
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+            text = done.stdout
+        return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+    def stop(self) -> None:
+        """Stop it, and wait for its daemons."""
+        if not self.by_root:
+            subprocess.run([HERE / self.name / "stop.sh", HOME / self.name], timeout=60, check=True)
+
+    def block(self, n_workers: int = 2, **options: object) -> dict[str, object]:
+        """Return a `parallel` block."""
+        return {
+            "env": self.name,
+            "n_workers": n_workers,
+            "start_timeout": 60,
+            "options": {**self.options, **options},
+        }
+
+    def queue(self) -> str:
+        """Return what the queue lists."""
+        if not self.listing:
+            return ""
+        return subprocess.run(self.listing, capture_output=True, text=True, check=False).stdout.strip()
+
+    def wait_for_empty_queue(self, seconds: float = 40) -> None:
+        """Assert that no job is left."""
+        until = time.monotonic() + seconds
+        while (left := self.queue()) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert not left, left
+
+
+USER = getpass.getuser()
+SLURM = Lab("slurm", {**COMMON, "queue": "debug", "walltime": "00:10:00"}, ("squeue", "-h"))
+SGE = Lab("sge", {**COMMON, "queue": "all.q", "walltime": "00:10:00"}, ("qstat", "-u", "*"), by_root=True)
+OAR = Lab(
+    "oar",
+    {**COMMON, "walltime": "00:10:00", "memory_per_core_property_name": "not_applicable"},
+    ("oarstat", "-u", USER),
+    by_root=True,
+)
+HTCONDOR = Lab("htcondor", {**COMMON, "disk": "100MB"}, ("condor_q", "-af:j", "JobStatus"))
+SSH = Lab(
+    "ssh",
+    {
+        "hosts": ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"],
+        "connect_options": {
+            "port": 12222,
+            "client_keys": [str(HOME / "ssh" / "key")],
+            "known_hosts": str(HOME / "ssh" / "known_hosts"),
+        },
+        "scheduler_options": {"host": "127.0.0.2", "port": 0},
+        "worker_options": {"host": "127.0.0.2", "nthreads": 1},
+    },
+)
+LABS = {lab.name: lab for lab in (SLURM, SGE, OAR, HTCONDOR, SSH)}

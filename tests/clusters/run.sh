@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Tests on real schedulers: installs what is missing, then runs pytest where it can do no harm.
+#
+#   usage: run.sh PYTHON [pytest arguments]
+#
+# All of it happens in namespaces of its own: a network that has nothing but loopback (some of these
+# daemons know no address but 0.0.0.0), processes that end with the first one, and mounts that show a
+# test user and edited configuration files to nobody else. What stays behind is the installed packages.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${1:?usage: run.sh PYTHON [pytest arguments]}
+shift
+[[ $python == /* ]] || python=$PWD/$python
+
+if [[ $(id -u) != 0 ]]; then
+    echo 'tests on real schedulers need root: their daemons start jobs for users' >&2
+    exit 1
+fi
+"$here/install.sh" "$(dirname "$(dirname "$python")")/htcondor"
+state=$(mktemp -d -t espnet3-clusters.XXXXXX)
+trap 'rm -rf "$state"' EXIT
+chmod 755 "$state"
+unshare --net --mount --pid --fork --kill-child --mount-proc "$here/inside.sh" "$state" "$python" "$@"

@@ -1,0 +1,76 @@
+"""The backend contract on every real scheduler."""
+
+import os
+
+import pytest
+
+from espnet3.parallel.testing import BackendContract
+from tests.clusters.labs import HTCONDOR, OAR, SGE, SLURM, SSH, STATE
+
+pytestmark = pytest.mark.clusters
+
+
+class OnScheduler(BackendContract):
+    """The contract, and an empty queue at the end."""
+
+    lab = None
+
+    @classmethod
+    def check_nothing_left(cls):
+        """Assert that no job is left in the queue."""
+        cls.lab.wait_for_empty_queue()
+        with open(STATE / "tmp" / "start-seconds", "a") as file:
+            file.write(f"{cls.lab.name} {cls.start_seconds:.1f}\n")
+
+    @classmethod
+    def setup_class(cls):
+        """Start the scheduler, then the cluster."""
+        cls.before = dict(os.environ)
+        os.environ.update(cls.lab.start())
+        os.chdir(STATE / "home")
+        cls.open()
+
+    @classmethod
+    def teardown_class(cls):
+        """Close the cluster, then the scheduler."""
+        try:
+            cls.close()
+        finally:
+            cls.lab.stop()
+            os.environ.clear()
+            os.environ.update(cls.before)
+
+
+class TestSlurm(OnScheduler):
+    """SLURM 22.05, four nodes."""
+
+    lab = SLURM
+    config = SLURM.block()
+
+
+class TestSge(OnScheduler):
+    """Son of Grid Engine 8.1.9."""
+
+    lab = SGE
+    config = SGE.block()
+
+
+class TestHTCondor(OnScheduler):
+    """HTCondor 23.9."""
+
+    lab = HTCONDOR
+    config = HTCONDOR.block()
+
+
+class TestOar(OnScheduler):
+    """OAR 2.5, two nodes."""
+
+    lab = OAR
+    config = OAR.block()
+
+
+class TestSsh(OnScheduler):
+    """sshd of OpenSSH 9.2 on four addresses."""
+
+    lab = SSH
+    config = SSH.block()

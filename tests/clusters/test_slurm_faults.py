@@ -1,0 +1,182 @@
+"""Nodes, jobs and the controller itself fail in the middle of a run, on real SLURM."""
+
+import os
+import subprocess
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import get_client
+from tests.clusters.labs import HOME, SLURM
+from tests.clusters.work import Env, Slow
+
+pytestmark = pytest.mark.clusters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm(started):
+    """Start SLURM once."""
+    return started("slurm")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays():
+    """After each test all nodes are up and the queue is empty."""
+    yield
+    down = subprocess.run(
+        ["sinfo", "-h", "-t", "down", "-o", "%N"], capture_output=True, text=True, check=True
+    )
+    if nodes := down.stdout.strip():
+        scontrol("update", f"nodename={nodes.splitlines()[0]}", "state=resume")
+    SLURM.wait_for_empty_queue()
+
+
+def scontrol(*words):
+    """Run scontrol."""
+    subprocess.run(["scontrol", *words], check=True)
+
+
+def jobs(state="R"):
+    """Return (id, node) of the jobs in a state."""
+    done = subprocess.run(
+        ["squeue", "-h", "-t", state, "-o", "%i|%N"], capture_output=True, text=True, check=True
+    )
+    return [line.split("|") for line in done.stdout.splitlines()]
+
+
+class Counted:
+    """A run of `n` items of `seconds` each, and a look at the marks they left."""
+
+    def __init__(self, folder, n, seconds):
+        self.folder = folder / "marks"
+        self.folder.mkdir()
+        self.n = n
+        self.runner = Slow(Env({"folder": str(self.folder), "seconds": seconds}), progress=False)
+
+    def begun(self):
+        """Return how often each item has begun."""
+        return Counter(int(path.name.split("-")[1]) for path in self.folder.glob("began-*"))
+
+    def ended(self):
+        """Return how often each item has ended."""
+        return Counter(int(path.name.split("-")[1]) for path in self.folder.glob("ended-*"))
+
+    def meanwhile(self, fault, after):
+        """Run all items; call `fault` once `after` of them have ended. Return the results."""
+        failed = []
+
+        def strike():
+            while len(self.ended()) < after:
+                time.sleep(0.05)
+            try:
+                fault()
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        thread = threading.Thread(target=strike)
+        thread.start()
+        results = self.runner(range(self.n))
+        thread.join()
+        assert not failed
+        return results
+
+    def check(self, results):
+        """Assert that every result is there, in order, and that no finished item ran again."""
+        assert [value for value, _, _ in results] == [idx * idx for idx in range(self.n)]
+        assert set(self.ended()) == set(range(self.n))
+        assert max(self.ended().values()) == 1
+
+
+def test_a_node_goes_down(tmp_path):
+    """What a lost node had in hand is done elsewhere; all results come, nobody is blamed."""
+    run = Counted(tmp_path, 120, 0.1)
+    with get_client(SLURM.block(3)) as client:
+        client.wait_for_workers(3, timeout=60)
+        node = jobs()[0][1]
+        results = run.meanwhile(
+            lambda: scontrol("update", f"nodename={node}", "state=down", "reason=test"), after=20
+        )
+    run.check(results)
+
+
+def test_a_worker_job_is_cancelled_and_replaced(tmp_path):
+    """After `scancel` of one of two jobs another one takes its place, and takes part."""
+    run = Counted(tmp_path, 160, 0.1)
+    with get_client(SLURM.block(2)) as client:
+        client.wait_for_workers(2, timeout=60)
+        victim = jobs()[0][0]
+        results = run.meanwhile(lambda: subprocess.run(["scancel", victim], check=True), after=20)
+    run.check(results)
+    took_part = {job for _, job, _ in results}
+    assert len(took_part) == 3
+
+
+def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
+    """A job of a higher partition takes a node; the preempted worker's items are not lost, it is not replaced."""
+    run = Counted(tmp_path, 150, 0.1)
+    with get_client(SLURM.block(2, cores=4)) as client:
+        client.wait_for_workers(2, timeout=60)
+        (victim, node), _ = jobs()
+
+        def preempt():
+            script = "sleep 2"
+            subprocess.run(
+                ["sbatch", "-p", "high", "-n1", "-c4", "-w", node, "-o", "/dev/null", "--wrap", script],
+                check=True,
+                capture_output=True,
+            )
+            until = time.monotonic() + 20
+            while victim not in dict(jobs("PD")) and time.monotonic() < until:
+                time.sleep(0.1)
+            scontrol("update", f"jobid={victim}", "StartTime=now")
+
+        results = run.meanwhile(preempt, after=20)
+        assert victim in dict(jobs("R,PD,CF,CG"))
+    run.check(results)
+
+
+@pytest.mark.timeout(400)
+def test_work_that_is_longer_than_the_walltime(tmp_path):
+    """Four minutes of work in jobs of one minute: workers end in time, and new ones go on."""
+    run = Counted(tmp_path, 240, 1.0)
+    with get_client(SLURM.block(4, walltime="00:01:00")) as client:
+        client.wait_for_workers(4, timeout=60)
+        results = run.runner(range(run.n))
+    run.check(results)
+    assert len({job for _, job, _ in results}) > 4
+    assert max(run.begun().values()) == 1, "an item was lost at the end of a worker's time"
+
+
+def test_the_controller_restarts(tmp_path):
+    """slurmctld goes away for a moment in the middle of a run: the run goes on."""
+    run = Counted(tmp_path, 120, 0.1)
+    pid_file = HOME / "slurm" / "pid" / "slurmctld.pid"
+
+    def restart():
+        pid = int(pid_file.read_text())
+        os.kill(pid, 15)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.05)
+        time.sleep(1)
+        subprocess.run(["/usr/sbin/slurmctld"], check=True)
+
+    with get_client(SLURM.block(2)) as client:
+        client.wait_for_workers(2, timeout=60)
+        results = run.meanwhile(restart, after=20)
+    run.check(results)
+
+
+def test_a_node_where_jobs_die_is_avoided(tmp_path):
+    """A node that lets jobs die at their start gets no second one."""
+    bad = 'test "$SLURMD_NODENAME" != n2 || { echo this node is broken >&2; exit 9; }'
+    run = Counted(tmp_path, 100, 0.1)
+    # two of four cpus each: with LLN the four jobs go to four nodes
+    with get_client(SLURM.block(4, cores=2, job_script_prologue=[bad])) as client:
+        client.wait_for_workers(4, timeout=60)
+        results = run.runner(range(run.n))
+    run.check(results)
+    assert "n2" not in {node for _, _, node in results}

@@ -1,0 +1,157 @@
+"""What is said when jobs cannot start, on real SLURM."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
+from tests.clusters.labs import SLURM
+from tests.clusters.work import square
+
+pytestmark = pytest.mark.clusters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm(started):
+    """Start SLURM once."""
+    return started("slurm")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays():
+    """After each test the queue is empty."""
+    yield
+    SLURM.wait_for_empty_queue()
+
+
+def refused(kind=NoWorkersError, n_workers=2, **options):
+    """Run a call that cannot work; return the error and the seconds it took."""
+    block = SLURM.block(n_workers, **options)
+    began = time.monotonic()
+    with pytest.raises(kind) as error, get_client(block):
+        parallel_map(square, range(4))
+    return error.value, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "nosuch"}, "invalid partition specified: nosuch"),
+        ({"memory": "4TB"}, "Memory specification can not be satisfied"),
+        ({"job_extra_directives": ["--no-such-key=1"]}, "unrecognized option '--no-such-key=1'"),
+        ({"queue": "lab"}, "Invalid account"),
+    ],
+    ids=["queue", "memory", "directive", "account"],
+)
+def test_a_refused_submission_shows_what_the_scheduler_said(options, said):
+    """A job that sbatch refuses raises at once, with the command, its exit code and what it said."""
+    error, seconds = refused(SubmissionError, **options)
+    assert error.command.startswith("sbatch ")
+    assert error.exit_code
+    assert said in str(error)
+    assert seconds < 20
+
+
+def test_a_machine_without_the_scheduler_is_said(monkeypatch):
+    """Where sbatch is not on the PATH, the message asks whether jobs are submitted from here."""
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    error, _ = refused(SubmissionError)
+    assert "'sbatch' must be on its PATH" in str(error)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"python": "/no/such/python"}, "/no/such/python: No such file"),
+        ({"job_script_prologue": ["echo the module is gone >&2", "exit 4"]}, "the module is gone"),
+        ({"worker_extra_args": ["--no-such-option"]}, "No such option"),
+    ],
+    ids=["python", "prologue", "worker"],
+)
+def test_jobs_that_die_at_their_start_show_their_log(options, said):
+    """After three jobs that died before a worker came no more are submitted, and the log's end is shown."""
+    error, _ = refused(**options)
+    assert "jobs in a row ended at their start" in str(error)
+    assert said in str(error)
+    assert "scontrol show job" in str(error)
+
+
+def test_jobs_that_wait_are_named_with_their_state():
+    """Over `start_timeout` the message has each job, its state, the reason, and what to look at."""
+    block = {**SLURM.block(2, job_extra_directives=["--begin=now+1hour"]), "start_timeout": 3}
+    with pytest.raises(NoWorkersError) as error, get_client(block):
+        parallel_map(square, range(4))
+    text = str(error.value)
+    assert "within start_timeout = 3 s" in text
+    assert text.count("waits in the queue (PENDING): BeginTime") == 2
+    assert "scontrol show job" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"interface": "ib7"}, "options.interface = 'ib7': this machine has no such network interface"),
+        ({"log_directory": "/proc/logs"}, "jobs cannot write their logs there"),
+    ],
+    ids=["interface", "logs"],
+)
+def test_what_does_not_fit_this_machine_is_said_before_a_job_is_queued(options, said):
+    """An interface this machine has not, or a folder that cannot be written, is a ConfigError."""
+    before = next_job_id()
+    error, _ = refused(ConfigError, **options)
+    assert said in str(error)
+    assert next_job_id() == before + 1
+
+
+def next_job_id():
+    """Submit a job that ends at once, and return its id."""
+    done = subprocess.run(
+        ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_work_begins_with_the_first_worker():
+    """Four workers are asked for and only one can start: the work is done."""
+    block = SLURM.block(4, cores=4, memory="2900MB", job_extra_directives=["--nodelist=n1"])
+    with get_client(block) as client:
+        assert parallel_map(square, range(50)) == [x * x for x in range(50)]
+        assert len(client.scheduler_info()["workers"]) == 1
+
+
+def test_n_workers_counts_workers(caplog):
+    """With `processes: 2` four workers are two jobs, and that is said."""
+    with get_client(SLURM.block(4, cores=2, processes=2)) as client:
+        client.wait_for_workers(4, timeout=30)
+        assert len(SLURM.queue().splitlines()) == 2
+        assert parallel_map(square, range(50)) == [x * x for x in range(50)]
+    assert "n_workers = 4 with processes = 2: 2 jobs" in caplog.text
+
+
+def test_relative_paths_mean_the_same_in_a_job(tmp_path):
+    """A worker's folder is the caller's."""
+    Path("here.txt").write_text("found")
+    with get_client(SLURM.block(1)):
+        assert parallel_map(read, ["here.txt"]) == ["found"]
+
+
+def read(path):
+    """Return a file's text."""
+    return Path(path).read_text()
+
+
+def test_logs_go_when_all_went_well_and_stay_when_not(tmp_path):
+    """The folder made for the logs is removed after a good run, and kept after a bad one."""
+    with get_client(SLURM.block(1)):
+        assert parallel_map(square, [2]) == [4]
+    assert list(tmp_path.iterdir()) == []
+    refused(python="/no/such/python")
+    assert [path.name.startswith("espnet3-slurm-") for path in tmp_path.iterdir()] == [True]

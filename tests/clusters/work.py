@@ -1,0 +1,30 @@
+"""What the tests here run on workers: imported there by name."""
+
+import os
+import time
+from pathlib import Path
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider
+
+
+def square(x):
+    """Return the square."""
+    return x * x
+
+
+class Env(EnvironmentProvider):
+    """An env that knows its configuration."""
+
+    def build_env_local(self):
+        return dict(self.config)
+
+
+class Slow(BaseRunner):
+    """Each item takes a while and notes that it ran: a file in the folder for each time."""
+
+    @staticmethod
+    def forward(idx, folder, seconds):
+        (Path(folder) / f"began-{idx}-{os.getpid()}").touch()
+        time.sleep(seconds)
+        (Path(folder) / f"ended-{idx}-{os.getpid()}").touch()
+        return idx * idx, os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURMD_NODENAME")

@@ -1,0 +1,17 @@
+"""A program that runs squares into a folder; it is killed and started again.
+
+python driver.py FOLDER N WORKERS BYTES: no file may grow beyond so many bytes, 0 for any size.
+"""
+
+import resource
+import sys
+
+from espnet3.parallel import set_parallel
+from tests.parallel.durable.work import Provider, Squares
+
+folder, n, workers, most_bytes = sys.argv[1], *map(int, sys.argv[2:])
+if most_bytes:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+set_parallel({"env": "local", "n_workers": workers})
+runner = Squares(Provider({"log": f"{folder}/log"}), output_dir=f"{folder}/run")
+runner(range(n))

@@ -1,0 +1,89 @@
+"""Drivers that die, meet each other, or find no room: seen from outside, in programs of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.ledger import check_receipt
+from tests.parallel.durable.work import calls
+
+ROOT = Path(__file__).resolve().parents[3]
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+def start(folder: Path, n: int, workers: int, most_bytes: int = 0) -> subprocess.Popen[str]:
+    """Start a driver; no file it writes may grow beyond so many bytes, as a quota would have it."""
+    return subprocess.Popen(
+        [sys.executable, str(DRIVER), str(folder), str(n), str(workers), str(most_bytes)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def lines_on_disk(folder: Path) -> int:
+    """Return how many outcomes the splits hold."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("run/split.*/results.jsonl"))
+
+
+def wait_for_lines(folder: Path, n: int, driver: subprocess.Popen[str]) -> None:
+    """Wait until so many outcomes are on disk; a file gives no event that all systems know."""
+    while lines_on_disk(folder) < n:
+        assert driver.poll() is None, driver.communicate()[1]
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Path) -> None:
+    """After kill -9 at a random moment the next start says what is left and repeats under 1 %."""
+    n = 100_000
+    with start(tmp_path, n, workers) as driver:
+        wait_for_lines(tmp_path, random.randrange(1, n // 2), driver)
+        driver.kill()
+    with start(tmp_path, n, workers) as driver:
+        said = driver.communicate()[1]
+    assert driver.returncode == 0, said
+    assert "resuming: " in said
+    called = calls(tmp_path / "log")
+    assert len(called) == n
+    assert called.total() - n < n // 100
+    assert check_receipt(tmp_path / "run").ok == n
+
+
+def test_of_two_drivers_at_once_one_runs(tmp_path: Path) -> None:
+    """Two drivers started together on one folder: one is refused with the other's process and host."""
+    drivers = [start(tmp_path, 100_000, 1) for _ in range(2)]
+    said = [driver.communicate()[1] for driver in drivers]
+    assert sorted(driver.returncode for driver in drivers) == [0, 1], said
+    (refused,) = [text for text, driver in zip(said, drivers, strict=True) if driver.returncode]
+    (other,) = [driver for driver in drivers if not driver.returncode]
+    assert "FolderInUseError" in refused
+    assert f"process {other.pid} on" in refused
+    assert calls(tmp_path / "log").total() == 100_000
+
+
+def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Where no more can be written the error names the folder; with room again the run goes on."""
+    n = 20_000
+    with start(tmp_path, n, 2, 500_000) as driver:
+        said = driver.communicate()[1]
+    assert driver.returncode == 1
+    assert "FolderWriteError" in said
+    assert str(tmp_path / "run") in said
+    assert "free space and start again" in said
+    before = lines_on_disk(tmp_path)
+    assert 0 < before < n
+    called = calls(tmp_path / "log").total()
+    with start(tmp_path, n, 1) as driver:
+        said = driver.communicate()[1]
+    assert driver.returncode == 0, said
+    assert f"{before:,} done".replace(",", " ") in said
+    assert calls(tmp_path / "log").total() - called == n - before
+    assert check_receipt(tmp_path / "run").ok == n

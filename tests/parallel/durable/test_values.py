@@ -1,0 +1,103 @@
+"""What `forward` may return when the results go to disk."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from espnet3.parallel import ItemError, ItemFailure, ValueTypeError, get_client
+from tests.parallel.durable.work import Provider, Values
+
+GOOD: list[Any] = [
+    float("nan"),
+    float("-inf"),
+    b"\x00\xff",
+    (1, ("a", [2])),
+    Path("/data/a b.wav"),
+    {"über": "日本語", 3: "three", "__type__": "mine"},
+    np.float32(0.1),
+    np.int64(7),
+    np.arange(6, dtype="<f4").reshape(2, 3),
+    10**700,
+    "\ud800",
+    None,
+]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare with types; nan is nan."""
+    if isinstance(a, np.ndarray):
+        return (
+            isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+        )
+    if isinstance(a, float) and math.isnan(a):
+        return isinstance(b, float) and math.isnan(b)
+    return type(a) is type(b) and bool(a == b)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_values_come_back_from_disk_as_they_were(n_workers: int, tmp_path: Path) -> None:
+    """nan, bytes, tuples, paths, numpy values, odd keys and non-ASCII text survive the trip, types kept."""
+    runner = Values(Provider({"values": GOOD}), output_dir=tmp_path, progress=False)
+    if n_workers == 1:
+        results = runner(range(len(GOOD)))
+    else:
+        with get_client({"env": "local", "n_workers": 2}):
+            results = runner(range(len(GOOD)))
+    for one, other in zip(GOOD, results, strict=True):
+        assert same(one, other), (one, other)
+
+
+class Odd:
+    """No JSON holds it."""
+
+
+BAD = [
+    (Odd(), r"item 2: result is a tests\.parallel\.durable\.test_values\.Odd"),
+    ({"a": [1, {5}]}, r"item 2: result\[\'a\'\]\[1\] is a set"),
+    (np.zeros(100_000), r"item 2: result is a numpy array of 800,000 bytes"),
+    (np.array([Odd()], dtype=object), r"item 2: result is a numpy array of dtype object"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), BAD)
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_value_json_cannot_hold_is_named_at_the_first_item(
+    n_workers: int, value: Any, said: str, tmp_path: Path
+) -> None:
+    """The error names index, place and type; the items before it are kept."""
+    runner = Values(Provider({"values": [0, 1, value, 3]}), output_dir=tmp_path, progress=False)
+    with pytest.raises(ItemError, match=said) as caught:
+        if n_workers == 1:
+            runner(range(4))
+        else:
+            with get_client({"env": "local", "n_workers": 2}):
+                runner(range(4))
+    assert isinstance(caught.value.__cause__, ValueTypeError)
+    assert caught.value.index == 2
+
+
+def test_such_a_value_is_recorded_as_its_items_failure(tmp_path: Path) -> None:
+    """With `on_error="record"` the item fails with the cause "result", without a retry, and the run goes on."""
+    values = [0, Odd(), 2, Odd()]
+    runner = Values(
+        Provider({"values": values}), output_dir=tmp_path, progress=False, on_error="record", max_retries=3
+    )
+    results = runner(range(4))
+    assert (results[0], results[2]) == (0, 2)
+    assert [(r.index, r.cause, r.attempts) for r in results if isinstance(r, ItemFailure)] == [
+        (1, "result", 1),
+        (3, "result", 1),
+    ]
+
+
+def test_an_index_json_cannot_hold_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    """The index list is checked whole, before the folder is touched."""
+    runner = Values(Provider({"values": {}}), output_dir=tmp_path / "run", progress=False)
+    with pytest.raises(ValueTypeError, match="index is a"):
+        runner([1, Odd()])
+    assert not (tmp_path / "run").exists()

@@ -173,7 +173,8 @@ class PilotRun:
     def _process_lost(self, slot: Slot) -> None:
         """Drop a slot and, as they died together, all others of its process."""
         process = slot.hello.process
-        if slot not in self._ready and slot in self._lease.slots and slot.hello.pid:
+        building = slot not in self._ready and slot in self._lease.slots and slot.hello.pid
+        if building and not self._inquests.innocent(slot.hello):
             self._setup_deaths += 1
         self._lost(slot)
         if slot.hello.pid:

@@ -21,10 +21,13 @@ class Inquests:
     Args:
         innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
             node) and not because of its item; None while that is not known.
+
+    Attributes:
+        innocent: As given.
     """
 
     def __init__(self, innocent: Innocent) -> None:
-        self._innocent = innocent
+        self.innocent = innocent
         self._open: list[tuple[Run, Hello, float]] = []
         self._forgiven: Counter[int] = Counter()
 
@@ -40,7 +43,7 @@ class Inquests:
         decided: list[tuple[Run, Hello, bool]] = []
         waiting, self._open = self._open, []
         for run, hello, until in waiting:
-            said = self._innocent(hello)
+            said = self.innocent(hello)
             if said is None and time.monotonic() < until:
                 self._open.append((run, hello, until))
                 continue

@@ -161,6 +161,9 @@ class Pool:
         with self._lock:
             held = Counter(slot.hello.process for slot in lease.slots)
             taken: list[Slot] = []
+            for slot in [each for each in self._idle if each.channel.at_end()]:
+                self._idle.remove(slot)  # its worker went while there was nothing to do
+                slot.channel.close()
             for slot in self._idle:
                 if held[slot.hello.process] < slot.hello.threads:
                     held[slot.hello.process] += 1

@@ -3,19 +3,21 @@
 #   make demo                    about a hundred prompts, recognised by two worker processes
 #   make demo AUDIO=folder       your own recordings: 16 kHz mono wav files
 #   make test ARGS="-k errors"   more arguments for pytest
+#   make chaos N=200             two hundred runs, disturbed and started again
 #   make test PYTHON=python3.13 VENV=.venv313
 
 PYTHON ?= python3
 VENV   ?= .venv
 AUDIO  ?=
 ARGS   ?=
+N      ?= 200
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters lint types bench docs clean
+.PHONY: help demo test test-clusters chaos lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +30,9 @@ test: $(VENV)/dev.stamp ## run the default test suite
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
+
+chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
+	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check rules and format with ruff
 	$(RUN) -m ruff check .

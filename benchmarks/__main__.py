@@ -20,8 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run; 0 unless a measurement of ours failed or hung, or the run was interrupted."""
     args = _parse(argv)
     systems: list[str] = args.systems or [s for s in SYSTEMS if load(s).in_quick or not args.quick]
-    hints = any(load(name).takes_hints for name in systems)
-    picked: list[cases.Case] = [case for case in args.workloads if hints or not case.only_hinted]
+    picked: list[cases.Case] = [c for c in args.workloads if any(load(s).takes_part(c) for s in systems)]
     for name in SYSTEMS:
         if name not in systems and not args.systems:
             _say(f"{name} is not in --quick (it starts in seconds); name it with --systems")

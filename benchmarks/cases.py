@@ -30,6 +30,9 @@ EXIT = Figure("exit_s", "s from last result to process gone")
 RESULTS = Figure("results", "right results", lower_is_better=False)
 FAULT_SECONDS = Figure("seconds", "s to an answer or an error")
 
+AGAIN = Figure("again_percent", "% of the items computed again")
+RESTART = Figure("restart_s", "s from the second start to the answer")
+
 COMPLETE = "complete"
 """What W6 calls a run that lost nothing but the poison, and said so."""
 
@@ -46,6 +49,8 @@ class Case:
         figures: What comes out.
         ideal: CPU seconds of all items together, where the figure needs it.
         only_hinted: Run by the systems that take a cost hint.
+        only_keeping: Run by the systems that keep what is done on disk, and by the loop, which does not.
+        kills: W7: whom, "driver" or "all".
         poison: The index that dies in W6; its name must come out in the error.
         timeout: Seconds after which the measurement counts as hanging.
     """
@@ -57,6 +62,8 @@ class Case:
     figures: tuple[Figure, ...]
     ideal: float = 0.0
     only_hinted: bool = False
+    only_keeping: bool = False
+    kills: str = ""
     poison: int | None = None
     timeout: float = FULL_TIMEOUT
 
@@ -99,6 +106,7 @@ def table(quick: bool = False) -> list[Case]:
             (FIRST_RESULT,),
         ),
         *_faults(200 if quick else 1_000, 10.0 if quick else FAULT_TIMEOUT),
+        *_restarts(100 if quick else 400),
     ]
 
 
@@ -148,6 +156,22 @@ def _faults(n: int, timeout: float) -> list[Case]:
             timeout=timeout,
         )
         for name, what, item, poison in rows
+    ]
+
+
+def _restarts(n: int) -> list[Case]:
+    return [
+        Case(
+            f"W7-{kills}",
+            f"{n:,} items of 6 ms, {whom} killed at half way, started again",
+            "restart",
+            Work(work.counted, n),
+            (AGAIN, RESTART),
+            only_keeping=True,
+            kills=kills,
+            timeout=120.0,
+        )
+        for kills, whom in (("driver", "the driver"), ("all", "all processes"))
     ]
 
 

@@ -57,7 +57,7 @@ def main() -> int:
     report = Report(args.scratch / "report.json")
     report.add(phase="import", n=work.n)
     system = cls()
-    setting = Setting(case, work, args.started, args.scratch, report.phase)
+    setting = Setting(case, work, args.started, args.scratch, report.phase, args.system, args.quick)
     try:
         taken = MEASURES[case.measure](system, setting)
         report.add(phase="stop", taken=asdict(taken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from benchmarks import WORKERS, memory
 from benchmarks.cases import COMPLETE, Case
+from benchmarks.restart import calls, kill_at, start
 from benchmarks.systems.base import Lost, System
 from benchmarks.work import PAYLOAD_BYTES, Work, env, payload
 
@@ -50,6 +52,8 @@ class Setting:
         started: `time.monotonic()` just before the parent started this process.
         scratch: A folder of this measurement's own.
         phase: Tells the parent how far it came.
+        name: The system's name in the table.
+        quick: Small sizes.
     """
 
     case: Case
@@ -57,6 +61,8 @@ class Setting:
     started: float
     scratch: Path
     phase: Callable[[str], None]
+    name: str = ""
+    quick: bool = False
 
 
 def _warm(system: System, s: Setting) -> None:
@@ -154,6 +160,26 @@ def faults(system: System, s: Setting) -> Taken:
     return taken
 
 
+def restart(system: System, s: Setting) -> Taken:
+    """What a second start computes again of a run that was killed at half way."""
+    name, quick, n = s.name, s.quick, s.work.n
+    noted = s.scratch / "calls"
+    s.phase("first start")
+    killed_at = kill_at(start(s.case.name, name, quick, s.scratch), noted, n // 2, s.case.kills == "all")
+    s.phase("second start")
+    begin = time.perf_counter()
+    code = start(s.case.name, name, quick, s.scratch).wait()
+    seconds, last = time.perf_counter() - begin, time.monotonic()
+    if code != 0:
+        raise RuntimeError(f"the second start ended with status {code}")
+    if json.loads((s.scratch / "answer.json").read_text()) != [3 * i for i in range(n)]:
+        raise WrongResultsError("the answer of the second start is not that of a loop")
+    again = len(calls(noted)) - n
+    taken = Taken({"again_percent": 100 * again / n, "restart_s": seconds}, last)
+    taken.outcome = f"killed after {killed_at} of {n}"
+    return taken
+
+
 MEASURES: dict[str, Callable[[System, Setting], Taken]] = {
-    f.__name__: f for f in (rate, efficiency, bandwidth, start_stop, faults)
+    f.__name__: f for f in (rate, efficiency, bandwidth, start_stop, faults, restart)
 }

@@ -71,7 +71,7 @@ def run(
         for case in cases:
             shift = (number - 1) % len(systems)
             for name in [*systems[shift:], *systems[:shift]]:
-                if (case.name, name) in hung or (case.only_hinted and not load(name).takes_hints):
+                if (case.name, name) in hung or not load(name).takes_part(case):
                     continue
                 m = measure(case, name, number, quick)
                 if m.status == "hangs":

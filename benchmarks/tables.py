@@ -105,6 +105,8 @@ _SHORT = {
     "close_s": "close",
     "exit_s": "exit",
     "seconds": "s",
+    "again_percent": "% again",
+    "restart_s": "s again",
 }
 
 

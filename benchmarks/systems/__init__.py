@@ -16,6 +16,9 @@ SYSTEMS = {
     "joblib": "benchmarks.systems.joblib_:Joblib",
     "mpire": "benchmarks.systems.mpire_:Mpire",
     "dask": "benchmarks.systems.dask_:DaskMap",
+    "joblib-memory": "benchmarks.systems.keeping:JoblibMemory",
+    "datatrove": "benchmarks.systems.keeping:Datatrove",
+    "submitit": "benchmarks.systems.keeping:Submitit",
     "ray-tasks": "benchmarks.systems.ray_:RayTasks",
     "ray-actors": "benchmarks.systems.ray_:RayActors",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.cases import Case
@@ -37,6 +38,8 @@ class System:
         at_most: Most items per case or workload, for systems that would need minutes for more
             (`--quick` takes a fortieth).
         leaves_out: Reason by case or workload, where a measurement says nothing.
+        keeps: It has `run_kept`.
+        only: Workloads it takes part in; empty for all.
         in_quick: False leaves it out of `--quick` unless `--systems` names it.
     """
 
@@ -46,6 +49,8 @@ class System:
     at_most: ClassVar[Mapping[str, int]] = {}
     leaves_out: ClassVar[Mapping[str, str]] = {}
     in_quick: ClassVar[bool] = True
+    keeps: ClassVar[bool] = False
+    only: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def missing(cls) -> list[str]:
@@ -57,6 +62,12 @@ class System:
         """Return the most items this system runs in a case; None for all of them."""
         cap = cls.at_most.get(case.name, cls.at_most.get(case.workload))
         return cap // 40 if cap is not None and quick else cap
+
+    @classmethod
+    def takes_part(cls, case: Case) -> bool:
+        """Tell whether a case is meant for this system."""
+        able = (cls.takes_hints or not case.only_hinted) and (cls.keeps or not case.only_keeping)
+        return able and (not cls.only or case.workload in cls.only)
 
     @classmethod
     def left_out(cls, case: Case) -> str | None:
@@ -73,6 +84,13 @@ class System:
     def run_with_faults(self, work: Work) -> Iterable[Any]:
         """Do the same where workers die, with a `Lost` for each item without a result, if it can tell."""
         return self.run(work)
+
+    def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:
+        """Do the same, keeping what is done in a folder, or go on with what it holds.
+
+        Called in a driver process of its own, which may be killed; neither `start` nor `stop` is.
+        """
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Close everything down."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from benchmarks import WORKERS
@@ -17,20 +18,24 @@ class Ours(System):
     title = "espnet3.parallel"
     needs = ("distributed", "omegaconf", "tqdm")
     takes_hints = True
+    keeps = True
+
+    def __init__(self) -> None:
+        """Have nothing open."""
+        self.stack = ExitStack()
 
     def start(self, work: Work) -> None:
         """Open the client, which the runners then use."""
         from espnet3.parallel import get_client
 
-        self.stack = ExitStack()
         self.stack.enter_context(get_client({"env": "local", "n_workers": WORKERS}))
 
-    def _run(self, work: Work, on_error: str) -> Any:
+    def _run(self, work: Work, on_error: str, folder: Path | None = None) -> Any:
         from benchmarks.systems.ours_runners import RUNNERS, Provider, SpinForHinted
 
         config = {} if work.env is None else {"name": work.env.name, "args": dict(work.env.args)}
         runner = (SpinForHinted if work.costs else RUNNERS[work.item])(
-            Provider(config), progress=False, on_error=on_error
+            Provider(config), progress=False, on_error=on_error, output_dir=folder
         )
         if isinstance(runner, SpinForHinted) and work.costs:
             runner.costs = work.costs
@@ -48,6 +53,14 @@ class Ours(System):
         for result in self._run(work, "record"):
             failed = isinstance(result, ItemFailure)
             yield Lost(result.index, f"{result.cause}: {result.message}") if failed else result
+
+    def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:
+        """Run with `output_dir`."""
+        from espnet3.parallel import set_parallel
+
+        set_parallel({"env": "local", "n_workers": WORKERS})
+        results: Iterable[Any] = self._run(work, "raise", folder)
+        return results
 
     def stop(self) -> None:
         """Leave the client's context."""

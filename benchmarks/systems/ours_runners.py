@@ -84,7 +84,13 @@ class Poison(BaseRunner):
     forward: Any = staticmethod(work.poison)
 
 
+class Counted(BaseRunner):
+    """`work.counted`."""
+
+    forward: Any = staticmethod(work.counted)
+
+
 RUNNERS: dict[Callable[..., Any], type[BaseRunner]] = {
     cls.forward: cls
-    for cls in (Empty, IgnoreEnv, Spin, SpinFor, Payload, Where, WhereScaled, KilledOnce, Poison)
+    for cls in (Empty, IgnoreEnv, Spin, SpinFor, Payload, Where, WhereScaled, KilledOnce, Poison, Counted)
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,8 @@ from espnet3.parallel.shard_driver import run_shards
 from espnet3.parallel.shards import Hooks, cut, make_check, make_shard_function, shards_of
 
 if TYPE_CHECKING:
+    from espnet3.parallel.detached.run import DetachedRun
+    from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
@@ -107,8 +110,7 @@ class BaseRunner(ABC):
         _check_number("max_failures", max_failures)
         _check_number("setup_timeout", setup_timeout, above_zero=True)
         _check_provider(provider)
-        if async_mode:
-            raise ConfigError("async_mode=True: detached runs are not part of this version yet")
+        _check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
         self.batch_size = batch_size
         self.async_mode = async_mode
@@ -163,7 +165,8 @@ class BaseRunner(ABC):
 
         Returns:
             The results in the order of the indices: a list, or with `output_dir` a sequence that is read
-            from the folder as it is used. With `merge` overridden, what it returns.
+            from the folder as it is used. With `merge` overridden, what it returns. With `async_mode`,
+            a `DetachedRun`: a sequence of job records.
 
         Raises:
             ItemError: The first failed item, unless failures are recorded.
@@ -174,6 +177,8 @@ class BaseRunner(ABC):
         """
         items = as_items(indices, "indices")
         cost = self._costs(items)
+        if self.async_mode:
+            return self._submit(items, cost)
         progress = Progress(len(items), type(self).__name__, self.progress)
         try:
             result, self.summary = self._run(items, cost, progress)
@@ -185,10 +190,29 @@ class BaseRunner(ABC):
 
     # --- how ---
 
+    def _submit(self, items: Sequence[Any], cost: Sequence[float] | None) -> DetachedRun:
+        from espnet3.parallel.detached.prepare import Submission
+        from espnet3.parallel.detached.submit import submit_detached
+
+        writes = self._writes()
+        submission = Submission(
+            identity=self._identity(items, cost, writes),
+            policy=self._policy(),
+            cost=cost,
+            batched=self._batch() is not None,
+            hooks=writes,
+            keep_values=not self._overrides("merge"),
+            retry_failed=self.retry_failed or self.on_error == "raise",
+        )
+        return submit_detached(self, items, get_parallel_config(), submission)
+
+    def _writes(self) -> bool:
+        return self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+
     def _run(
         self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
     ) -> tuple[Any, RunSummary]:
-        writes = self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
+        writes = self._writes()
         if self.output_dir is None and writes:
             raise ConfigError(
                 f"{type(self).__name__} writes files of its own (it overrides a writer hook or merge): "
@@ -215,9 +239,19 @@ class BaseRunner(ABC):
     def _open_folder(
         self, path: Path, items: Sequence[Any], cost: Sequence[float] | None, writes: bool
     ) -> OpenRun:
-        from espnet3.parallel.ledger import identify, open_run  # here: it is a tenth of a second
+        from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
 
-        identity = identify(
+        identity = self._identity(items, cost, writes)
+        if (path / "detached").is_dir():
+            from espnet3.parallel.detached.looking import refuse_living
+
+            refuse_living(path)
+        return open_run(path, identity, items, self.resume)
+
+    def _identity(self, items: Sequence[Any], cost: Sequence[float] | None, writes: bool) -> Identity:
+        from espnet3.parallel.ledger import identify
+
+        return identify(
             type(self),
             type(self.provider),
             made_with(self.provider),
@@ -226,7 +260,6 @@ class BaseRunner(ABC):
             policy=asdict(self._policy()),
             plan={"shards": cut(len(items), cost, self.batch_size or 1)} if writes else {},
         )
-        return open_run(path, identity, items, self.resume)
 
     def _run_shards(
         self,
@@ -278,6 +311,7 @@ class BaseRunner(ABC):
             policy=self._policy() if alone else Policy(on_error="record"),
             setup_timeout=self.setup_timeout,
             check=check,
+            tells=self.progress,
         )
 
     def _batch(self) -> Any:
@@ -331,3 +365,9 @@ def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool 
         return
     kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
     raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")
+
+
+if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job
+    from espnet3.parallel.worker import main
+
+    sys.exit(main())

@@ -13,6 +13,7 @@ from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
 from espnet3.parallel.backends.wording import masked, shown
+from espnet3.parallel.detached_settings import settings_problems
 from espnet3.parallel.errors import ConfigError
 
 
@@ -54,6 +55,7 @@ class ParallelConfig(Mapping[str, Any]):
         start_timeout: Seconds without any worker before giving up.
         security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
         adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
+        detached: Settings of detached runs (`DetachedSettings`).
 
     Raises:
         ConfigError: Something is wrong; the message holds all of it.
@@ -66,6 +68,7 @@ class ParallelConfig(Mapping[str, Any]):
     start_timeout: float = 60.0
     security: str = "auto"
     adapt: Mapping[str, int] | None = None
+    detached: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, config: Any) -> ParallelConfig:
@@ -85,7 +88,7 @@ class ParallelConfig(Mapping[str, Any]):
 
     def __post_init__(self) -> None:
         for name, value in _checked({name: getattr(self, name) for name in _names()}).items():
-            object.__setattr__(self, name, Options(value) if name == "options" else value)
+            object.__setattr__(self, name, Options(value) if name in ("options", "detached") else value)
 
     def __getitem__(self, name: str) -> Any:
         if name not in _names():
@@ -127,6 +130,9 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_security(raw, problems)
     _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
+    if raw.get("detached") is None:  # a line `detached:` with nothing after it
+        raw["detached"] = {}
+    problems.extend(settings_problems(raw["detached"]))
     if problems:
         raise ConfigError(_message(problems))
     return raw

@@ -21,9 +21,11 @@ from espnet3.parallel.errors import EnvConflictError, EnvTypeError, SignatureErr
 SetupFn = Callable[[], dict[str, Any]]
 
 
-def name_of(func: Callable[..., Any]) -> str:
-    """Return a function's name for messages."""
-    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or repr(func)
+def name_of(func: Any) -> str:
+    """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
+    if isinstance(func, functools.partial):
+        return name_of(func.func)
+    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
 
 
 def bind(
@@ -31,7 +33,6 @@ def bind(
     env: Mapping[str, Any],
     kwargs: Mapping[str, Any] | None = None,
     n_positional: int = 1,
-    strict: bool = True,
 ) -> Callable[..., Any]:
     """Fix what the caller and the env give by name; the positional arguments stay open.
 
@@ -41,17 +42,17 @@ def bind(
         kwargs: Keywords the caller gave for every item.
         n_positional: How many positional arguments each call will bring; their names are not
             injected.
-        strict: Check that nothing required is left open.
 
     Returns:
         A callable of the positional arguments alone.
 
     Raises:
-        EnvConflictError: A keyword is both in `kwargs` and in the env.
+        EnvConflictError: A keyword is both in `kwargs` (or those of a partial) and in the env.
         SignatureError: A required parameter is in neither, or a keyword fits no parameter.
     """
     kwargs = dict(kwargs or {})
-    both = sorted(set(kwargs) & set(env))
+    fixed = func.keywords if isinstance(func, functools.partial) else {}
+    both = sorted({*kwargs, *fixed} & set(env))
     if both:
         names = ", ".join(repr(n) for n in both)
         raise EnvConflictError(
@@ -69,22 +70,32 @@ def bind(
     accepted = by_name - taken
     injected = {k: v for k, v in env.items() if k in accepted or (open_names and k not in taken)}
     given = {**injected, **kwargs}
-    if strict:
-        _check(func, parameters, positional[n_positional:], taken, given, env, open_names)
+    if not hasattr(func, "__wrapped__"):  # a decorator may supply what the function it wraps asks for
+        _check_complete(func, parameters, positional, n_positional, given, env)
+    _check_known(func, by_name, taken, given, open_names)
     return functools.partial(func, **given) if given else func
 
 
-def _check(
+def _check_complete(
     func: Callable[..., Any],
     parameters: list[inspect.Parameter],
-    rest: list[inspect.Parameter],
-    taken: set[str],
+    positional: list[inspect.Parameter],
+    n_positional: int,
     given: Mapping[str, Any],
     env: Mapping[str, Any],
-    open_names: bool,
 ) -> None:
-    left = rest + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    missing = [p.name for p in left if p.default is p.empty and p.name not in given]
+    if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise SignatureError(
+            f"{name_of(func)} is called with {n_positional} by position (the item comes first), "
+            f"and takes {len(positional) or 'none'}"
+        )
+    left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    required = [p for p in left if p.default is p.empty]
+    closed = [p.name for p in required if p.kind is p.POSITIONAL_ONLY]
+    if closed:
+        names = ", ".join(repr(n) for n in closed)
+        raise SignatureError(f"{name_of(func)} takes {names} by position only, and env entries come by name")
+    missing = [p.name for p in required if p.name not in given]
     if missing:
         names = ", ".join(repr(n) for n in missing)
         has = ", ".join(repr(k) for k in env) or "nothing"
@@ -92,7 +103,11 @@ def _check(
             f"{name_of(func)} needs {names}, which the env does not hold (it holds: {has}); "
             "return it from the provider or setup_fn, pass it as a keyword, or give it a default"
         )
-    known = {p.name for p in parameters}
+
+
+def _check_known(
+    func: Callable[..., Any], known: set[str], taken: set[str], given: Mapping[str, Any], open_names: bool
+) -> None:
     unknown = [k for k in given if k not in known] if not open_names else []
     clash = [k for k in given if k in taken]
     if unknown or clash:
@@ -102,6 +117,8 @@ def _check(
 
 
 # --- envs of this process -------------------------------------------------------------------------
+
+_BORROWED = 4  # envs of `parallel_submit` that a process keeps: a program has one or two, and they are large
 
 
 class _Env:
@@ -118,8 +135,15 @@ class EnvStore:
 
     def __init__(self) -> None:
         self._envs: dict[str, _Env] = {}
+        self._defaults: list[str] = []
+        self._borrowed: list[str] = []
         self._lock = threading.Lock()
-        self.default: str | None = None
+
+    @property
+    def default(self) -> str | None:
+        """The key of the env that was made the default last and has not been dropped."""
+        with self._lock:
+            return self._defaults[-1] if self._defaults else None
 
     def register(
         self, key: str, build: SetupFn, *, default: bool = False, timeout: float | None = None
@@ -129,7 +153,7 @@ class EnvStore:
             if key not in self._envs:
                 self._envs[key] = _Env(build, timeout)
             if default:
-                self.default = key
+                self._defaults = [*(k for k in self._defaults if k != key), key]
 
     def get(self, key: str | None) -> dict[str, Any]:
         """Return the env of `key`, building it if this is its first use; None gives an empty one.
@@ -141,6 +165,9 @@ class EnvStore:
             return {}
         with self._lock:
             entry = self._envs[key]
+        return self._built(entry)
+
+    def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
             if entry.error is not None:
                 raise entry.error
@@ -158,16 +185,21 @@ class EnvStore:
         For plain Dask tasks, which can only answer by returning: the env is built in a thread of
         its own, and given up with its stack when the time is over.
         """
+        if key is None:
+            return {}
         with self._lock:
-            entry = self._envs[key] if key is not None else None
-        if entry is None or entry.timeout is None or entry.value is not None:
-            return self.get(key)
+            entry = self._envs[key]
+        return self._in_time(entry)
+
+    def _in_time(self, entry: _Env) -> dict[str, Any]:
+        if entry.timeout is None or entry.value is not None:
+            return self._built(entry)
         answer: queue.Queue[Any] = queue.Queue()
 
         def build() -> None:
             with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
                 try:
-                    answer.put(self.get(key))
+                    answer.put(self._built(entry))
                 except WorkerSetupError as error:
                     answer.put(error)
 
@@ -177,15 +209,62 @@ class EnvStore:
             raise first
         return first  # type: ignore[no-any-return]  # the env, put above
 
+    def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
+        """Return an env that nobody drops: of those, the last few that were used stay.
+
+        Raises:
+            WorkerSetupError: If it cannot be built; not remembered, the next call may fare better.
+        """
+        with self._lock:
+            entry = self._envs.setdefault(key, _Env(build, timeout))
+            self._borrowed = [*(k for k in self._borrowed if k != key), key]
+            old, self._borrowed = self._borrowed[:-_BORROWED], self._borrowed[-_BORROWED:]
+            for each in old:  # a call that is using one holds on to it
+                del self._envs[each]
+        try:
+            return self._in_time(entry)
+        except WorkerSetupError:
+            with self._lock:
+                if self._envs.get(key) is entry:
+                    self._forget(key)
+            raise
+
     def drop(self, key: str) -> None:
         """Forget an env, so that its memory can go."""
         with self._lock:
-            self._envs.pop(key, None)
-            if self.default == key:
-                self.default = None
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._envs.pop(key, None)
+        for names in (self._defaults, self._borrowed):
+            if key in names:
+                names.remove(key)
 
 
 ENVS = EnvStore()
+
+
+def check_setup(setup: Any) -> None:
+    """Check that a setup function can be called without arguments, before anything is started.
+
+    Raises:
+        SignatureError: It cannot.
+    """
+    if setup is None:
+        return
+    if not callable(setup):
+        hint = ""
+        if hasattr(setup, "build_env_local"):
+            hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
+        raise SignatureError(f"setup_fn must be a function without arguments, not {setup!r:.100}{hint}")
+    try:
+        signature = inspect.signature(setup)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise SignatureError(f"setup_fn is called without arguments, and {name_of(setup)}: {error}") from None
 
 
 def build_env(build: SetupFn) -> dict[str, Any]:
@@ -262,72 +341,3 @@ def setup_timeout_message(timeout: float, stack: str) -> str:
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"
     )
-
-
-# --- plain Dask calls -----------------------------------------------------------------------------
-
-
-class EnvCall:
-    """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
-
-    Args:
-        func: The user's function.
-        key: Env to use; None means the one registered last in the process it runs in.
-        build: How to build that env, where the process may not know it yet.
-        given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
-    """
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        key: str | None = None,
-        build: SetupFn | None = None,
-        given: dict[str, Any] | None = None,
-    ) -> None:
-        self.func = func
-        self.key = key
-        self.build = build
-        self.given = given or {}
-        functools.update_wrapper(self, func, updated=())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with this process's env."""
-        if self.key is not None and self.build is not None:
-            ENVS.register(self.key, self.build)
-        broken: WorkerSetupError | None = None
-        try:
-            env = ENVS.get_in_time(self.key if self.key is not None else ENVS.default)
-        except WorkerSetupError as error:
-            broken = _portable(error)
-        if broken is not None:  # raised out here: the original would travel along as its context
-            raise broken
-        return bind(self.func, env, {**self.given, **kwargs}, len(args), strict=False)(*args)
-
-    def __reduce__(self) -> Any:
-        return EnvCall, (self.func, self.key, self.build, self.given)
-
-
-def _portable(error: WorkerSetupError) -> WorkerSetupError:
-    """Return an error without the cause, where that cannot be pickled; the message holds it in words."""
-    import cloudpickle
-
-    copy = type(error)(*error.args)
-    try:
-        cloudpickle.loads(cloudpickle.dumps(error.__cause__))
-    except Exception:  # user classes may raise anything while being pickled
-        return copy
-    copy.__cause__ = error.__cause__
-    return copy
-
-
-def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `func` with the worker's env injected by name when it is called there.
-
-    Args:
-        func: Any callable; one that is wrapped already is returned as it is.
-
-    Returns:
-        A picklable callable. A keyword the caller gives that the env also holds raises
-        `EnvConflictError`; a name bound by a positional argument is simply not injected.
-    """
-    return func if isinstance(func, EnvCall) else EnvCall(func)

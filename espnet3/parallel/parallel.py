@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import Block, inside_item
-from espnet3.parallel.injection import EnvCall, SetupFn, bind, wrap_func_with_worker_env
-from espnet3.parallel.launchers.background import submit_in_background
+from espnet3.parallel.env_call import call_text, unwrapped, wrap_func_with_worker_env
+from espnet3.parallel.errors import SignatureError
+from espnet3.parallel.injection import SetupFn, bind, check_setup, name_of
+from espnet3.parallel.launchers.background import submit_call, submit_in_background
 from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.launchers.inline import build_here
 from espnet3.parallel.plan import Run, Work, as_items
-from espnet3.parallel.raising import named_error
+from espnet3.parallel.raising import add_note, named_error
 
 if TYPE_CHECKING:
     from espnet3.parallel.launchers.client import DictReturnWorkerPlugin, EnvClient
@@ -37,7 +41,8 @@ __all__ = [
 _MAX_BUFFERED = 32  # runs (8 MB each at most) that an ordered parallel_for holds back for a slow one
 
 _config = ParallelConfig()
-_open_clients: list[Any] = []
+_open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
+_mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
 _lock = threading.Lock()
 
 
@@ -78,7 +83,7 @@ def build_client(config: Any = None) -> EnvClient:
         ConfigError: The configuration is wrong.
         MissingPackageError: Its backend is not installed.
     """
-    return start_client(_config if config is None else ParallelConfig.parse(config))
+    return start_client(_config if config is None else ParallelConfig.parse(config), default=True)
 
 
 make_client = build_client
@@ -88,34 +93,59 @@ make_client = build_client
 def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.
 
-    While it is open, `parallel_*` and runners called without `client=` use it. Leaving it closes
-    client and cluster; leaving it by an exception (Ctrl-C too) kills the workers first.
+    While it is open, `parallel_*` and runners called without `client=` use it, and so do Dask's own
+    functions. Where threads (or asyncio tasks) have opened clients, each uses its own innermost one; a
+    thread without one uses the main thread's. Leaving it closes client and cluster; leaving it by
+    an exception (Ctrl-C too) kills the workers first.
 
     Args:
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
     """
     parsed = _config if config is None else ParallelConfig.parse(config)
-    with owned_client(parsed) as client:
+    check_setup(setup_fn)
+    with owned_client(parsed, default=True) as client, client:
         if setup_fn is not None:
             from espnet3.parallel.launchers.client import LazyEnvPlugin
 
-            client.register_plugin(LazyEnvPlugin(setup_fn, parsed.setup_timeout), name="env")
+            plugin = LazyEnvPlugin(setup_fn, parsed.setup_timeout)
+            client.register_plugin(plugin, name="env")
+            client.espnet3_env = plugin.key
+        entry = (threading.get_ident(), client)
         with _lock:
-            _open_clients.append(client)
+            _open_clients.append(entry)
+        _mine.set((*_mine.get(), client))
         try:
             yield client
         finally:
+            _mine.set(tuple(c for c in _mine.get() if c is not client))
             with _lock:
-                _open_clients.remove(client)
+                _open_clients.remove(entry)
 
 
 def active_client(client: Any = None) -> Any:
-    """Return `client`, else the innermost open `get_client`, else None (also inside an item)."""
-    if client is not None or inside_item():
+    """Return `client`, else the open `get_client` that a call without one means, else None.
+
+    That is the innermost this thread (or asyncio task) has opened, else the innermost of the main
+    thread, else of the only thread that has any; an item uses none but its own.
+    """
+    if client is not None:
+        if not hasattr(client, "scheduler_info"):
+            raise TypeError(
+                f"client must be a Dask client, not {client!r:.100}; what the function needs besides its item is "
+                "given by name"
+            )
         return client
     with _lock:
-        return _open_clients[-1] if _open_clients else None
+        opened = list(_open_clients)
+    for mine in reversed(_mine.get()):  # one that was left in another context is still among them
+        if any(mine is each for _, each in opened):
+            return mine
+    threads = {thread for thread, _ in opened}
+    main = threading.main_thread().ident
+    if inside_item() or not (main in threads or len(threads) == 1):
+        return None
+    return [each for thread, each in opened if thread == main or main not in threads][-1]
 
 
 def parallel_map(
@@ -227,14 +257,15 @@ def parallel_submit(
         A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
         already done if the configuration means this process.
     """
+    func = unwrapped(func)
+    check_setup(setup_fn)
     chosen = active_client(client)
     if chosen is None and runs_here(_config):
         return _submit_here(func, args, kwargs, setup_fn)
-    key = f"submit-{uuid.uuid4().hex}" if setup_fn is not None else None
-    call = EnvCall(func, key, setup_fn, kwargs)
-    if chosen is not None:
-        return chosen.submit(call, *args, pure=False)
-    return submit_in_background(_config, call, args)
+    if chosen is None:
+        return submit_in_background(_config, func, args, kwargs, setup_fn)
+    config = getattr(chosen, "espnet3_config", _config)  # what it was opened with, if it is ours
+    return submit_call(chosen, func, args, kwargs, setup_fn, config.setup_timeout)
 
 
 def _submit_here(
@@ -244,13 +275,25 @@ def _submit_here(
     env = build_here(setup_fn, _config.setup_timeout) if setup_fn is not None else {}
     call = bind(func, env, kwargs, len(args))
     try:
-        future.set_result(call(*args))
-    except Exception as error:  # a future carries its call's exception to `result()`
+        if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running
+            with ThreadPoolExecutor(1) as thread:
+                future.set_result(thread.submit(asyncio.run, call(*args)).result())
+        else:
+            future.set_result(call(*args))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a future carries its call's exception to `result()`
+        add_note(error, f"in the call {call_text(func, args, kwargs)}, on this process")
         future.set_exception(error)
     return future
 
 
 def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:
-    if not callable(func):
-        raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")
+    func = unwrapped(func)
+    check_setup(setup_fn)
+    if inspect.iscoroutinefunction(func):
+        raise SignatureError(
+            f"{name_of(func)} is a coroutine function, and items are ordinary calls: give "
+            "`lambda x: asyncio.run(func(x))`, or submit it by the client that get_client yields"
+        )
     return Task(one=func, kwargs=kwargs, setup=setup_fn, setup_here=setup_fn)

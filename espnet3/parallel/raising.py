@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure
+
+# what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
+ANYTHING = (Exception, SystemExit, GeneratorExit)
 
 
 class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause
@@ -25,33 +27,47 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     cause = error.__cause__ if isinstance(error, (WorkerSetupError, ItemError)) else None
     for candidate in ((error, cause), (error, None), (_Bare(error), None)):
         try:
-            blob = cloudpickle.dumps(candidate)
+            blob = pickling.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
-        except Exception:  # user classes may raise anything here; the failure record says it in words
+        except ANYTHING:  # the failure record says it in words
             continue
-        return bytes(blob)
+        return blob
     return None
 
 
 class _Bare:
-    """Pickles an exception as its class, arguments and plain attributes, past its constructor.
+    """Pickles an exception as its class, arguments and attributes, past its constructor.
 
     Exceptions are pickled as a call of their class with `args`, which fails for one whose
-    constructor takes something else.
+    constructor takes something else. Of arguments that cannot be pickled, their words are kept.
     """
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def __reduce__(self) -> Any:
-        plain = {}
-        for name, value in vars(self.error).items():
-            try:
-                pickle.dumps(value)
-            except Exception:
-                continue
-            plain[name] = value
-        return _without_constructor, (type(self.error), self.error.args, plain)
+        args = tuple(_plain(arg) for arg in self.error.args)
+        attributes = {name: value for name, value in vars(self.error).items() if _travels(value)}
+        return _without_constructor, (type(self.error), args, attributes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value, or what can be pickled in its place."""
+    if _travels(value):
+        return value
+    if isinstance(value, BaseException):
+        return _Bare(value)
+    if isinstance(value, (list, tuple)):  # an exception group holds its exceptions in one
+        return [_plain(each) for each in value]
+    return f"{value!r:.500}"
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.loads(pickling.dumps(value))
+    except ANYTHING:
+        return False
+    return True
 
 
 def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
@@ -67,7 +83,7 @@ def load_error(blob: bytes | None) -> BaseException | None:
         return None
     try:
         error, cause = pickle.loads(blob)
-    except Exception:  # its class cannot be imported here; the failure record says it in words
+    except ANYTHING:  # its class cannot be imported here; the failure record says it in words
         return None
     if cause is not None:
         error.__cause__ = cause

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.plan import Work
 from espnet3.parallel.raising import item_error, load_error
 from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
-from espnet3.parallel.shards import Shard, ShardResult, died_in_items, poisoned
+from espnet3.parallel.shards import Shard, ShardResult, died_in_items, forget_deaths, poisoned
 
 if TYPE_CHECKING:
     from espnet3.parallel.item_driver import Launch, Report
@@ -47,6 +48,9 @@ def run_shards(
     total = Tally()
     items = failed = retries = 0
     left = todo = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+    with writing(folder.path):
+        for shard in left:
+            forget_deaths(shard)
     while todo:
         work = Work(todo, [shard.cost for shard in todo])
         assert work.order is not None

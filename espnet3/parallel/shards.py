@@ -204,11 +204,26 @@ def _read_deaths(folder: Path) -> list[list[int]]:
     """Return the stretches [begin, end) that were in flight when this shard's workers died."""
     deaths: list[list[int]] = []
     for name in (_DEATHS, _MARK):
-        path = folder / name
-        if path.exists():
-            found = json.loads(path.read_text())
-            deaths += found if name == _DEATHS else [found]
+        try:
+            found = json.loads((folder / name).read_text())
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # a worker that died while it wrote a mark had not begun the item
+            continue
+        deaths += found if name == _DEATHS else [found]
     return deaths
+
+
+def forget_flight(shard: Shard) -> None:
+    """Say that nothing was in flight: a worker was told to end, and no item is to blame."""
+    (Path(shard.folder) / _MARK).unlink(missing_ok=True)
+
+
+def forget_deaths(shard: Shard) -> None:
+    """Drop the marks of an earlier session: whoever killed its driver killed workers too, whatever they did."""
+    for name in (_DEATHS, _MARK):
+        Path(shard.folder, name).unlink(missing_ok=True)
 
 
 def died_in_items(shard: Shard) -> bool:

@@ -17,7 +17,7 @@ if [[ $(id -u) != 0 ]]; then
     exit 1
 fi
 "$here/install.sh" "$(dirname "$(dirname "$python")")/htcondor"
-state=$(mktemp -d /tmp/espnet3-clusters.XXXXXX)
+state=$(mktemp -d -t espnet3-clusters.XXXXXX)
 trap 'rm -rf "$state"' EXIT
 chmod 755 "$state"
 unshare --net --mount --pid --fork --kill-child --mount-proc "$here/inside.sh" "$state" "$python" "$@"

@@ -21,11 +21,18 @@ LAYERS = [
     ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
     (
         "single subjects that need the facts at most, and can be read and tested alone",
-        ["parallel.seeding", "parallel.plan", "parallel.env_provider", "parallel.progress"],
+        [
+            "parallel.seeding",
+            "parallel.watch",
+            "parallel.plan",
+            "parallel.env_provider",
+            "parallel.progress",
+            "parallel.pickling",
+        ],
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.config", "parallel.security"],
+        ["parallel.backends", "parallel.detached_settings", "parallel.config", "parallel.security"],
     ),
     (
         "the run folder: it knows what an outcome is on disk, and nothing of who computed it",
@@ -37,17 +44,27 @@ LAYERS = [
             "parallel.injection",
             "parallel.engine",
             "parallel.raising",
+            "parallel.env_call",
             "parallel.shards",
             "parallel.recording",
         ],
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.inquest"],
+        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.mark"],
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
         ["parallel.launchers.pilot", "parallel.launchers.pool"],
+    ),
+    (
+        "workers that are lost, or given up: what the driver's loop asks, which need not know the loop",
+        [
+            "parallel.launchers.losses",
+            "parallel.launchers.giving_up",
+            "parallel.launchers.inquest",
+            "parallel.launchers.parcels",
+        ],
     ),
     (
         "the ways to hand out runs: alternatives, which do not know of each other's choice",
@@ -73,6 +90,10 @@ LAYERS = [
         ["parallel.launchers.client", "parallel.launchers.execute", "parallel.launchers.background"],
     ),
     (
+        "runs without a driver: a job knows no runner but the one it is told to load",
+        ["parallel.detached", "parallel.worker"],
+    ),
+    (
         "what users call",
         [
             "parallel.parallel",
@@ -86,6 +107,7 @@ LAYERS = [
     ),
     ("parts for systems: data, metrics", ["components"]),
     ("the stages of a recipe", ["systems"]),
+    ("the command line", ["cli"]),
 ]
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
@@ -95,7 +117,10 @@ DASK_SIDE = {
     "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",
+    "parallel.launchers.giving_up",
+    "parallel.launchers.inquest",
     "parallel.launchers.local",
+    "parallel.launchers.losses",
     "parallel.launchers.pilot",
     "parallel.launchers.pool",
     "parallel.launchers.tasks",
@@ -218,7 +243,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    """What espnet3.parallel imports is a dependency, what the rest imports is at least in an extra."""
+    """What espnet3.parallel imports is a dependency, or a backend's package; the rest has extras of its own."""
     if sys.version_info < (3, 11):
         pytest.skip("reads pyproject.toml with tomllib, new in Python 3.11")
     import tomllib
@@ -227,6 +252,7 @@ def test_what_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
     rest = core | {_name(line) for extra in ("recipe", "train") for line in extras[extra]}
+    backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():
         for one in found:
@@ -234,7 +260,8 @@ def test_what_is_imported_is_declared() -> None:
             if name in sys.stdlib_module_names or name == "espnet3" or (name in OPTIONAL and not one.at_once):
                 continue
             used.add(name)
-            declared = core if module.split(".")[0] == "parallel" else rest
+            at_home = core if one.at_once else core | backends
+            declared = at_home if module.split(".")[0] == "parallel" else rest
             assert DISTRIBUTION.get(name, name) in declared, f"espnet3.{module}:{one.line} imports {name}"
     assert core <= {DISTRIBUTION.get(name, name) for name in used}, "a dependency is imported nowhere"
 

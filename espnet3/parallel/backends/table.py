@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from espnet3.parallel.backends import queues
+from espnet3.parallel.backends import arrays, queues
+from espnet3.parallel.backends.arrays import Array
 from espnet3.parallel.backends.queues import Queue
 from espnet3.parallel.backends.wording import did_you_mean, shown
 from espnet3.parallel.errors import ConfigError
@@ -31,6 +32,7 @@ class Backend:
         required: Options that must be given, with an example of each.
         controlled: Parameters that are not options here, with the reason.
         instead: Options of other backends, with what means the same here.
+        array: How a batch scheduler runs many jobs as one; None: it is none.
         queue: How a batch scheduler is asked about its jobs; None: it is none.
         logs: Directives that send a job's output to "{folder}", where dask-jobqueue has no option for it.
         minutes_last: A walltime of two numbers is hours and minutes.
@@ -45,6 +47,7 @@ class Backend:
     required: Mapping[str, str] = field(default_factory=dict)
     controlled: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
+    array: Array | None = None
     queue: Queue | None = None
     logs: tuple[str, ...] = ()
     minutes_last: bool = False
@@ -126,6 +129,7 @@ def _jobqueue(
             "nthreads": "use cores and processes: a worker has cores / processes threads",
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
+        array=getattr(arrays, name.upper()),
         queue=queue,
         logs=logs,
         minutes_last=minutes_last,

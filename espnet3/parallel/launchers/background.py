@@ -1,15 +1,53 @@
-"""`parallel_submit` without a client: a cluster that lives as long as there are futures to fill."""
+"""`parallel_submit` on a client; without one, on a cluster that lives while there are futures to fill."""
 
 from __future__ import annotations
 
 import atexit
+import hashlib
+import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from espnet3.parallel import pickling
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.env_call import EnvCall
+from espnet3.parallel.injection import SetupFn
 from espnet3.parallel.launchers.execute import start_client
+
+
+def submit_call(
+    client: Any,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    setup: SetupFn | None,
+    setup_timeout: float | None,
+) -> Any:
+    """Submit a call as a Dask task.
+
+    Args:
+        client: A Dask client.
+        func: What to call.
+        args: Given to it by position; futures of this client arrive as their results.
+        kwargs: Given to it by name; as `args`.
+        setup: Builds the call's env, once per process for all calls with the same function; None
+            takes the client's own.
+        setup_timeout: Seconds that may take, or None.
+
+    Returns:
+        A `distributed.Future`.
+    """
+    from distributed import Client
+
+    # by content: a setup function that is made anew for each call is still the same one
+    key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
+    # what Dask's own `submit` would take for itself travels with the function
+    options = inspect.signature(Client.submit).parameters
+    given = {name: value for name, value in kwargs.items() if name in options}
+    rest = {name: value for name, value in kwargs.items() if name not in options}
+    return client.submit(EnvCall(func, key, setup, setup_timeout, given), *args, pure=False, **rest)
 
 
 class _Background:
@@ -29,9 +67,20 @@ _current: _Background | None = None
 
 
 def submit_in_background(
-    config: ParallelConfig, call: Callable[..., Any], args: tuple[Any, ...]
+    config: ParallelConfig,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    setup: SetupFn | None,
 ) -> Future[Any]:
     """Run a call on a cluster that is shared by the unfinished calls of the same configuration.
+
+    Args:
+        config: The registered configuration.
+        func: As for `submit_call`, and so are the others.
+        args: See there.
+        kwargs: See there.
+        setup: See there.
 
     Returns:
         A standard future; its cluster closes by itself once no call is left.
@@ -44,7 +93,11 @@ def submit_in_background(
         host.open += 1
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
-    remote = host.client.submit(call, *args, pure=False)
+    try:
+        remote = submit_call(host.client, func, args, kwargs, setup, config.setup_timeout)
+    except BaseException:  # something of it cannot be pickled, or Ctrl-C
+        _release(host)
+        raise
 
     def finish() -> None:
         try:

@@ -15,6 +15,7 @@ from espnet3.parallel.injection import SetupFn, bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
 from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.progress import say
 from espnet3.parallel.records import Policy, Tally
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        tells: Whether progress is shown, so that the dashboard's address is told too.
+        killable: Never run in this process: an item within an item may have to be killed (a shard's with a
+            time limit; of a task's own items `policy.item_timeout` says so).
         as_lines: Give the lines of a run folder in place of the results.
     """
 
@@ -48,7 +52,9 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    tells: bool = False
     as_lines: bool = False
+    killable: bool = False
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -56,8 +62,8 @@ def runs_here(config: ParallelConfig) -> bool:
     return (config.env == "local" and config.n_workers == 1) or inside_item()
 
 
-def start_client(config: ParallelConfig) -> EnvClient:
-    """Start the cluster of a configuration and connect to it.
+def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
+    """Start the cluster of a configuration and connect to it; `default` as for `EnvClient`.
 
     The fork server of local workers is started first: it imports `distributed` while this
     process does the same.
@@ -68,7 +74,7 @@ def start_client(config: ParallelConfig) -> EnvClient:
     try:
         from espnet3.parallel.launchers.client import open_client
 
-        return open_client(config, lambda: server or ForkServer())
+        return open_client(config, lambda: server or ForkServer(), default=default)
     except BaseException:
         if server is not None:
             server.close()
@@ -76,9 +82,9 @@ def start_client(config: ParallelConfig) -> EnvClient:
 
 
 @contextmanager
-def owned_client(config: ParallelConfig) -> Iterator[EnvClient]:
+def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
     """Open a client for a block of code; on an error its workers are killed, not asked."""
-    client = start_client(config)
+    client = start_client(config, default=default)
     from espnet3.parallel.launchers.client import abort
 
     try:
@@ -111,14 +117,27 @@ def outcomes(
         The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
     """
     with ExitStack() as stack:
-        if client is None and not runs_here(config):
+        shared = client is not None
+        # in this process there is no worker that could be killed: a time limit wants one
+        killable = task.killable or task.policy.item_timeout is not None
+        if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
         if client is not None:
-            pairs, tally = _on_pilots(task, work, client, config, may_take)
+            if task.tells:
+                _tell_dashboard(client)
+            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
+
+
+def _tell_dashboard(client: Any) -> None:
+    from espnet3.parallel.launchers.client import dashboard_of
+
+    address = dashboard_of(client)
+    if address is not None:
+        say(f"dashboard: {address}")
 
 
 Pairs = Generator[tuple[Run, Block], None, None]
@@ -142,10 +161,11 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 
 
 def _on_pilots(
-    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
+    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
     from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
+    from espnet3.parallel.launchers.local import ForkedCluster
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
 
@@ -155,7 +175,7 @@ def _on_pilots(
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
-        env_key="" if task.setup is None else f"run-{uuid.uuid4().hex}",
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_of(client),
         setup=task.setup,
         policy=task.policy,
         setup_timeout=timeout,
@@ -172,8 +192,15 @@ def _on_pilots(
         _as_tasks(client),
         lambda: waiting(client),
         lambda hello: innocent(client, hello),
+        client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
+        shared,
     )
     return iter(run), run.tally
+
+
+def env_of(client: Any) -> str:
+    """Return the key of a client's own env; "" takes what the workers have as their default."""
+    return getattr(client, "espnet3_env", None) or ""
 
 
 def _as_tasks(client: Any) -> Callable[[], Any]:

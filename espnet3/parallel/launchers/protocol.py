@@ -1,8 +1,10 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
 Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
-("run", id, items or their pickle, their positions in the caller's list for a job with `as_lines`).
-Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
+    ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
+    `as_lines`).
+Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values), ("late", id, Late),
+    ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, describe_error, failure_of
-from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.injection import ENVS, SetupFn, bind
-from espnet3.parallel.raising import pickle_error
+from espnet3.parallel.errors import ParallelError, WorkerSetupError
+from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.raising import ANYTHING, add_note, load_error, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -32,6 +33,7 @@ class Hello:
         host: Its host's name.
         threads: How many slots of it one job may use.
         control: True for the one channel per worker that only starts further slots.
+        mark: Name of the slot's mark in the pool's folder, or "".
     """
 
     worker: str
@@ -40,6 +42,7 @@ class Hello:
     host: str
     threads: int = 1
     control: bool = False
+    mark: str = ""
 
     @property
     def process(self) -> tuple[str, int]:
@@ -55,8 +58,8 @@ class Job:
         one: The function called per item.
         many: The function called per batch, or None.
         kwargs: Keywords the caller gave for every item.
-        env_key: The env to use; "" is the one registered last (`get_client(setup_fn=...)`).
-        setup: How to build it; None if it is registered already.
+        env_key: The env to use; "" is the one registered last (`DictReturnWorkerPlugin`).
+        setup: How to build it, for this job alone; None if it is registered already.
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
@@ -121,6 +124,23 @@ def prepare(job: Job) -> Call:
     return Call(bind(job.one, env, job.kwargs), many)
 
 
+def pack(job: Job) -> bytes:
+    """Pickle a job for the workers.
+
+    Raises:
+        Exception: As pickling raises it, with a note that names the function.
+    """
+    try:
+        return pickling.dumps(job)
+    except Exception as error:
+        add_note(
+            error,
+            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            "the function, or in a provider or setup_fn",
+        )
+        raise
+
+
 def setup_report(error: BaseException, worker: str) -> SetupReport:
     """Word a failed setup for the driver."""
     if isinstance(error, ParallelError):
@@ -131,13 +151,25 @@ def setup_report(error: BaseException, worker: str) -> SetupReport:
     return SetupReport(message, pickle_error(error))
 
 
+def setup_error(report: SetupReport) -> ParallelError:
+    """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
+    error = load_error(report.error)
+    if isinstance(error, ParallelError):
+        ours: ParallelError = type(error)(report.message)
+        ours.__cause__ = error.__cause__
+        return ours
+    wrapped = WorkerSetupError(report.message)
+    wrapped.__cause__ = error
+    return wrapped
+
+
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
     return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
-    """Make a block's values travel one by one: pickle, then cloudpickle, then a failure in its place.
+    """Make a block's values travel one by one: pickle, then by value, then a failure in its place.
 
     Returns:
         The values, each wrapped in `Pickled` where pickle alone would not do, and the answer's head.
@@ -150,12 +182,12 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             pickle.dumps(value, 5)
             values.append(value)
             continue
-        except Exception:  # user classes may raise anything while being pickled
+        except ANYTHING:
             pass
         try:
-            values.append(Pickled(cloudpickle.dumps(value)))
+            values.append(Pickled(pickling.dumps(value)))
             continue
-        except Exception as reason:  # as above; recorded as this item's failure
+        except ANYTHING as reason:  # recorded as this item's failure
             wrong = TypeError(
                 f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
                 "return plain data, or write it to a file and return the path"
@@ -170,7 +202,7 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
 
 
 class Pickled:
-    """A value that only cloudpickle could pickle (a class made in a script, a lambda)."""
+    """A value that plain pickle could not pickle (a class made in a script, a lambda)."""
 
     __slots__ = ("blob",)
 
@@ -178,4 +210,4 @@ class Pickled:
         self.blob = blob
 
     def __reduce__(self) -> Any:
-        return cloudpickle.loads, (self.blob,)
+        return pickle.loads, (self.blob,)

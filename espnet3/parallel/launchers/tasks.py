@@ -7,16 +7,17 @@ against a tenth), so it is used only when no pilot has come and workers are ther
 
 from __future__ import annotations
 
+import pickle
 import queue
 import socket
 import threading
 from collections import deque
 from typing import Any
 
-import cloudpickle
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
+from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
@@ -31,7 +32,9 @@ from espnet3.parallel.launchers.protocol import (
     setup_report,
 )
 from espnet3.parallel.plan import BUDGET
+from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.recording import to_lines
+from espnet3.parallel.watch import Late, Report
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}
 _lock = threading.Lock()
@@ -46,21 +49,58 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) ->
         if known is None:
             answer = _prepare(blob, worker, late)
             if isinstance(answer, SetupReport):
-                return cloudpickle.dumps(("setup", job_id, answer), 5)  # type: ignore[no-any-return]  # untyped
+                return pickling.dumps(("setup", job_id, answer))
             known = _calls[pool, job_id] = answer
     call, job = known
     if isinstance(items, bytes):
-        items = cloudpickle.loads(items)
-    with on_a_worker():
+        items = pickle.loads(items)
+    if job.policy.item_timeout is None:
+        return _run(job_id, items, positions, call, job, worker)
+    return _run_in_time(job_id, items, positions, call, job, worker)
+
+
+def _run(
+    job_id: int,
+    items: Any,
+    positions: Any,
+    call: Call,
+    job: Job,
+    worker: str,
+    report: Report | None = None,
+) -> bytes:
+    with on_a_worker(report):
         block = run_items(items, call, job.policy, worker, BUDGET)
     if positions is not None:
         to_lines(block, positions, items, job.policy, worker)
     return _message(job_id, items, block, job, worker)
 
 
+def _run_in_time(job_id: int, items: Any, positions: Any, call: Call, job: Job, worker: str) -> bytes:
+    """Run items in a thread of their own, and leave it behind in an item that takes too long.
+
+    A worker that killed itself would take the answer with it, and Dask would run the task again.
+    """
+    answer: queue.Queue[Any] = queue.Queue()
+
+    def report(late: Late) -> None:
+        answer.put(pickle.dumps(("late", job_id, late), 5))
+
+    def work() -> None:
+        try:
+            answer.put(_run(job_id, items, positions, call, job, worker, report))
+        except BaseException as error:  # raised where the task is waited for
+            answer.put(error)
+
+    threading.Thread(target=work, name="items-in-time", daemon=True).start()
+    first = answer.get()
+    if isinstance(first, BaseException):
+        raise first
+    return first  # type: ignore[no-any-return]  # the message put above
+
+
 def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, Job] | SetupReport:
     """Build the env in a thread of its own: a task, unlike a pilot, can only answer by returning."""
-    job: Job = cloudpickle.loads(blob)
+    job: Job = pickle.loads(blob)
 
     done: Any = late
 
@@ -78,17 +118,17 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
 def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> bytes:
     head = head_of(block)
     try:
-        return cloudpickle.dumps(("done", job_id, head, block.values), 5)  # type: ignore[no-any-return]  # untyped
-    except Exception:  # some result cannot travel: find it
+        return pickling.dumps(("done", job_id, head, block.values))
+    except ANYTHING:  # some result cannot travel: find it
         values, head = portable(items, block, job.policy, worker)
-        return cloudpickle.dumps(("done", job_id, head, values), 5)  # type: ignore[no-any-return]  # untyped
+        return pickling.dumps(("done", job_id, head, values))
 
 
 async def end_job(pool: str, job_id: int) -> None:
     """Forget a job in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
         _, job = _calls.pop((pool, job_id), (None, None))
-    if job is not None and job.env_key:
+    if job is not None and job.env_key and job.setup is not None:
         ENVS.drop(job.env_key)
 
 
@@ -132,7 +172,7 @@ class TaskChannel:
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a run."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items, positions = cloudpickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, job_id, items, _, _, positions = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
             run_task, self._pool.name, job_id, self._blob, items, positions, pure=False, key=None
         )
@@ -163,7 +203,7 @@ class TaskChannel:
         answer = self._answers.get_nowait()
         if isinstance(answer, bytes):
             self.received = len(answer)
-            return cloudpickle.loads(answer)
+            return pickle.loads(answer)
         if isinstance(answer, (KilledWorker, ChannelClosedError)):
             raise ChannelClosedError(str(answer))
         if isinstance(answer, BaseException):
@@ -218,6 +258,10 @@ class TaskPool:
         # worker had queued: to the loop they are one process, so that a suspect goes all alone
         hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
         return Slot(TaskChannel(self), hello)  # type: ignore[arg-type]  # speaks as a Channel does
+
+    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+        """Never: a process is not known by its tasks."""
+        return False
 
     def ask_for_more(self) -> None:
         """Nothing to do: a task waits at the scheduler."""

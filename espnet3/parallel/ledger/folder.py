@@ -17,10 +17,10 @@ from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.origin import origin
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, split_folders
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, split_folders
 
 RUN = "run.json"
-_WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)
+_WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)  # by whoever holds the lease; the lease's own are not ours
 
 
 def open_run(
@@ -74,7 +74,7 @@ def _open(
     differs = changes(old, identity) if old is not None else []
     if differs and resume is True:
         raise ChangedRunError(str(path), differs)
-    plan = _plan_to_keep(old or {}, identity)
+    plan = _plan_to_keep(old if old is not None else _said_by_sessions(path), identity)
     if plan is None and old is not None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
@@ -104,12 +104,30 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
     return plan if same and SHARDS in plan and SHARDS in identity.plan else None
 
 
+def _said_by_sessions(path: Path) -> dict[str, Any]:
+    """Return what the last session noted of its run, as far as it is needed where run.json is lost."""
+    for session in reversed(split_folders(path, SESSION)):
+        try:
+            said = read_json(session / SPEC)
+        except (FileNotFoundError, DamagedFolderError):
+            continue
+        return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
+    return {}
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove what a process left that was killed while it wrote a file; the folder's lease is ours."""
-    for name in _WRITTEN_WHOLE:
-        for leftover in path.glob(f".{name}.*.tmp"):
-            with writing(leftover):
-                leftover.unlink(missing_ok=True)
+    found = [leftover for name in _WRITTEN_WHOLE for leftover in path.glob(f".{name}.*.tmp")]
+    for split in _sessions(path):
+        found += [leftover for name in (SPEC, DONE) for leftover in split.glob(f".{name}.*.tmp")]
+    for leftover in found:
+        with writing(leftover):
+            leftover.unlink(missing_ok=True)
+
+
+def _sessions(path: Path) -> list[Path]:
+    """Return what sessions have made in a run's folder, whatever the runner does with its results."""
+    return [*split_folders(path), *split_folders(path, SESSION)]
 
 
 def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any], differs: list[str]) -> None:
@@ -164,7 +182,7 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     Returns:
         The new folder; None where there is nothing to move.
     """
-    splits = [split.name for split in [*split_folders(path), *split_folders(path, SESSION)]]
+    splits = [split.name for split in _sessions(path)]
     names = [
         n for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, RUN)) if os.path.lexists(path / n)
     ]

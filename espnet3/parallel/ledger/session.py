@@ -57,9 +57,9 @@ class OpenRun:
         self._kind = SESSION if SHARDS in plan else SPLIT
         self._places = Places(items)
         self._hash: str = identity.indices["sha256"]
-        self._split = SplitWriter(
-            path, {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}, self._kind
-        )
+        spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
+        # the shards that are done are of use only to a run that is cut like them, also if run.json is lost
+        self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
         scan = scan_splits(path, self._places, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
         self.state = scan.state

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 import threading
 import traceback
 from collections import deque
@@ -287,6 +288,30 @@ def test_a_local_exception_class_is_the_same_class_here():
 
     with pytest.raises(LocalError):
         parallel_map(bad, [7])
+
+
+def test_exceptions_with_what_cannot_travel_keep_their_type():
+    """Arguments of an exception that cannot be pickled come in words; its type stays."""
+
+    def bad(x):
+        raise LookupError(x, threading.Lock())
+
+    with pytest.raises(LookupError) as caught:
+        parallel_map(bad, [7])
+    assert caught.value.args[0] == 7 and "lock" in str(caught.value.args[1])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+def test_an_exception_group_arrives_whole():
+    """An exception group keeps its exceptions with their types, those that cannot be pickled too."""
+
+    def bad(x):
+        raise ExceptionGroup("both", [work.TwoPartError(x, "why"), LookupError(threading.Lock())])  # noqa: F821
+
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: F821  new in 3.11
+        parallel_map(bad, [7])
+    assert [type(each) for each in caught.value.exceptions] == [work.TwoPartError, LookupError]
+    assert caught.value.exceptions[0].code == 7
 
 
 def test_the_place_of_an_exception_is_shown():

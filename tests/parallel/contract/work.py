@@ -1,6 +1,7 @@
 """What runs on workers: imported there by name, so that nothing here needs pytest."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,11 +30,33 @@ def noted(x, folder, y=0):
     return x + y
 
 
+def noted_with(x, folder, model):
+    """Note that the item has run, with what the env gives."""
+    log(folder, x)
+    return x + model
+
+
 def until_open(x, pipe):
     """Item 0 waits until the driver opens a named pipe; the others are done at once."""
     if x == 0:
         Path(pipe).read_text()
     return x
+
+
+def make_pipe(folder):
+    """Make the named pipe that `until_open` waits for."""
+    os.mkfifo(Path(folder) / "pipe")
+    return Path(folder) / "pipe"
+
+
+def open_pipe(folder):
+    """Let `until_open` go on."""
+    open(Path(folder) / "pipe", "w").close()
+
+
+def never_ready():
+    """Take longer than any test."""
+    time.sleep(100)
 
 
 class TwoPartError(Exception):
@@ -55,6 +78,28 @@ class Add:
 
     def method(self, x):
         return x + self.y
+
+
+class AddEnv:
+    """Callable in three ways, each with a parameter that the env gives."""
+
+    def __call__(self, x, y):
+        return x + y
+
+    def method(self, x, y):
+        return x + y
+
+    async def later(self, x, y):
+        return x + y
+
+
+def third_time(folder):
+    """Fail twice, then return how often it was called."""
+    log(folder, "called")
+    n = len((Path(folder) / "log").read_text().splitlines())
+    if n < 3:
+        raise OSError("not yet")
+    return n
 
 
 class Indexed(Sequence):

@@ -1,0 +1,35 @@
+"""The command `espnet3`: a verb's module is imported when the verb is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+# In the order in which they are listed.
+_VERBS = {
+    "submit": "runs",
+    "status": "runs",
+    "wait": "runs",
+    "logs": "runs",
+    "cancel": "runs",
+    "retry": "runs",
+    "merge": "runs",
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        found: Any = getattr(import_module(f"espnet3.cli.{_VERBS[cmd_name]}"), cmd_name)
+        return found if isinstance(found, click.Command) else None
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Look at runs, and act on them. RUN is a run's folder, its output_dir."""

@@ -1,0 +1,192 @@
+"""How each scheduler runs many jobs as one: the array directive, the index, and its elements in the queue.
+
+An `Array` is part of a scheduler's row; it is facts alone. What is done with them is in
+`espnet3.parallel.detached`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The job array of a scheduler.
+
+    Attributes:
+        directive: Asks for the elements `{first}` to `{last}`, of which there are `{count}`, `{limit}` at a
+            time; `{name}` is the job's name.
+        mark: What a directive's line begins with; empty: the scheduler reads no script (HTCondor).
+        variable: The shell's expression for the index of the element that runs.
+        element: An element's id as the queue lists it, from `{job}` and `{index}`; empty: each element has
+            an id of its own, which the submission prints.
+        query: Lists the elements of a user's jobs; `{user}` is replaced.
+        line: Pattern of a listed element, with the groups `id` and `word`, and perhaps `note`.
+        words: What the scheduler's words mean, by their beginning: a value of `JobState`.
+        first: Index of the first element.
+        cancel: What is given to the cancel command for a whole array.
+        single: A job of one element: the directives instead of `directive`; None: as any other.
+        extra: Further directives; what the scheduler itself prints goes to a name without a folder.
+        site_limit: Prints the largest index the site allows, and the pattern that finds it.
+        most: The largest index where the site does not say.
+        rerun: Directives that let the scheduler queue an element again after preemption or a lost node.
+        requeue: A command of the job itself that queues it again.
+        again: The exit status of a job that asks to be queued again; 0: there is none.
+        by_stdin: The script is given on standard input.
+        as_arguments: The directives are given on the submit command's line, not read from the script.
+        silent: Directives for a folder whose name the scheduler would expand; empty: it expands none.
+        minutes_last: A walltime of two numbers is hours and minutes.
+    """
+
+    directive: str
+    mark: str
+    variable: str
+    element: str
+    query: tuple[str, ...]
+    line: str
+    words: Mapping[str, str] = field(default_factory=dict)
+    first: int = 1
+    cancel: str = "{job}"
+    single: tuple[str, ...] | None = None
+    extra: tuple[str, ...] = ()
+    site_limit: tuple[tuple[str, ...], str] | None = None
+    most: int = 1000
+    rerun: tuple[str, ...] = ()
+    requeue: str = ""
+    again: int = 0
+    by_stdin: bool = False
+    as_arguments: bool = False
+    silent: tuple[str, ...] = ()
+    minutes_last: bool = False
+
+
+SLURM = Array(
+    directive="--array={first}-{last}%{limit}",
+    mark="#SBATCH",
+    variable="$SLURM_ARRAY_TASK_ID",
+    element="{job}_{index}",
+    query=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r"),
+    line=r"^(?P<id>\d+_\d+)\|(?P<word>[^|]+)\|(?P<note>.*)$",
+    words={
+        **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUE"), "pending"),
+        **dict.fromkeys(
+            ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING"), "running"
+        ),
+        **dict.fromkeys(("FAILED", "BOOT_FAIL", "COMPLETED", "DEADLINE", "REVOKED"), "lost"),
+        "CANCELLED": "cancelled",
+        "TIMEOUT": "timeout",
+        "PREEMPTED": "preempted",
+        "NODE_FAIL": "node_fail",
+        "OUT_OF_MEMORY": "out_of_memory",
+    },
+    first=0,
+    extra=("-o out-%A_%a.txt",),
+    # the value is one more than the largest index
+    site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
+    rerun=("--requeue",),
+    requeue='scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+)
+SGE = Array(
+    directive="-t {first}-{last} -tc {limit}",
+    mark="#$",
+    variable="$SGE_TASK_ID",
+    element="{job}.{index}",
+    query=("qstat", "-g", "d", "-u", "{user}"),
+    line=r"^\s*(?P<job>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+.*?(?P<index>\d+)\s*$",
+    words={
+        **dict.fromkeys(("qw", "hqw", "hRwq", "Rq"), "pending"),
+        **dict.fromkeys(("r", "t", "R", "s", "S", "T", "d"), "running"),
+        "E": "lost",
+    },
+    extra=("-S /bin/sh",),  # a queue's own shell may be csh
+    rerun=("-r y",),
+    again=99,
+)
+PBS = Array(
+    directive="-J {first}-{last}%{limit}",
+    mark="#PBS",
+    variable="$PBS_ARRAY_INDEX",
+    element="{job}[{index}]",
+    query=("qstat", "-t", "-x", "-u", "{user}"),
+    line=r"^(?P<id>\d+\[\d+\])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
+    words={
+        **dict.fromkeys(("Q", "W", "T", "H"), "pending"),
+        **dict.fromkeys(("R", "E", "B", "S", "U"), "running"),
+        **dict.fromkeys(("F", "X", "C"), "lost"),
+    },
+    first=0,
+    cancel="{job}[]",
+    single=(),
+    extra=("-j oe",),
+    rerun=("-r y",),
+)
+MOAB = Array(
+    directive="-t {name}.[{first}-{last}]%{limit}",
+    mark="#PBS",
+    variable="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
+    element="{job}[{index}]",
+    query=("showq", "-u", "{user}"),
+    line=r"^(?P<id>\d+\[\d+\])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
+    words={
+        **dict.fromkeys(("Idle", "Deferred", "Hold", "BatchHold", "UserHold"), "pending"),
+        **dict.fromkeys(("Running", "Starting"), "running"),
+    },
+    cancel="{job}[]",
+    extra=("-j oe",),
+)
+LSF = Array(
+    directive='-J "{name}[{first}-{last}]%{limit}"',
+    mark="#BSUB",
+    variable="$LSB_JOBINDEX",
+    element="{job}[{index}]",
+    query=("bjobs", "-a", "-noheader", "-u", "{user}", "-o", "jobid jobindex stat delimiter='|'"),
+    line=r"^(?P<job>\d+)\|(?P<index>\d+)\|(?P<word>\w+)",
+    words={
+        **dict.fromkeys(("PEND", "WAIT", "PSUSP"), "pending"),
+        **dict.fromkeys(("RUN", "USUSP", "SSUSP"), "running"),
+        **dict.fromkeys(("DONE", "EXIT", "ZOMBI"), "lost"),
+    },
+    extra=("-o out-%J_%I.txt",),
+    rerun=("-r",),
+    by_stdin=True,
+    minutes_last=True,
+)
+OAR = Array(
+    directive="--array {count}",
+    mark="#OAR",
+    variable="$OAR_ARRAY_INDEX",
+    element="",
+    query=("oarstat", "-u", "{user}"),
+    line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<note>.*)$",
+    words={
+        **dict.fromkeys(("W", "t", "L", "H"), "pending"),
+        **dict.fromkeys(("R", "F", "S"), "running"),
+        **dict.fromkeys(("E", "T"), "lost"),
+    },
+    single=(),
+    rerun=("-t idempotent",),
+    again=99,
+    as_arguments=True,
+    silent=("-d /", "-O /dev/null", "-E /dev/null"),
+    minutes_last=True,
+)
+HTCONDOR = Array(
+    directive="queue {count}",
+    mark="",
+    variable="$1",
+    element="{job}.{index}",
+    query=("condor_q", "{user}", "-af:j", "JobStatus", "HoldReason"),
+    line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<note>.*)$",
+    words={
+        **dict.fromkeys(("1", "5"), "pending"),
+        **dict.fromkeys(
+            ("2", "3", "6", "7"), "running"
+        ),  # 3 is removed, and listed until its process is gone
+        "4": "lost",
+    },
+    first=0,
+    most=100_000,
+    again=75,
+    silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
+)

@@ -1,0 +1,112 @@
+"""From the outcomes that are there to the jobs that are not: specs of what is left, and the backend."""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import json
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.ledger.split import SPEC
+
+
+def put_specs(
+    layout: Layout,
+    plan: Plan,
+    items: Sequence[Any],
+    state: bytearray,
+    run_id: str,
+    retry_failed: bool = False,
+) -> list[int]:
+    """Write the specs of the shards that have items left, and mark the others as done.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        items: The index list.
+        state: One byte a position, as the ledger's scan returns it.
+        run_id: The session that submits, for people.
+        retry_failed: Run failed items again; where the first one stops a run, they always are.
+
+    Returns:
+        The shards to submit.
+    """
+    base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
+    retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
+    make_folder(Path(plan.specs))
+    shards = []
+    for shard in range(plan.n_shards):
+        begin, end = plan.bounds[shard], plan.bounds[shard + 1]
+        part = state[begin:end]
+        folder = layout.shard(shard)
+        left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
+        if not left:
+            counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
+            if not (folder / DONE).exists():
+                write_quickly(folder / DONE, counts)
+            continue
+        for name in (DONE, ENDED):
+            (folder / name).unlink(missing_ok=True)
+        spec = replace(
+            base,
+            shard=shard,
+            begin=begin,
+            items=items[begin:end],
+            outcomes=plan.outcomes[shard],
+            skip=[] if retry_failed else _stretches(part, begin),
+            retry_failed=retry_failed,
+        )
+        write_quickly(plan.spec(shard), spec.to_json())
+        outcomes = layout.run / plan.outcomes[shard]
+        outcomes.mkdir(mode=0o700, exist_ok=True)
+        facts = {"schema": 1, "run_id": run_id, "indices": plan.indices_sha256, "shard": shard}
+        if not (outcomes / SPEC).exists():
+            write_quickly(outcomes / SPEC, facts)
+        (outcomes / "done").unlink(missing_ok=True)
+        shards.append(shard)
+    layout.stop.unlink(missing_ok=True)
+    return shards
+
+
+def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions that have an outcome."""
+    found: list[list[int]] = []
+    for position, state in enumerate(part, begin):
+        if state == LEFT:
+            continue
+        if found and found[-1][1] == position:
+            found[-1][1] = position + 1
+        else:
+            found.append([position, position + 1])
+    return found
+
+
+def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
+    """Give shards to the backend and note their jobs.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        shards: What to submit.
+        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
+
+    Raises:
+        ConfigError: The backend refused them; none is queued.
+    """
+    if not shards:
+        return
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    before = layout.jobs()
+    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
+    memory = {**before.get("raised", {}), **(raised or {})}
+    launching.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)

@@ -1,0 +1,182 @@
+"""Where a detached run keeps what: the files beside the outcomes, and the plan they belong to.
+
+<run>/detached/
+  plan.json        the shards, the backend and where the specs are; written once
+  indices.json     the index list, for the merge
+  template.json    the specs, but for what differs from shard to shard
+  runner.json      the runner's plain attributes, for a `merge` of its own
+  jobs.json        the last submission: job ids, by shard
+  stop.json        whoever is at work is to end: cancelled, or an item failed
+  shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
+  supervisor/      of local and ssh runs: lease.*.json  log.txt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.spec import items_from_json, items_to_json
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.files import make_folder, read_json, write_all, write_json, write_whole
+from espnet3.parallel.ledger.split import SESSION, SPLIT
+
+FOLDER = "detached"
+PLAN = "plan.json"
+INDICES = "indices.json"
+TEMPLATE = "template.json"
+RUNNER = "runner.json"
+JOBS = "jobs.json"
+STOP = "stop.json"
+SUPERVISOR = "supervisor"
+DONE = "done"
+ENDED = "ended.json"
+MARK = "mark.json"
+DEATHS = "deaths.json"
+LOG = "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a detached run is cut and where it runs.
+
+    Attributes:
+        indices_sha256: The hash of the index list.
+        bounds: Positions at which shards begin, and the number of all positions.
+        specs: Folder of the specs.
+        outcomes: Names of the folders of the shards' outcomes.
+        env: The backend.
+        n_workers: Jobs at a time.
+        options: Options of the backend.
+        settings: The `detached` block of the configuration.
+        python: The jobs' interpreter.
+        sources: Files of the user's code, with the hash they had.
+        hooks: The runner writes files of its own.
+        keep_values: Its results are wanted beside them.
+    """
+
+    indices_sha256: str
+    bounds: list[int]
+    specs: str
+    outcomes: list[str]
+    env: str
+    n_workers: int
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    python: str
+    sources: dict[str, str] = field(default_factory=dict)
+    hooks: bool = False
+    keep_values: bool = True
+
+    @property
+    def n_shards(self) -> int:
+        """How many shards there are."""
+        return len(self.bounds) - 1
+
+    @property
+    def kind(self) -> str:
+        """What the folders of outcomes are called."""
+        return SESSION if self.hooks else SPLIT
+
+    def spec(self, shard: int) -> Path:
+        """Return the file of a shard's spec."""
+        return Path(self.specs) / f"shard.{shard}.json"
+
+    def size(self, shard: int) -> int:
+        """Return how many items a shard has."""
+        return self.bounds[shard + 1] - self.bounds[shard]
+
+
+def write_quickly(path: Path, value: dict[str, Any]) -> None:
+    """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(item)}" for key, item in value.items())
+    temporary = f"{path}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(fd, f"{{\n{lines}\n}}\n".encode())
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+
+
+class Layout:
+    """The paths of a detached run.
+
+    Args:
+        run: The run's folder.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.folder = run / FOLDER
+
+    def shard(self, number: int) -> Path:
+        """Return the folder with a shard's lease, marks and log."""
+        return self.folder / f"shard.{number}"
+
+    def log(self, number: int) -> Path:
+        """Return what a shard's job prints."""
+        return self.shard(number) / LOG
+
+    @property
+    def supervisor(self) -> Path:
+        """The folder of the supervisor's lease and log."""
+        return self.folder / SUPERVISOR
+
+    @property
+    def stop(self) -> Path:
+        """The file that tells everybody to end."""
+        return self.folder / STOP
+
+    def plan(self) -> Plan:
+        """Read the plan.
+
+        Raises:
+            ConfigError: This is no detached run.
+        """
+        try:
+            return Plan(**read_json(self.folder / PLAN))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
+                "that was printed at submission, the runner's output_dir"
+            ) from None
+
+    def write_plan(self, plan: Plan, items: Sequence[Any]) -> None:
+        """Write the plan and the index list, and make the shards' folders."""
+        make_folder(self.folder)
+        write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
+        for number in range(plan.n_shards):
+            self.shard(number).mkdir(mode=0o700, exist_ok=True)
+        write_json(self.folder / PLAN, asdict(plan))
+
+    def items(self) -> Sequence[Any]:
+        """Read the index list."""
+        return items_from_json(read_json(self.folder / INDICES))
+
+    def jobs(self) -> dict[str, Any]:
+        """Read the last submission; empty where there was none."""
+        try:
+            return read_json(self.folder / JOBS)
+        except FileNotFoundError:
+            return {}
+
+    def write_jobs(self, jobs: dict[str, Any]) -> None:
+        """Note a submission."""
+        write_json(self.folder / JOBS, jobs)
+
+    def order_stop(self, why: dict[str, Any]) -> None:
+        """Tell everybody at work to end; the first reason stays."""
+        if not self.stop.exists():
+            write_json(self.stop, why)
+
+    def stopped(self) -> dict[str, Any] | None:
+        """Return why everybody is to end; None where nobody said so."""
+        try:
+            return read_json(self.stop)
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,222 @@
+"""From a runner to the facts of a detached run; what is wrong with it is found here, before anything is written."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached import cutting
+from espnet3.parallel.detached.code import load, refer
+from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.spec import JobSpec, provider_arguments
+from espnet3.parallel.detached.surroundings import job_environment, record
+from espnet3.parallel.detached_settings import DetachedSettings
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.identity import Identity
+from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.records import Policy
+
+CHECK_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a runner says of the run it submits.
+
+    Attributes:
+        identity: What the run is.
+        policy: Errors, retries, seed and batch size.
+        cost: The items' costs; None: the same for all.
+        batched: `batch_forward` is used.
+        hooks: The runner writes files of its own.
+        keep_values: Its results are wanted beside them.
+        retry_failed: Items that failed in an earlier session run again.
+    """
+
+    identity: Identity
+    policy: Policy
+    cost: Sequence[float] | None
+    batched: bool
+    hooks: bool
+    keep_values: bool
+    retry_failed: bool
+
+
+def new_run_folder(base: Path, name: str) -> Path:
+    """Return a folder for a run without an `output_dir`: the runner's name, the time, and four letters."""
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
+    return base / f"{name}-{now}-{secrets.token_hex(2)}"
+
+
+def template(
+    run: Path, runner: Any, what: Submission, config: ParallelConfig, walltime: float | None
+) -> JobSpec:
+    """Return the spec of a run without items: each shard's differs from it in those alone.
+
+    Raises:
+        ConfigError: A job could not find the classes, or not make the provider again.
+    """
+    settings = DetachedSettings.of(config.detached)
+    timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
+    return JobSpec(
+        run=str(run),
+        shard=0,
+        begin=0,
+        items=range(0),
+        indices_sha256=what.identity.indices["sha256"],
+        outcomes="",
+        runner=refer(type(runner), "runner"),
+        provider=refer(type(runner.provider), "provider"),
+        arguments=provider_arguments(runner.provider),
+        policy=what.policy,
+        surroundings=record(settings.variables, interpreter(config)),
+        max_failures=runner.max_failures,
+        setup_timeout=timeout,
+        walltime=walltime,
+        batched=what.batched,
+        hooks=what.hooks,
+        keep_values=what.keep_values,
+    )
+
+
+def interpreter(config: ParallelConfig) -> str:
+    """Return the Python that jobs run: an option of the backend, or this one."""
+    return str(config.options.get("python") or config.options.get("remote_python") or sys.executable)
+
+
+def make_plan(
+    spec: JobSpec,
+    specs: Path,
+    first: int,
+    config: ParallelConfig,
+    workers: int,
+    bounds: list[int],
+) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        spec: Its template.
+        specs: Folder for the specs.
+        first: Number of the first folder of outcomes that is free.
+        config: The registered configuration.
+        workers: Jobs at a time.
+        bounds: As `cutting.bounds` returns them.
+    """
+    kind = "session" if spec.hooks else "split"
+    return Plan(
+        indices_sha256=spec.indices_sha256,
+        bounds=bounds,
+        specs=str(specs),
+        outcomes=[f"{kind}.{first + number}" for number in range(len(bounds) - 1)],
+        env=config.env,
+        n_workers=workers,
+        options=json.loads(json.dumps(dict(config.options), default=str)),
+        settings=json.loads(json.dumps(dict(config.detached), default=str)),
+        python=spec.surroundings.python,
+        sources=source_hashes([spec.runner.file, spec.provider.file]),
+        hooks=spec.hooks,
+        keep_values=spec.keep_values,
+    )
+
+
+def shard_bounds(
+    items: Sequence[Any], config: ParallelConfig, workers: int, cost: Sequence[float] | None, align: int
+) -> list[int]:
+    """Cut a run without writers of its own."""
+    settings = DetachedSettings.of(config.detached)
+    return cutting.bounds(len(items), settings.shards, workers, cost, align)
+
+
+def check_in_job(spec: JobSpec, env: str) -> None:
+    """Start the jobs' interpreter, and let it find and make what a job would.
+
+    Over SSH the interpreter may be one that only the other hosts have; then it is this process's.
+
+    Raises:
+        ConfigError: It cannot; the message is what the first job would have said.
+    """
+    python = sys.executable if env == "ssh" else spec.surroundings.python
+    try:
+        done = subprocess.run(
+            [python, "-m", "espnet3.parallel.worker", "--check"],
+            input=json.dumps(spec.to_json()).encode(),
+            capture_output=True,
+            cwd=spec.run if os.path.isdir(spec.run) else "/",
+            env=job_environment(),
+            check=False,
+            timeout=CHECK_SECONDS,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"importing {spec.runner.file} in a detached job took more than {CHECK_SECONDS:g} s: what is not a "
+            "definition in it belongs under `if __name__ == '__main__':`"
+        ) from error
+    if done.returncode == 0:
+        return
+    said = done.stderr.decode(errors="replace").splitlines()
+    found = next((line for line in reversed(said) if line.startswith("checked: ")), None)
+    if found is not None:
+        raise ConfigError(json.loads(found.removeprefix("checked: ")))
+    tail = "\n".join(said[-15:])
+    raise ConfigError(f"a detached job cannot start with {spec.surroundings.python}:\n{tail}")
+
+
+def runner_attributes(runner: Any) -> dict[str, Any]:
+    """Return the attributes of a runner that JSON can hold, for a `merge` in another process."""
+    attributes = {}
+    for name, value in vars(runner).items():
+        try:
+            attributes[name] = encode(value, name)
+        except LedgerError:  # the provider, for one: a merge that needs it says so itself
+            continue
+    return attributes
+
+
+def restored_runner(layout: Layout) -> Any:
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes.
+
+    Raises:
+        ConfigError: This process cannot import it.
+    """
+    spec = JobSpec.from_json(read_json(layout.folder / TEMPLATE))
+    sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+    cls: Any = load(spec.runner)
+    runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+    for name, value in read_json(layout.folder / RUNNER).items():
+        setattr(runner, name, decode(value))
+    return runner
+
+
+def source_hashes(files: Sequence[str]) -> dict[str, str]:
+    """Return the hash of each file, and of the modules loaded here from the same folders."""
+    folders = {str(Path(file).resolve().parent) for file in files}
+    found = dict.fromkeys(os.path.abspath(file) for file in files)
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and str(Path(file).resolve().parent) in folders:
+            found[os.path.abspath(file)] = None
+    return {file: digest for file in sorted(found) if (digest := file_hash(file))}
+
+
+def file_hash(file: str) -> str:
+    """Return the hash of a file; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,222 @@
+"""What one job is told: a JSON file, written by whoever submits and read by the worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.code import ClassRef
+from espnet3.parallel.detached.surroundings import Surroundings
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.records import Policy
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One shard of a detached run.
+
+    Attributes:
+        run: The run's folder.
+        shard: The shard's number.
+        begin: Position of its first item in the run's index list.
+        items: Its items.
+        skip: Stretches [begin, end) of positions that had an outcome elsewhere when it was submitted.
+        indices_sha256: The hash of the run's whole index list.
+        outcomes: Name of the folder in the run's folder that its outcomes are appended in.
+        runner: The runner's class.
+        provider: The provider's class.
+        arguments: How the provider is made again (`provider_arguments`).
+        policy: Errors, retries, seed and batch size.
+        surroundings: Restored before anything of the user's is imported.
+        max_failures: Failed items of this shard after which it stops; None: no limit.
+        setup_timeout: Seconds the env may take; None: no limit.
+        walltime: Seconds the job may take; None: no limit is known.
+        batched: The runner has a `batch_forward` and a batch size.
+        retry_failed: Run items again that failed before.
+        hooks: The runner writes files of its own, into `split.<shard>` of the run's folder.
+        keep_values: The results are wanted beside those files.
+    """
+
+    run: str
+    shard: int
+    begin: int
+    items: Sequence[Any]
+    indices_sha256: str
+    outcomes: str
+    runner: ClassRef
+    provider: ClassRef
+    arguments: dict[str, Any]
+    policy: Policy
+    surroundings: Surroundings
+    skip: list[list[int]] = field(default_factory=list)
+    max_failures: float | None = None
+    setup_timeout: float | None = None
+    walltime: float | None = None
+    batched: bool = False
+    retry_failed: bool = False
+    hooks: bool = False
+    keep_values: bool = True
+
+    @property
+    def end(self) -> int:
+        """The position after its last item's."""
+        return self.begin + len(self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain JSON data."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            "schema": SCHEMA,
+            **plain,
+            "items": items_to_json(self.items),
+            "runner": self.runner.to_json(),
+            "provider": self.provider.to_json(),
+            "policy": asdict(self.policy),
+            "surroundings": self.surroundings.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> JobSpec:
+        """Return the spec that `to_json` was called on.
+
+        Raises:
+            ConfigError: It is of a newer version, or no spec.
+        """
+        values = dict(plain)
+        schema = values.pop("schema", None)
+        if schema != SCHEMA:
+            raise ConfigError(
+                f"this is no spec of a detached job that this version knows: its schema is {schema!r}"
+            )
+        values["items"] = items_from_json(values["items"])
+        values["runner"] = ClassRef(**values["runner"])
+        values["provider"] = ClassRef(**values["provider"])
+        values["policy"] = Policy(**values["policy"])
+        values["surroundings"] = Surroundings(**values["surroundings"])
+        return cls(**values)
+
+
+def read_spec(path: Path) -> JobSpec:
+    """Read a spec from its file.
+
+    Raises:
+        ConfigError: There is none.
+        DamagedFolderError: It is damaged.
+    """
+    try:
+        return JobSpec.from_json(read_json(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
+
+
+def items_to_json(items: Sequence[Any]) -> Any:
+    """Return items as JSON: a range as its three numbers, anything else one by one."""
+    if isinstance(items, range):
+        return {"range": [items.start, items.stop, items.step]}
+    return {"list": [encode(item, "index") for item in items]}
+
+
+def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
+    """Return the items that `items_to_json` was given."""
+    if "range" in plain:
+        return range(*plain["range"])
+    return [decode(item) for item in plain["list"]]
+
+
+# --- the provider ---
+
+
+def provider_arguments(provider: Any) -> dict[str, Any]:
+    """Describe how a provider is made again: its arguments, and `config` and `params` as they are now.
+
+    Raises:
+        ConfigError: It does not know its arguments, or JSON cannot hold one of them.
+    """
+    made_with = getattr(provider, "_made_with", None)
+    if made_with is None:
+        raise ConfigError(
+            f"{type(provider).__qualname__} cannot be made again in a detached job: "
+            "let it inherit from EnvironmentProvider"
+        )
+    args, kwargs = made_with
+    here = vars(provider) if hasattr(provider, "__dict__") else {}
+    now = {name: here[name] for name in ("config", "params") if name in here}
+    written = {name: _argument(value, name) for name, value in now.items()}
+
+    def argument(value: Any, name: str) -> Any:
+        same = next((key for key, other in now.items() if other is value and value is not None), None)
+        return _argument(value, name) if same is None else {"now": same}
+
+    return {
+        "args": [argument(value, f"argument {place}") for place, value in enumerate(args)],
+        "kwargs": {name: argument(value, name) for name, value in kwargs.items()},
+        "now": written,
+    }
+
+
+def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
+    """Make a provider from what `provider_arguments` said."""
+    now = {name: _value(plain) for name, plain in arguments["now"].items()}
+
+    def value(plain: dict[str, Any]) -> Any:
+        return now[plain["now"]] if "now" in plain else _value(plain)
+
+    kwargs = {name: value(plain) for name, plain in arguments["kwargs"].items()}
+    provider = cls(*[value(plain) for plain in arguments["args"]], **kwargs)
+    for name, own in now.items():
+        object.__setattr__(provider, name, own)
+    return provider
+
+
+def _argument(value: Any, name: str) -> dict[str, Any]:
+    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    try:
+        if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
+            return {"omegaconf": encode(_container(omegaconf, value, name), name)}
+        return {"value": encode(value, name)}
+    except ValueTypeError as error:
+        raise ConfigError(
+            f"the provider's {error.where} {error.problem.partition(':')[0].partition(', which')[0]}, which the "
+            "JSON spec of a detached job cannot hold: give the provider plain values (numbers, text, lists, "
+            "dicts, a DictConfig), and let it build objects itself"
+        ) from error
+
+
+def _container(omegaconf: Any, config: Any, name: str) -> Any:
+    """Return an OmegaConf config as plain data; what comes from the environment stays an interpolation."""
+    conf = omegaconf.OmegaConf
+    try:
+        resolved = conf.to_container(config, resolve=True)
+    except omegaconf.errors.OmegaConfBaseException as error:
+        raise ConfigError(
+            f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}"
+        ) from error
+    written = conf.to_container(config, resolve=False)
+    if "${oc.env:" not in str(written):
+        return resolved
+    try:
+        again = conf.to_container(conf.create(written), resolve=True)
+    except omegaconf.errors.OmegaConfBaseException:
+        again = None
+    if again != resolved:
+        raise ConfigError(
+            f"the provider's {name} takes a value from the environment (oc.env) and others from outside of it: "
+            "give the provider the whole configuration, so that no secret has to be written to a spec"
+        )
+    return written
+
+
+def _value(plain: dict[str, Any]) -> Any:
+    if "omegaconf" in plain:
+        from omegaconf import OmegaConf
+
+        return OmegaConf.create(decode(plain["omegaconf"]))
+    return decode(plain["value"])

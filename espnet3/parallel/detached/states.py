@@ -1,0 +1,261 @@
+"""What a shard's files say of it: a state with a sentence, and how far it is."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Layout, Plan
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.host import is_alive
+
+BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
+GRACE = 10.0  # seconds between the request to end and the kill
+STALE = 30.0  # seconds of silence after which a worker of another host counts as gone
+
+
+class JobState(str, Enum):
+    """The state of a shard's job; `sentence` says what it means."""
+
+    NEW = "new"
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAIL = "node_fail"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    @property
+    def sentence(self) -> str:
+        """What the state means."""
+        return _SENTENCES[self]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its job may still write: waiting, running, or not known to be gone."""
+        return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+
+_SENTENCES = {
+    JobState.NEW: "its spec is written, and no job was submitted yet",
+    JobState.PENDING: "its job is queued and has not started",
+    JobState.RUNNING: "a worker holds its lease and gives signs of life",
+    JobState.DONE: "every item has an outcome on disk",
+    JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",
+    JobState.UNFINISHED: "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
+    JobState.CANCELLED: "it was cancelled; retry goes on where it was",
+    JobState.PREEMPTED: "another job took its place; retry goes on where it was",
+    JobState.TIMEOUT: "the scheduler ended it at its walltime; retry goes on where it was",
+    JobState.OUT_OF_MEMORY: "it was killed because it took more memory than it had asked for",
+    JobState.NODE_FAIL: "its node went down; retry goes on where it was",
+    JobState.LOST: "its job is gone without a word: killed, or its host is down; retry goes on where it was",
+    JobState.UNKNOWN: "it gives no sign of life, and the scheduler cannot be asked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard, as it is now.
+
+    Attributes:
+        shard: Its number.
+        state: What its job is doing.
+        items: How many items it has.
+        ok: Those with a result.
+        failed: Those with a failure.
+        job_id: Its job, as the scheduler calls it.
+        note: What it ended with, or what the scheduler says.
+    """
+
+    shard: int
+    state: JobState
+    items: int
+    ok: int
+    failed: int
+    job_id: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data, the state with its sentence."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {**plain, "state": self.state.value, "sentence": self.state.sentence}
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A detached run, as it is now.
+
+    Attributes:
+        run: Its folder.
+        env: The backend.
+        shards: Its shards, in order.
+        merged: Whether the merged files are there.
+        notes: What else is to be said: the scheduler does not answer, a source file has changed, ...
+    """
+
+    run: str
+    env: str
+    shards: tuple[ShardStatus, ...]
+    merged: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[JobState, int]:
+        """How many shards are in which state."""
+        return dict(Counter(shard.state for shard in self.shards))
+
+    @property
+    def items(self) -> int:
+        """Items of the run."""
+        return sum(shard.items for shard in self.shards)
+
+    @property
+    def ok(self) -> int:
+        """Items with a result."""
+        return sum(shard.ok for shard in self.shards)
+
+    @property
+    def failed(self) -> int:
+        """Items with a failure."""
+        return sum(shard.failed for shard in self.shards)
+
+    @property
+    def done(self) -> bool:
+        """Whether every shard is done."""
+        return all(shard.state is JobState.DONE for shard in self.shards)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a job may still write."""
+        return any(shard.state.alive for shard in self.shards)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as plain JSON data."""
+        return {
+            "run": self.run,
+            "env": self.env,
+            "done": self.done,
+            "alive": self.alive,
+            "merged": self.merged,
+            "items": self.items,
+            "ok": self.ok,
+            "failed": self.failed,
+            "states": {state.value: count for state, count in self.counts.items()},
+            "notes": list(self.notes),
+            "shards": [shard.to_json() for shard in self.shards],
+        }
+
+
+def shard_status(
+    layout: Layout,
+    plan: Plan,
+    number: int,
+    job_id: str,
+    now_ns: int,
+    queue: Mapping[int, tuple[JobState, str]] | None,
+) -> ShardStatus:
+    """Return the state of one shard: files first, what the scheduler says second.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        number: The shard.
+        job_id: Its job's id; empty where none was submitted.
+        now_ns: The time by the clock of the run folder's disk (`disk_now`).
+        queue: What the scheduler says, by shard; None: it cannot be asked.
+    """
+    folder = layout.shard(number)
+    ok, failed = progress(folder)
+    items = plan.size(number)
+
+    def status(state: JobState, note: str = "") -> ShardStatus:
+        return ShardStatus(number, state, items, ok, failed, job_id, note)
+
+    done = _read(folder / DONE)
+    if done is not None:
+        return ShardStatus(number, JobState.DONE, items, done.get("ok", 0), done.get("failed", 0), job_id)
+    if holder_lives(folder, now_ns):
+        return status(JobState.RUNNING)
+    ended = _read(folder / ENDED)
+    if ended is not None and not (queue or {}).get(number, (JobState.LOST, ""))[0].alive:
+        return status(JobState(ended["state"]), ended.get("why", ""))
+    if not job_id:
+        return status(JobState.NEW)
+    if queue is None:
+        return status(JobState.UNKNOWN)
+    return status(*queue.get(number, (JobState.LOST, "")))
+
+
+def progress(folder: Path) -> tuple[int, int]:
+    """Return how many items of a shard have a result and a failure, as its worker last said."""
+    mark = _read(folder / MARK) or {}
+    return mark.get("ok", 0), mark.get("failed", 0)
+
+
+def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
+    """Tell whether a folder's lease is held by a process that gives signs of life, without waiting."""
+    newest, held = _holder(folder)
+    if newest is None or held is None or held.get("released"):
+        return False
+    alive = is_alive(held)
+    if alive is not None:
+        return alive
+    try:
+        return abs(now_ns - newest.stat().st_mtime_ns) < stale * 1e9
+    except FileNotFoundError:
+        return False
+
+
+def living_pid(folder: Path) -> int | None:
+    """Return the process that holds a folder's lease, if it runs on this host."""
+    _, held = _holder(folder)
+    return held["pid"] if held is not None and not held.get("released") and is_alive(held) else None
+
+
+def _holder(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
+    """Return the file of a folder's newest lease, and what it says."""
+    newest, number = None, 0
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return None, None
+    for name in names:
+        parts = name.split(".")
+        if len(parts) == 3 and parts[0] == "lease" and parts[1].isdigit() and int(parts[1]) > number:
+            newest, number = folder / name, int(parts[1])
+    return newest, None if newest is None else _read(newest)
+
+
+def disk_now(folder: Path) -> int:
+    """Return the time in nanoseconds by the clock of a folder's disk, or this host's where it is read-only."""
+    probe = folder / f".now.{uuid.uuid4().hex}.tmp"
+    try:
+        probe.touch()
+    except OSError:
+        return time.time_ns()
+    try:
+        return probe.stat().st_mtime_ns
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Read a file of one JSON object; None where there is none, or not a whole one."""
+    try:
+        return read_json(file)
+    except (OSError, DamagedFolderError):  # damaged: as if it were not there
+        return None

@@ -1,0 +1,95 @@
+"""When a job is to stop taking items: a signal, its walltime, or a word in the run folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.states import JobState
+
+# TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_LOOK = 1.0  # seconds between two looks at the run folder
+_MARGIN = 30.0  # seconds kept for the end of a job, at most
+_SHARE = 0.05  # of the walltime, at most
+_LONGEST = 1.25  # an item may take this many times as long as the longest one seen
+
+
+class StopNow(KeyboardInterrupt):
+    """Raised where nothing would be lost; a KeyboardInterrupt, so that nothing on the way takes it for an error."""
+
+
+class Stopping:
+    """Says whether to take another item; made before anything else, because walltime counts from there.
+
+    Args:
+        layout: The run's paths.
+        walltime: Seconds this job may take; None: no limit is known.
+
+    Attributes:
+        longest: Seconds of the longest item seen; told by whoever runs the items.
+        building: Nothing is in flight: a signal may interrupt at once.
+        told: Called when a signal comes.
+    """
+
+    def __init__(self, layout: Layout, walltime: float | None) -> None:
+        self.longest = 0.0
+        self.building = False
+        self.told: Callable[[], None] | None = None
+        self._layout = layout
+        self._deadline = None if walltime is None else time.monotonic() + walltime
+        self._margin = min(_MARGIN, _SHARE * (walltime or 0.0))
+        self._looked = 0.0
+        self._signal: signal.Signals | None = None
+        self._ordered: JobState | None = None
+        self._why = ""
+
+    def listen(self) -> None:
+        """Take the signals; from now on they end the job in order."""
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = signal.Signals(number)
+        if self.told is not None:
+            self.told()
+        if self.building:
+            raise StopNow
+
+    def now(self) -> bool:
+        """Tell whether to stop taking items."""
+        if self._why or self._signal is not None:
+            return True
+        now = time.monotonic()
+        if self._deadline is not None and now + self._margin + _LONGEST * self.longest > self._deadline:
+            self._why = f"its walltime is nearly over, and the longest item took {self.longest:.1f} s"
+            return True
+        if now - self._looked >= _LOOK:
+            self._looked = now
+            self._look()
+        return bool(self._why)
+
+    def _look(self) -> None:
+        ordered = self._layout.stopped()
+        if ordered is not None:
+            self._ordered = JobState(ordered.get("state", JobState.CANCELLED))
+            self._why = str(ordered.get("why", "the run was told to stop"))
+
+    @property
+    def warned(self) -> bool:
+        """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
+        if self._ordered is not None:
+            return False
+        return self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
+
+    def reason(self) -> tuple[JobState, str]:
+        """Return the state to end in, and why; cancelling explains a signal that came with it."""
+        self._look()
+        if self._ordered is not None:
+            return self._ordered, self._why
+        if self._signal is not None:
+            return JobState.UNFINISHED, f"it was sent {self._signal.name}"
+        return JobState.UNFINISHED, self._why

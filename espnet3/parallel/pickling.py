@@ -1,0 +1,97 @@
+"""Pickling by value, for what is defined in the caller's own script, with its classes kept.
+
+cloudpickle sends such a class whole. On the way back it would write the worker's copy of every
+method and attribute over the class it came from, and it makes classes with `__slots__` without
+them, so that their instances cannot return. Here a class that comes home is the one that left.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+_tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+_home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+    """A cloudpickle `Pickler` whose classes find home again, and that knows what scripts cache with."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce an object; a class that travels by value takes its token with it."""
+        if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
+            return _property, (obj.func, obj.attrname)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            make, args, state, _, _, fill = reduced
+            args = _with_slots(obj, args)
+            return _arrive, (_token_of(obj), make, args), state, None, None, functools.partial(_fill, fill)
+        return reduced
+
+
+def dumps(obj: Any) -> bytes:
+    """Pickle an object, by value what cannot be imported elsewhere; `pickle.loads` loads it."""
+    file = io.BytesIO()
+    Pickler(file, 5).dump(obj)
+    return file.getvalue()
+
+
+def _importable(func: Any) -> bool:
+    """Whether a function is found by its name elsewhere."""
+    return func.__module__ != "__main__" and "<locals>" not in func.__qualname__
+
+
+def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(func)
+
+
+def _property(func: Callable[[Any], Any], name: str | None) -> Any:
+    made: Any = functools.cached_property(func)
+    made.attrname = name
+    return made
+
+
+def _with_slots(cls: type, args: Any) -> Any:
+    """Return the arguments a class is made from, with its `__slots__` among the names of its body."""
+    slots = vars(cls).get("__slots__")
+    if slots is None or issubclass(cls, tuple):  # a tuple's are empty, and NamedTuple writes its own
+        return args
+    return tuple({**arg, "__slots__": slots} if isinstance(arg, dict) else arg for arg in args)
+
+
+def _token_of(cls: type) -> str:
+    with _lock:
+        token = _tokens.get(cls)
+        if token is None:
+            token = _tokens[cls] = uuid.uuid4().hex
+            _home[token] = cls
+        return token
+
+
+def _arrive(token: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    with _lock:
+        own = _home.get(token)
+    if own is not None:
+        return own
+    cls = make(*args)
+    with _lock:
+        _tokens[cls] = token
+    return cls
+
+
+def _fill(fill: Callable[[type, Any], Any], cls: type, state: Any) -> None:
+    """Give a class its attributes, unless it is this process's own."""
+    with _lock:
+        own = _home.get(_tokens.get(cls, "")) is cls
+    if not own:
+        fill(cls, state)

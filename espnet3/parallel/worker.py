@@ -1,0 +1,112 @@
+"""A detached job's process: `python -m espnet3.parallel.worker SPEC`.
+
+    SPEC                   run what is left of the shard that the file describes
+    --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
+    --requeue COMMAND      before --tasks: what queues the job again where it stops at its walltime
+    --again STATUS         before --tasks: the exit status with which the scheduler does so
+    --check                read a spec from standard input and try to make its runner and provider
+
+It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from espnet3.parallel.detached.code import load
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.spec import JobSpec, make_provider, read_spec
+from espnet3.parallel.detached.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, say, wants_requeue
+from espnet3.parallel.errors import ParallelError
+
+USAGE = 2
+CHECKED = "checked: "  # what the last line on standard error begins with where the check fails
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line says.
+
+    Returns:
+        The exit status of the process.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    if words == ["--check"]:
+        return _check()
+    again = words[:2] if words[0:1] in (["--requeue"], ["--again"]) else None
+    if again:
+        words = words[2:]
+    if len(words) == 3 and words[0] == "--tasks":
+        return _element(task_spec(Path(words[1]), words[2]), again)
+    if len(words) == 1 and not words[0].startswith("-"):
+        return _run(Path(words[0]))
+    print(__doc__, file=sys.stderr)
+    return USAGE
+
+
+def task_spec(file: Path, index: str) -> Path:
+    """Return the spec of an element of a job array.
+
+    Args:
+        file: `{"first": index of the first element, "specs": [...]}`.
+        index: The element's index, as the scheduler gives it.
+    """
+    tasks = json.loads(file.read_bytes())
+    return Path(tasks["specs"][int(index) - int(tasks["first"])])
+
+
+def _element(path: Path, again: list[str] | None) -> int:
+    """Run an element of a job array; what it prints goes to the shard's log."""
+    try:
+        spec = read_spec(path)
+        log = Layout(Path(spec.run)).log(spec.shard)
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except (ParallelError, OSError) as error:  # the run folder is not there: only the scheduler's file is
+        say(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
+    for own in (1, 2):
+        os.dup2(fd, own)
+    os.close(fd)
+    status = _run(path)
+    if again is None or status != EXIT_UNFINISHED or not wants_requeue(spec):
+        return status
+    if again[0] == "--again":
+        say(f"asking the scheduler to run this again, with exit status {again[1]}")
+        return int(again[1])
+    say(f"asking the scheduler to run this again: {again[1]}")
+    subprocess.run(again[1], shell=True, check=False)  # noqa: S602  a line of our own table, with the job's variables
+    return status
+
+
+def _run(path: Path) -> int:
+    try:
+        return run_shard(read_spec(path))
+    except ParallelError as error:
+        say(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
+
+
+def _check() -> int:
+    """Do what a job does before its first item, short of building the env."""
+    spec = JobSpec.from_json(json.loads(sys.stdin.buffer.read()))
+    try:
+        spec.surroundings.restore()
+        load(spec.runner)
+        make_provider(load(spec.provider), spec.arguments)
+    except ParallelError as error:
+        problem = str(error)
+    except Exception as error:  # a provider's constructor may raise anything
+        traceback.print_exc()
+        problem = f"a detached job cannot make the provider: {type(error).__name__}: {error}"
+    else:
+        return 0
+    print(CHECKED + json.dumps(problem), file=sys.stderr, flush=True)
+    return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

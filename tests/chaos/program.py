@@ -1,0 +1,166 @@
+"""The program that is disturbed: real work on a run folder. `python program.py SETTINGS`, as JSON.
+
+It tells the harness through a named pipe what it does. The pipe is the harness's alone, so that the
+program's own files are those of any run. A script without a `__main__` guard: workers never import it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import resource
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+RECORD = "=cBi"  # what, in which start, a number; far below what a pipe takes as a whole
+ITEM, TAKEN, PHASE = b"i", b"t", b"p"
+OPENING, MERGING, ENDED = range(3)  # phases
+START = "CHAOS_START"  # environment variable: the number of this start, which workers inherit
+BAD = 31  # of so many items one fails
+_PR_CAPBSET_DROP = 24  # linux/prctl.h
+_OVER_PERMISSIONS = (1, 2)  # linux/capability.h: DAC_OVERRIDE, DAC_READ_SEARCH
+
+
+def tell(pipe: int, what: bytes, number: int) -> None:
+    """Tell the harness something."""
+    os.write(pipe, struct.pack(RECORD, what, int(os.environ[START]), number))
+
+
+def cost_of(idx: int) -> int:
+    """Return an item's cost: 1 to 5, about as many milliseconds."""
+    return 1 + (idx * 37) % 5
+
+
+def compute(idx: int) -> dict[str, Any]:
+    """Return an item's result, after some milliseconds of real work.
+
+    Raises:
+        ValueError: The item is one of those that always fail.
+    """
+    digest = hashlib.pbkdf2_hmac("sha256", b"item %d" % idx, b"chaos", 1000 * cost_of(idx)).hex()
+    if idx % BAD == 7:
+        raise ValueError(f"item {idx} is bad")
+    return {"item": idx, "digest": digest[:16], "share": 1 / (idx + 1)}
+
+
+class Provider(EnvironmentProvider):
+    """Opens the pipe in each process that runs items."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return the pipe's descriptor."""
+        return {"pipe": os.open(self.config["pipe"], os.O_WRONLY)}
+
+
+class Items(BaseRunner):
+    """Results as lines."""
+
+    @staticmethod
+    def forward(idx: int, pipe: int) -> dict[str, Any]:
+        """Compute one item."""
+        tell(pipe, ITEM, idx)
+        return compute(idx)
+
+    @staticmethod
+    def batch_forward(indices: list[int], pipe: int) -> list[dict[str, Any]]:
+        """Compute several; one that fails is seen before any is computed, so that none is computed twice."""
+        if len(indices) > 1 and any(idx % BAD == 7 for idx in indices):
+            raise ValueError("one of this batch is bad")
+        return [Items.forward(idx, pipe) for idx in indices]
+
+    def item_cost(self, idx: int) -> float:
+        """Return what an item costs."""
+        return cost_of(idx)
+
+
+class Files(Items):
+    """Results in files of its own."""
+
+    @staticmethod
+    def open_writers(shard_dir: Path, **_: Any) -> Any:
+        """Open a shard's file."""
+        return open(shard_dir / "part.txt", "w")
+
+    @staticmethod
+    def write_record(writers: Any, result: Any, state: Any, **_: Any) -> None:
+        """Write a line."""
+        writers.write(f"{result['item']} {result['digest']}\n")
+        writers.flush()
+
+    @staticmethod
+    def close_writers(writers: Any, state: Any, **_: Any) -> None:
+        """Close the file."""
+        writers.close()
+
+    def merge(self, shard_dirs: list[Path]) -> int:
+        """Put all files together; the file appears whole."""
+        assert self.output_dir is not None
+        parts = [(folder / "part.txt").read_bytes() for folder in shard_dirs]
+        whole = self.output_dir / "all.txt"
+        whole.with_name("all.part").write_bytes(b"".join(parts))
+        whole.with_name("all.part").replace(whole)
+        return len(parts)
+
+
+def watch(pipe: int) -> None:
+    """Have the driver tell how many items it hands out at a time, and when it merges."""
+    from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.plan import Run, Work
+
+    take, merge = Work.take, OpenRun.merge
+
+    def take_and_tell(self: Work, units: float, most: int) -> Run | None:
+        run = take(self, units, most)
+        if run is not None:  # an item may be a shard, which holds items of its own
+            tell(pipe, TAKEN, sum(len(getattr(item, "items", "1")) for item in run.items))
+        return run
+
+    def merge_and_tell(self: OpenRun) -> Any:
+        tell(pipe, PHASE, MERGING)
+        return merge(self)
+
+    Work.take = take_and_tell  # type: ignore[method-assign]  # the places where the harness looks in
+    OpenRun.merge = merge_and_tell  # type: ignore[method-assign]
+
+
+def limit(settings: dict[str, Any]) -> None:
+    """Give up what the settings say: files without end, or root's right to write where nobody may."""
+    most = settings.pop("file_limit", None)
+    if most is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    if settings.pop("plain_permissions", False) and os.geteuid() == 0:
+        for capability in _OVER_PERMISSIONS:
+            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+        # what is dropped is gone for the next program that this process becomes
+        os.execv(sys.executable, [sys.executable, __file__, json.dumps(settings)])
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run, and say how it went."""
+    limit(settings)
+    pipe = os.open(settings["pipe"], os.O_WRONLY)
+    watch(pipe)
+    tell(pipe, PHASE, OPENING)
+    if settings["workers"] > 1:
+        set_parallel({"env": "local", "n_workers": settings["workers"]})
+    runner = {"items": Items, "files": Files}[settings["variant"]](
+        Provider({"pipe": settings["pipe"]}),
+        output_dir=settings["folder"],
+        batch_size=settings["batch_size"],
+        resume=settings["resume"],
+        on_error="record",
+        progress=False,
+    )
+    runner(range(settings["items"]))
+    tell(pipe, PHASE, ENDED)
+    assert runner.summary is not None
+    print(f"computed {runner.summary.items}, kept {runner.summary.kept}")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""One start of the program: what it does comes in through a pipe, and can be waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.program import ENDED, ITEM, PHASE, RECORD, START, TAKEN
+from tests.parallel.faults.watching import REPO, TOKEN, servers_of, workers_of
+
+GUARD = 60.0  # seconds a start may take; none takes a tenth of it
+
+
+class StuckError(AssertionError):
+    """A start took longer than `GUARD`."""
+
+
+@dataclass
+class Told:
+    """What a start of the program has told.
+
+    Attributes:
+        items: The items begun, in order.
+        chunk: The most items handed out at a time.
+        phases: The phases reached.
+    """
+
+    items: list[int] = field(default_factory=list)
+    chunk: int = 0
+    phases: set[int] = field(default_factory=set)
+
+
+class Pipe:
+    """The named pipe that all processes of a round write to.
+
+    Args:
+        path: Where it is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # also for writing: it never ends
+        self.told: dict[int, Told] = {}
+
+    def read(self) -> None:
+        """Take what is there."""
+        while True:
+            try:
+                data = os.read(self.fd, struct.calcsize(RECORD) << 10)
+            except BlockingIOError:
+                return
+            for what, start, number in struct.iter_unpack(RECORD, data):
+                told = self.told.setdefault(start, Told())
+                if what == ITEM:
+                    told.items.append(number)
+                elif what == TAKEN:
+                    told.chunk = max(told.chunk, number)
+                else:
+                    assert what == PHASE
+                    told.phases.add(number)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self.fd)
+
+
+class Start:
+    """The program, running in a session of its own.
+
+    Args:
+        pipe: Where it tells what it does.
+        number: Of this start in its round.
+        home: Its output and its temporary files go here.
+        settings: For the program.
+        token: Marks every process of the round.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        number: int,
+        home: Path,
+        settings: dict[str, object],
+        token: str,
+    ) -> None:
+        self.pipe = pipe
+        self.number = number
+        self.n_workers = int(str(settings["workers"]))
+        self.told = pipe.told.setdefault(number, Told())
+        self.output = home / f"start.{number}.out"
+        self._ended, theirs = os.pipe()
+        environ = {**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": str(home), TOKEN: token}
+        try:
+            with self.output.open("wb") as out:
+                self.process = subprocess.Popen(
+                    [sys.executable, str(Path(__file__).with_name("program.py")), json.dumps(settings)],
+                    env={**environ, START: str(number)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs],  # the driver's alone: its end is the driver's
+                    start_new_session=True,
+                )
+        finally:
+            os.close(theirs)
+        self._until = time.monotonic() + GUARD
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self.process.returncode
+
+    def wait_for(self, reached: Callable[[Told], bool]) -> bool:
+        """Wait until something has been told; False if the driver ended before.
+
+        Raises:
+            StuckError: Neither came.
+        """
+        while True:
+            self.pipe.read()
+            if reached(self.told):
+                return True
+            ready, _, _ = select.select(
+                [self.pipe.fd, self._ended], [], [], max(0.0, self._until - time.monotonic())
+            )
+            if not ready:
+                raise StuckError(f"start {self.number} still runs after {GUARD:g} s:\n{self.text}")
+            if self._ended in ready:
+                return False
+
+    def end(self) -> int:
+        """Wait until the driver has ended, and return its exit code.
+
+        Raises:
+            StuckError: It goes on and on.
+        """
+        self.wait_for(lambda _: False)
+        code = self.process.wait()
+        self.pipe.read()
+        return code
+
+    def finished(self) -> bool:
+        """Whether the run was done before the driver ended."""
+        return ENDED in self.told.phases
+
+    def driver(self) -> list[int]:
+        """Return the driver's pid."""
+        return [self.process.pid]
+
+    def server(self) -> list[int]:
+        """Return the fork server's pid, if there is one."""
+        return self._look(servers_of)
+
+    def workers(self) -> list[int]:
+        """Return the workers' pids."""
+        return self._look(workers_of)
+
+    def _look(self, of: Callable[[int], list[psutil.Process]]) -> list[int]:
+        try:
+            return [process.pid for process in of(self.process.pid)]
+        except psutil.NoSuchProcess:  # it has just ended
+            return []
+
+    def signal_group(self, number: int) -> None:
+        """Signal the driver's process group, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ended)
+
+
+def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+    """Signal processes; one that has just ended is left out."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

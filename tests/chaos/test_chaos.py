@@ -1,0 +1,74 @@
+"""Runs that are killed, starved and damaged at random moments end as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import outcome
+from tests.chaos.__main__ import rounds, story, table
+from tests.chaos.cost import Disturbance, count_again
+from tests.chaos.program import BAD, compute
+from tests.chaos.rounds import N, reference
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Return a new folder with a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_twenty_disturbed_runs_end_as_an_undisturbed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """After each of twenty rounds the results are the same bytes, the receipt is true, and little was done twice."""
+    base = Path(tempfile.mkdtemp(prefix="chaos-"))
+    played = list(rounds(range(20), at_once=2, base=base))
+    assert not any(p.wrong for p in played), "\n".join(story(p) for p in played if p.wrong)
+    assert len(played) == 20
+    shutil.rmtree(base)
+    print(table(played))
+
+
+def test_an_undisturbed_run_is_what_a_plain_loop_gives(home: Path) -> None:
+    """What the disturbed runs are compared with has been computed by a loop as well."""
+    lines = []
+    for idx in range(N):
+        if idx % BAD == 7:
+            lines.append({"index": idx, "failure": "error"})
+        else:
+            lines.append({"index": idx, "result": compute(idx)})
+    expected = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+    found = reference("items", home)
+    assert found.results == expected
+    assert [error[1] for error in found.errors] == [idx for idx in range(N) if idx % BAD == 7]
+    (home / "items/run/results.jsonl").write_bytes(expected.replace(b"share", b"shape", 1))
+    with pytest.raises(AssertionError, match="receipt is not true"):
+        outcome.read(home / "items/run", "items")
+
+
+def test_a_difference_in_the_outcome_is_found() -> None:
+    """Each part of an outcome is compared."""
+    one = outcome.Outcome(b"a\nb\n", b"", ((7, 7, "error"),), (1, 1), ())
+    other = outcome.Outcome(b"a\nc\n", b"x\n", (), (1, 2), (".spec.tmp",))
+    assert outcome.differences(one, one) == []
+    names = [line.split(":")[0] for line in outcome.differences(one, other)]
+    assert names == ["results", "files", "errors", "receipt", "leftovers"]
+
+
+def test_items_computed_again_are_counted_for_what_lost_them() -> None:
+    """Lost in flight counts for the kill, lost from disk for the damage after it, repeated at once for its own."""
+    on_disk = frozenset({1, 2})
+    found = [
+        Disturbance("kill", 0, on_disk),
+        Disturbance("worker", 1, on_disk | {3, 4}),
+        Disturbance("damage", 2, on_disk | {3, 4, 5}, damaged=True),
+    ]
+    count_again(found, [[1, 2, 3], [3, 4, 4], [5], [], [1, 5, 6]])
+    assert [d.again for d in found] == [1, 1, 2]

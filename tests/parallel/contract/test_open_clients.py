@@ -1,0 +1,229 @@
+"""Which open client a call without `client=` uses: nested blocks, threads, asyncio tasks, Dask's own functions."""
+
+import asyncio
+import threading
+from contextlib import ExitStack, contextmanager
+
+import dask
+import distributed
+import pytest
+
+from espnet3.parallel import BaseRunner, build_client, get_client, parallel_map, parallel_submit
+from tests.parallel.contract import work
+from tests.parallel.contract.helpers import run_script
+
+THREAD = {"env": "local", "n_workers": 1, "options": {"processes": False}}  # opens in 0.1 s
+
+
+class Named(BaseRunner):
+    """Returns what the env of its client holds."""
+
+    @staticmethod
+    def forward(idx, name):
+        return name
+
+
+class NoEnv(work.EnvironmentProvider):
+    def build_env_local(self):
+        return {"name": "a runner's own"}
+
+
+def named(x, name="nobody"):
+    return name
+
+
+@contextmanager
+def opened(name, config=THREAD):
+    """Open a client whose env tells its name."""
+    with get_client(config, setup_fn=lambda: {"name": name}) as client:
+        yield client
+
+
+def used():
+    """Return whose env each way of calling sees: one name, if they agree."""
+    names = {*parallel_map(named, range(3)), parallel_submit(named, 1).result()}
+    (name,) = names
+    return name
+
+
+def daskers():
+    """Return the client that Dask's own functions find, or None."""
+    try:
+        return distributed.get_client()
+    except ValueError:
+        return None
+
+
+def test_nested_blocks_restore_the_outer_client():
+    """Leaving an inner block gives the outer client back, for this package and for Dask."""
+    assert (used(), daskers()) == ("nobody", None)
+    with opened("outer") as outer:
+        assert (used(), daskers()) == ("outer", outer)
+        with opened("inner") as inner:
+            assert (used(), daskers()) == ("inner", inner)
+            assert outer.submit(named, 1).result() == "outer"
+            assert parallel_map(named, [1], client=outer) == ["outer"]
+        assert (used(), daskers()) == ("outer", outer)
+    assert (used(), daskers()) == ("nobody", None)
+
+
+def test_blocks_left_in_another_order():
+    """Leaving the outer block first leaves the inner client in use."""
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(opened("first"))
+    client = second.enter_context(opened("second"))
+    first.close()
+    assert (used(), daskers()) == ("second", client)
+    assert client.submit(named, 1).result() == "second"
+    second.close()
+    assert (used(), daskers()) == ("nobody", None)
+    assert dask.delayed(named)(1).compute() == "nobody"  # Dask itself works without a client again
+
+
+def test_an_error_inside_restores_the_outer_client():
+    """A block left by an exception restores the outer client too."""
+    with opened("outer") as outer:
+        with pytest.raises(LookupError), opened("inner"):
+            raise LookupError
+        assert (used(), daskers()) == ("outer", outer)
+
+
+def test_each_thread_uses_its_own_client():
+    """Two threads with a client each never use each other's, nor the main thread's."""
+    seen, barrier = {}, threading.Barrier(2)
+
+    def in_thread(name):
+        with opened(name) as client:
+            barrier.wait()
+            seen[name] = [used() for _ in range(5)]
+            assert daskers() is client
+            barrier.wait()
+
+    with opened("main") as main:
+        threads = [threading.Thread(target=in_thread, args=(name,)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (used(), daskers()) == ("main", main)
+    assert seen == {"one": 5 * ["one"], "two": 5 * ["two"]}
+    assert dask.delayed(named)(1).compute() == "nobody"
+
+
+def in_a_thread(call):
+    """Return what a call gives in a thread of its own."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def test_a_thread_without_a_client_uses_the_main_threads():
+    """A thread that opened none uses the main thread's innermost client, not another thread's."""
+    with opened("main"):
+
+        def other():
+            with opened("other"):
+                return in_a_thread(used)
+
+        assert in_a_thread(used) == "main"
+        assert in_a_thread(other) == "main"
+
+
+def test_a_client_of_the_only_thread_that_has_one_serves_all():
+    """Where one thread alone has opened clients, its innermost serves the others."""
+
+    def other():
+        with opened("other"):
+            return in_a_thread(used)
+
+    assert in_a_thread(other) == "other"
+
+
+def test_each_asyncio_task_uses_its_own_client():
+    """Two asyncio tasks of one thread, each in a block of its own, use their own clients."""
+
+    async def task(name, turn, other):
+        with opened(name) as client:
+            turn.set()
+            await other.wait()
+            return used(), daskers() is client
+
+    async def main():
+        one, two = asyncio.Event(), asyncio.Event()
+        return await asyncio.gather(task("one", one, two), task("two", two, one))
+
+    assert asyncio.run(main()) == [("one", True), ("two", True)]
+
+
+def test_a_runner_uses_the_open_client_and_its_own_env():
+    """A runner runs on the open client, with its provider's env and not the client's."""
+    with opened("client"):
+        assert Named(NoEnv(), progress=False)(range(3)) == 3 * ["a runner's own"]
+        assert used() == "client"
+
+
+def test_a_built_client_is_dasks_default_until_it_is_closed():
+    """build_client gives a client that Dask's own functions find, also without a block."""
+    client = build_client(THREAD)
+    try:
+        assert daskers() is client
+        assert sorted(f.result() for f in distributed.as_completed(client.map(work.plus, range(3)))) == [
+            1,
+            2,
+            3,
+        ]
+    finally:
+        client.close()
+    assert daskers() is None
+
+
+def test_a_plain_client_beside_ours():
+    """A distributed.Client of the user's own is Dask's default again after a block of ours, and stays open."""
+    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as plain:
+        with opened("ours") as ours:
+            assert daskers() is ours
+        assert daskers() is plain
+        parallel_map(named, range(3), client=plain)
+        assert plain.submit(work.plus, 1).result() == 2
+
+
+def test_a_call_with_its_own_cluster_leaves_dasks_default_alone(tmp_path):
+    """parallel_for on a cluster of its own does not become the client that Dask's functions find."""
+    run_script(
+        tmp_path,
+        """
+        import distributed
+        from espnet3.parallel import *
+
+        set_parallel({"env": "local", "n_workers": 2})
+        with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as plain:
+            for _ in parallel_for(abs, range(3)):
+                assert distributed.get_client() is plain
+        """,
+    )
+
+
+def test_an_item_that_opens_a_client_uses_it(tmp_path):
+    """Inside an item, the client of a block of the item's own is used."""
+    run_script(
+        tmp_path,
+        """
+        import os
+        from espnet3.parallel import *
+
+        def pid(_):
+            return os.getpid()
+
+        def inner(x):
+            with get_client({"env": "local", "n_workers": 2}):
+                inside = set(parallel_map(pid, range(100)))
+            return os.getpid(), inside, set(parallel_map(pid, range(3)))
+
+        set_parallel({"env": "local", "n_workers": 2})
+        for item, inside, after in parallel_map(inner, range(2)):
+            assert inside and item not in inside
+            assert after == {item}
+        """,
+    )

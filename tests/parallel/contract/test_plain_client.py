@@ -1,0 +1,250 @@
+"""The client that `get_client` yields is a Dask client in every habit, with the worker env in its calls."""
+
+import asyncio
+import functools
+import threading
+
+import dask
+import distributed
+import pytest
+from distributed import as_completed, get_worker, wait
+
+from espnet3.parallel import EnvConflictError, get_client, wrap_func_with_worker_env
+from tests.parallel.contract import work
+from tests.parallel.contract.helpers import TWO, lines
+
+
+@pytest.fixture(scope="module")
+def client():
+    with get_client(TWO, setup_fn=lambda: {"y": 100}) as client:
+        yield client
+
+
+def note_of(error):
+    """Return the notes of an exception as one text."""
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+async def plus_later(x, y=1):
+    await asyncio.sleep(0)
+    return x + y
+
+
+class Counter:
+    """An actor: it counts, from what the env gives."""
+
+    def __init__(self, y):
+        self.n = y
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+
+class Holds:
+    """Made of an item and an entry of the env."""
+
+    def __init__(self, x, y):
+        self.both = (x, y)
+
+
+def where():
+    return get_worker().address
+
+
+# --- the env, whatever is called ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (work.plus, "plus"),
+        (functools.partial(work.plus), "plus"),
+        (plus_later, "plus_later"),
+        (functools.partial(plus_later), "plus_later"),
+        (lambda x, y: x + y, "lambda"),
+        (work.AddEnv(), "AddEnv"),
+        (work.AddEnv().method, "method"),
+        (work.AddEnv().later, "later"),
+    ],
+    ids=[
+        "function",
+        "partial",
+        "coroutine",
+        "partial-coroutine",
+        "lambda",
+        "object",
+        "method",
+        "async-method",
+    ],
+)
+def test_the_env_reaches_any_callable(client, func, name):
+    """map and submit inject the env into any kind of callable, and the task is named after it."""
+    future = client.submit(func, 5)
+    assert future.result() == 105
+    assert name in future.key and "EnvCall" not in future.key
+    assert client.gather(client.map(func, range(3))) == [100, 101, 102]
+
+
+def test_the_env_reaches_a_class(client):
+    """A class is called as any function, and its constructor is given the env."""
+    assert client.submit(Holds, 5).result().both == (5, 100)
+
+
+def test_the_env_reaches_an_actor(client):
+    """submit(..., actor=True) makes an actor that keeps its state, from what the env gives."""
+    actor = client.submit(Counter, actor=True).result()
+    assert [actor.add().result(), actor.add().result()] == [101, 102]
+
+
+def test_a_function_wrapped_by_hand_has_the_same_env(client):
+    """wrap_func_with_worker_env changes nothing for this client, once or twice."""
+    once = wrap_func_with_worker_env(work.plus)
+    assert client.submit(once, 1).result() == 101
+    assert client.gather(client.map(wrap_func_with_worker_env(once), [1, 2])) == [101, 102]
+
+
+def test_a_coroutine_runs_in_the_workers_event_loop(client):
+    """A coroutine function is awaited where Dask awaits it: in the loop that the worker itself runs in."""
+
+    async def is_there():
+        return asyncio.get_running_loop() is get_worker().loop.asyncio_loop
+
+    assert client.submit(is_there).result()
+
+
+def test_what_is_not_callable_is_refused(client):
+    """What cannot be called is a TypeError at once."""
+    for call in (client.submit, client.map, wrap_func_with_worker_env):
+        with pytest.raises(TypeError, match="3 is not callable"):
+            call(3, [1]) if call is not wrap_func_with_worker_env else call(3)
+
+
+# --- Dask's own habits ----------------------------------------------------------------------------
+
+
+def test_dasks_functions_find_the_client(client):
+    """distributed.get_client, as_completed, wait, dask.compute and dask.delayed use the open client."""
+    assert distributed.get_client() is client
+    assert sorted(f.result() for f in as_completed(client.map(work.plus, range(3)))) == [100, 101, 102]
+    assert len(wait(client.map(work.plus, range(3))).done) == 3
+    workers = set(client.scheduler_info()["workers"])
+    assert dask.compute(dask.delayed(where)())[0] in workers
+    assert dask.delayed(where)().compute() in workers
+
+
+def test_a_task_finds_its_client(client):
+    """distributed.get_client inside a task gives a client that can submit."""
+
+    def outer(x):
+        return distributed.get_client().submit(work.plus, x).key
+
+    assert client.submit(outer, 1).result().startswith("plus-")
+
+
+def test_futures_are_arguments(client):
+    """A future given as an argument, by position or by name, arrives as its result; scattered data too."""
+    one = client.submit(work.plus, 1)
+    assert client.submit(work.plus, one).result() == 201
+    assert client.submit(lambda a, b: (a, b), 1, b=one).result() == (1, 101)
+    assert client.submit(work.plus, client.scatter(5)).result() == 105
+
+
+def test_options_of_dask_pass(client):
+    """key, workers, pure, retries, priority, resources and batch_size mean what they mean to Dask."""
+    address = min(client.scheduler_info()["workers"])
+    assert client.submit(where, workers=[address], pure=False).result() == address
+    assert client.submit(work.plus, 1, key="my-key", priority=3, resources={}).key == "my-key"
+    assert [f.key for f in client.map(work.plus, [1, 2], key=["a", "b"])] == ["a", "b"]
+    assert client.gather(client.map(work.plus, range(7), batch_size=3)) == list(range(100, 107))
+    assert client.submit(work.plus, 1, pure=True).key == client.submit(work.plus, 1, pure=True).key
+    assert client.submit(work.plus, 1, pure=False).key != client.submit(work.plus, 1, pure=False).key
+    assert client.gather(client.map(lambda a, b: a - b, [5, 6], [1, 2])) == [4, 4]
+    assert list(client.get_executor().map(work.plus, range(3))) == [100, 101, 102]
+
+
+def test_retries_try_again(client, tmp_path):
+    """With retries=2 a call that fails twice gives its result."""
+    assert client.submit(work.third_time, str(tmp_path), retries=2).result() == 3
+    assert len(lines(tmp_path)) == 3
+
+
+# --- exceptions -----------------------------------------------------------------------------------
+
+
+def raise_plain(x):
+    raise LookupError(f"no {x}")
+
+
+def raise_two_parts(x):
+    raise work.TwoPartError(x, "why")
+
+
+def raise_with_lock(x):
+    raise LookupError(x, threading.Lock())
+
+
+def raise_while_handling(x):
+    try:
+        raise RuntimeError(threading.Lock())
+    except RuntimeError:
+        raise LookupError("bad sample")  # noqa: B904  most code does not say `from`
+
+
+def raise_long(x):
+    raise LookupError("long" * 10_000)
+
+
+async def raise_later(x):
+    raise LookupError(x)
+
+
+@pytest.mark.parametrize("how", ["map", "submit"])
+@pytest.mark.parametrize(
+    ("func", "kind"),
+    [
+        (raise_plain, LookupError),
+        (raise_two_parts, work.TwoPartError),
+        (raise_with_lock, LookupError),
+        (raise_while_handling, LookupError),
+        (raise_long, LookupError),
+        (raise_later, LookupError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_an_exception_is_itself_with_a_note(client, func, kind, how):
+    """An exception keeps its type whatever Dask's pickling makes of it, and a note names the call."""
+    with pytest.raises(kind) as caught:
+        if how == "map":
+            client.gather(client.map(func, [13]))
+        else:
+            client.submit(func, 13).result()
+    assert type(caught.value) is kind
+    assert f"in the call {func.__name__}(13), on " in note_of(caught.value)
+
+
+def test_a_call_that_leaves_ends_no_worker(client):
+    """A function that calls sys.exit is a RuntimeError that says so, and its worker goes on."""
+
+    def leave(x):
+        raise SystemExit(x)
+
+    before = set(client.scheduler_info()["workers"])
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        client.gather(client.map(leave, [3]))
+    assert set(client.scheduler_info()["workers"]) == before
+    assert client.submit(work.plus, 1).result() == 101
+
+
+def test_long_arguments_are_shortened_in_the_note(client):
+    """The note of a call with a megabyte of data is a line."""
+    with pytest.raises(LookupError) as caught:
+        client.submit(raise_plain, bytes(1_000_000)).result()
+    assert len(note_of(caught.value)) < 300
+
+
+def test_a_keyword_that_the_env_also_holds_is_refused_before_it_runs(client, tmp_path):
+    """A keyword that the env also holds is a ValueError that names it, and nothing has run."""
+    with pytest.raises(EnvConflictError, match="'y'"):
+        client.gather(client.map(work.noted, range(5), folder=str(tmp_path), y=3))
+    assert lines(tmp_path) == []

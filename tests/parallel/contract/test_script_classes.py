@@ -1,0 +1,211 @@
+"""Classes of the caller's own script come back as themselves, from wherever the script came."""
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.parallel.contract.helpers import GUARD, clean_environment, finish, run_script, start_script
+
+CLASSES = """
+import abc, collections, dataclasses, enum, functools, typing
+from espnet3.parallel import *
+
+class Plain:
+    seen = 0
+    def __init__(self, x): self.x = x
+    def setting(self): return SETTING
+
+SETTING = "as it was"
+method = Plain.setting
+
+class Slots:
+    __slots__ = ("x", "__hidden")
+    def __init__(self, x): self.x, self.__hidden = x, -x
+    def hidden(self): return self.__hidden
+
+@dataclasses.dataclass(slots=True)
+class Data:
+    x: int
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+class Pair(typing.NamedTuple):
+    x: int
+
+Old = collections.namedtuple("Old", "x")
+
+class Outer:
+    class Inner(Plain):
+        pass
+
+class Number(int):
+    pass
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+class Square(Shape):
+    def __init__(self, x): self.x = x
+    def area(self): return self.x ** 2
+
+class Box(typing.Generic[typing.TypeVar("T")]):
+    def __init__(self, x): self.x = x
+
+class Lazy:
+    def __init__(self, x): self.x = x
+    @functools.cached_property
+    def double(self): return 2 * self.x
+
+@functools.cache
+def load(): return [7]
+
+@functools.lru_cache(maxsize=2)
+def loaded(x): return load() + [x]
+
+def use_caches(x):
+    assert load() is load() and loaded(x) is loaded(x)
+    return Lazy(loaded(x)[1]).double
+
+def local():
+    class Local:
+        def __init__(self, x): self.x = x
+    return Local
+
+Local = local()
+KINDS = [Plain, Slots, Data, Pair, Old, Outer.Inner, Number, Square, Box, Local]
+
+def make(x):
+    return [kind(x) for kind in KINDS], {Color.GREEN: Plain}
+
+def check(answers):
+    for answer, (objects, table) in enumerate(answers):
+        assert [type(each) for each in objects] == KINDS
+        assert all(isinstance(each, kind) for each, kind in zip(objects, KINDS))
+        assert [getattr(each, "x", answer) for each in objects] == len(KINDS) * [answer]
+        assert objects[1].hidden() == -answer and objects[2] == Data(answer) and objects[7].area() == answer ** 2
+        ((color, kind),) = table.items()
+        assert color is Color.GREEN and kind is Plain
+
+class MyError(Exception):
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+        self.code, self.color = code, Color.RED
+
+class Keyword(LookupError):
+    color = Color.RED
+    def __init__(self, *, code):
+        super().__init__(f"no {code}")
+        self.code = code
+
+def fail(x, kind): raise kind(x, "why") if kind is MyError else kind(code=x)
+
+def caught(call, kind):
+    try:
+        call()
+    except kind as error:
+        assert type(error) is kind and error.code == 3 and error.color is Color.RED
+        return "\\n".join(error.__notes__)
+    raise AssertionError("nothing was raised")
+
+class Provider(EnvironmentProvider):
+    def build_env_local(self): return {}
+
+class Make(BaseRunner):
+    @staticmethod
+    def forward(idx): return make(idx)
+
+class Fail(BaseRunner):
+    @staticmethod
+    def forward(idx): return fail(3, MyError)
+"""
+
+USES = """
+set_parallel({"env": "local", "n_workers": 4})
+check(Make(Provider(), progress=False)(range(40)))
+check(parallel_map(make, range(40)))
+check(parallel_for(make, range(40), ordered=True))
+assert parallel_map(lambda each: each.x, [Slots(3), Data(4), Plain(5)]) == [3, 4, 5]
+assert parallel_map(Plain.setting, [Plain(5)]) == ["as it was"]
+assert parallel_map(use_caches, range(3)) == [0, 2, 4] and parallel_map(loaded, [1]) == [[7, 1]]
+assert Plain.setting is method and method.__globals__ is globals()
+
+with get_client() as client:
+    for n, _ in enumerate(parallel_for(Plain, range(500)), 1):
+        Plain.seen += 1  # what comes in must not put the class back to what it was when it left
+        assert Plain.seen == n
+    for kind in (MyError, Keyword):
+        bad = functools.partial(fail, kind=kind)
+        assert "item 0 (3)" in caught(lambda: parallel_map(bad, [3]), kind)
+        assert "item 0 (3)" in caught(lambda: list(parallel_for(bad, [3])), kind)
+        for call in (client.submit(bad, 3), client.map(bad, [3])[0], parallel_submit(bad, 3)):
+            assert "fail(3)" in caught(call.result, kind)
+    check(client.gather(client.map(make, range(10))))
+    check([future.result() for future in [parallel_submit(make, x) for x in range(3)]])
+    try:
+        Fail(Provider(), progress=False)([7])
+    except ItemError as error:
+        assert type(error.__cause__) is MyError and error.index == 7
+assert "fail(3)" in caught(parallel_submit(functools.partial(fail, kind=MyError), 3).result, MyError)
+print("all is well")
+"""
+
+
+def test_of_a_script(tmp_path):
+    """Instances, classes and exceptions of a script without a `__main__` guard keep their classes."""
+    assert run_script(tmp_path, CLASSES + USES) == "all is well\n"
+
+
+def test_of_a_script_piped_into_python(tmp_path):
+    """The same where the script has no file at all."""
+    done = finish(start_script(tmp_path, "", python=["-"], stdin=True), CLASSES + USES)
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr
+
+
+def test_of_the_cells_of_a_notebook(tmp_path):
+    """The same in a Jupyter kernel; a class that a later cell defines anew is the new one."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=str(tmp_path), env=clean_environment())
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=GUARD)
+        again = "class Plain(Plain):\n    pass\n\nKINDS[0] = Plain\ncheck(parallel_map(make, range(4)))\n"
+        for cell in (CLASSES, USES, again):
+            reply = client.execute_interactive(cell, timeout=GUARD, output_hook=lambda _: None)["content"]
+            assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+        manager.context.destroy()
+
+
+@pytest.mark.parametrize("options", ["{}", "{'processes': False}"], ids=["processes", "threads"])
+def test_of_a_script_with_other_workers(tmp_path, options):
+    """The same with two threads a worker, and with workers that are threads of the script's process."""
+    extra = "{'threads_per_worker': 2}" if options == "{}" else options
+    config = f'{{"env": "local", "n_workers": 2, "options": {extra}}}'
+    assert (
+        run_script(tmp_path, CLASSES + USES.replace('{"env": "local", "n_workers": 4}', config))
+        == "all is well\n"
+    )
+
+
+def test_a_changed_class_reaches_the_workers(tmp_path):
+    """An attribute set on a class between two calls is seen by the second one."""
+    run_script(
+        tmp_path,
+        """
+        from espnet3.parallel import *
+
+        class Setting:
+            value = 1
+
+        with get_client({"env": "local", "n_workers": 2}):
+            assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [1]
+            Setting.value = 2
+            assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [2]
+        """,
+    )

@@ -1,0 +1,193 @@
+"""What is left when something is killed, and what completes it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.states import JobState, living_pid
+from tests.parallel.detached.work import ROOT, calls, espnet3, held, here, hold, let_go, run_of, status_json
+
+
+def gone(pid: int, seconds: float = 30.0) -> None:
+    """Wait until a process that is no child of ours has ended."""
+    fd = os.pidfd_open(pid)
+    try:
+        assert select.select([fd], [], [], seconds)[0], f"process {pid} is still there"
+    finally:
+        os.close(fd)
+
+
+def kill(pid: int) -> None:
+    """Kill a process that is no child of ours, and wait for its end."""
+    fd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        assert select.select([fd], [], [], 30)[0]
+    finally:
+        os.close(fd)
+
+
+def supervisor(run: DetachedRun) -> int:
+    """Return the supervisor's process."""
+    pid = living_pid(Layout(run.path).supervisor)
+    assert pid is not None
+    return pid
+
+
+def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) -> None:
+    """After SIGKILL of the submitting script, `status`, `wait` and `merge` elsewhere give the same bytes."""
+    script = tmp_path / "submit it.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, sys
+        from espnet3.parallel import set_parallel
+        from tests.parallel.detached.work import Provider, Squares
+
+        folder = sys.argv[1]
+
+        class Mine(Squares):
+            pass
+
+        if __name__ == "__main__":
+            set_parallel({"env": "local", "n_workers": 2, "detached": {"shards": 3}})
+            Mine(Provider({"folder": folder}), output_dir=folder + "/run", async_mode=True)(range(12))
+            print("submitted", flush=True)
+            sys.stdin.readline()
+        """)
+    )
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 7)
+    # the jobs load the script without its arguments: what it defines must not need them
+    script.write_text(script.read_text().replace("folder = sys.argv[1]", f"folder = {str(folder)!r}"))
+    with subprocess.Popen(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "submitted\n"
+        held(folder, 7)
+        os.killpg(process.pid, signal.SIGKILL)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert espnet3("status", folder / "run", cwd=elsewhere, ok=False).returncode == 75
+    let_go(folder, 7)
+    assert "3 done" in " ".join(espnet3("wait", folder / "run", cwd=elsewhere).stdout.split())
+    espnet3("merge", folder / "run", cwd=elsewhere)
+    assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b")
+    assert set(calls(folder).values()) == {1}
+
+
+def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
+    """After `kill -9` of a job the supervisor runs its shard on; only the item in flight runs again."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 4)
+    run = run_of(folder)
+    pid = held(folder, 4)
+    let_go(folder, 4, dead=True)
+    kill(pid)
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+
+
+def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
+    """After `kill -9` of the supervisor a job finishes its shard, what waited is lost, `retry` submits that."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 2)
+    run = run_of(folder, workers=1)
+    job = held(folder, 2)
+    kill(supervisor(run))
+    let_go(folder, 2)
+    gone(job)
+    states = [shard.state for shard in run.status().shards]
+    assert states == [JobState.DONE, JobState.LOST, JobState.LOST]
+    espnet3("retry", run.path, cwd=tmp_path)
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert set(calls(folder).values()) == {1}
+
+
+def test_job_and_supervisor_are_killed(tmp_path: Path) -> None:
+    """After `kill -9` of both everything counts as lost, and `retry` repeats the item in flight alone."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 4)
+    run = run_of(folder, workers=1)
+    job = held(folder, 4)
+    kill(supervisor(run))
+    kill(job)
+    assert status_json(run.path, tmp_path)["states"] == {"done": 1, "lost": 2}
+    let_go(folder, 4, dead=True)
+    run.retry()
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+
+
+def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
+    """The folder is that of any run: a call in this process computes what killed jobs did not."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 4)
+    run = run_of(folder, workers=1)
+    job = held(folder, 4)
+    kill(supervisor(run))
+    kill(job)
+    let_go(folder, 4, dead=True)
+    assert len(run_of(folder, async_mode=False)) == 12
+    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+    run.retry()
+    assert run.status().done
+    assert (run.path / "results.jsonl").read_bytes() == here(tmp_path / "b")
+
+
+def test_a_job_that_is_told_to_end_finishes_its_item(tmp_path: Path) -> None:
+    """After SIGTERM the item in flight is kept, the shard is queued again, and no item runs twice."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 4)
+    run = run_of(folder)
+    pid = held(folder, 4)
+    os.kill(pid, signal.SIGUSR1)
+    let_go(folder, 4)
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert set(calls(folder).values()) == {1}
+    assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
+
+
+def test_an_item_that_kills_its_jobs_is_poison(tmp_path: Path) -> None:
+    """It is named and set aside after it took two jobs with it alone; its neighbours run once."""
+    run = run_of(tmp_path / "a", config={"bad": [5, "die"]}, on_error="record")
+    status = run.wait(60)
+    assert (status.done, status.ok, status.failed) == (True, 11, 1)
+    failure = run.merge()[5]
+    assert (failure.index, failure.cause, failure.error_type) == (5, "poison", "WorkerDied")
+    counted = calls(tmp_path / "a")
+    assert counted.pop(5) <= 3 and max(counted.values()) <= 2
+
+
+def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
+    """A killed shard with writers of its own begins again in an emptied folder, and gives the same files."""
+    from tests.parallel.detached.work import Files
+
+    run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
+    kill(supervisor(run))
+    status = run.wait(60)
+    assert not status.done
+    (run.path / "split.2").mkdir(exist_ok=True)
+    (run.path / "split.2/text").write_text("half a li")
+    run.retry()
+    assert run.wait(60).done
+    assert run.merge() == "0 0\n1 1\n2 4\n"

@@ -1,0 +1,163 @@
+"""What no job could do is said before anything is written or queued."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from espnet3.parallel import ConfigError, set_parallel
+from tests.parallel.detached.work import ROOT, Provider, Squares, run_of
+
+DEFINED = """
+    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+    class Provider(EnvironmentProvider):
+        def build_env_local(self):
+            return {"factor": self.config["factor"]}
+
+    class Times(BaseRunner):
+        @staticmethod
+        def forward(idx, factor):
+            return times(idx, factor)
+
+    def times(idx, factor):
+        return idx * factor
+
+    set_parallel({"env": "local", "n_workers": 2})
+"""
+SUBMITTED = """
+run = Times(Provider({"factor": 3}), output_dir="run", async_mode=True)(range(4))
+assert run.wait(60).done, run.status()
+print(list(run.merge()))
+"""
+
+
+def python(text: str, folder: Path, *, as_file: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a program as a script, or as what is typed into an interpreter."""
+    if as_file:
+        (folder / "script.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "script.py" if as_file else "-"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=None if as_file else text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("guard", [True, False], ids=["guard", "no guard"])
+def test_a_runner_of_a_script_works(tmp_path: Path, guard: bool) -> None:
+    """Jobs find the classes of a script that was run as `__main__`; none of them submits again."""
+    end = f"if __name__ == '__main__':\n{textwrap.indent(SUBMITTED, '    ')}" if guard else SUBMITTED
+    done = python(textwrap.dedent(DEFINED) + end, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0, 3, 6, 9]\n"
+    assert done.stderr.count("submitted") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["_async_specs", "run", "script.py"]
+
+
+def test_a_runner_typed_into_an_interpreter_is_refused(tmp_path: Path) -> None:
+    """Classes of a terminal are in no file: the message says what to do, and nothing is written."""
+    done = python(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path, as_file=False)
+    assert re.search(r"ConfigError: the runner Times cannot .* terminal, a notebook .*\.py file", done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_class_of_a_function_is_refused(tmp_path: Path) -> None:
+    """A class that another process cannot name is refused."""
+
+    class Local(Squares):
+        pass
+
+    with pytest.raises(ConfigError, match="Local cannot be found.* inside a function; put it at the top"):
+        run_of(tmp_path / "a", runner=Local)
+    assert not (tmp_path / "a/run").exists()
+
+
+def test_a_config_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """The place of the value and its type are named."""
+    with pytest.raises(ConfigError, match=r"config\['model'\] is a object, .*give the provider plain values"):
+        run_of(tmp_path / "a", config={"model": object()})
+    assert not (tmp_path / "a/run").exists()
+
+
+def test_a_module_that_the_job_cannot_import_is_refused(tmp_path: Path) -> None:
+    """What only this process has (a module made at runtime) is missed by a trial before submission."""
+    (tmp_path / "mine.py").write_text("import ghost\n" + textwrap.dedent(DEFINED))
+    text = """
+        import sys, types
+        sys.modules["ghost"] = types.ModuleType("ghost")
+        from mine import Provider, Times
+        Times(Provider({"factor": 3}), output_dir="run", async_mode=True)(range(4))
+    """
+    done = python(textwrap.dedent(text), tmp_path)
+    assert re.search(r"ConfigError: a detached job cannot import mine .*No module named 'ghost'", done.stderr)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_without_a_guard_that_needs_arguments_is_refused(tmp_path: Path) -> None:
+    """Jobs load a script without its arguments; the message says where they belong."""
+    text = "import sys\nfactor = sys.argv[3]\n" + textwrap.dedent(DEFINED) + SUBMITTED
+    (tmp_path / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py", "1", "2", "3"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"cannot run .*script\.py: IndexError.* `if __name__ == '__main__':`", done.stderr)
+
+
+def test_an_env_without_detached_jobs_is_refused(tmp_path: Path) -> None:
+    """`kube` has no detached jobs yet: the message lists those that have."""
+    set_parallel({"env": "kube"})
+    with pytest.raises(ConfigError, match="env: kube cannot run detached jobs; these can: .*local"):
+        Squares(Provider({"folder": ""}), output_dir=tmp_path / "run", async_mode=True)(range(2))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ({"shard": 3}, "detached.shard: unknown key. Did you mean 'shards'?"),
+        ({"shards": 0}, "detached.shards = 0: must be a positive integer"),
+        ({"variables": "HOME"}, "detached.variables = 'HOME': must be a list"),
+        ({"snapshot": "yes"}, "detached.snapshot = 'yes': must be true or false"),
+        ({"retry_memory_factor": 1}, "detached.retry_memory_factor = 1: must be a number above 1"),
+        ("3", "detached = '3': must be a mapping"),
+    ],
+)
+def test_a_wrong_setting_is_said_with_the_configuration(block: Any, problem: str) -> None:
+    """The `detached` block is checked when the configuration is set."""
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        set_parallel({"env": "local", "detached": block})
+
+
+def test_a_secret_of_the_environment_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a config takes from `oc.env` stays an interpolation on disk, and is resolved in the job."""
+    monkeypatch.setenv("MY_TOKEN", "hush-hush")
+    config = OmegaConf.create({"folder": str(tmp_path / "a"), "bad": None, "key": "x-${oc.env:MY_TOKEN}"})
+
+    (tmp_path / "a").mkdir()
+    set_parallel({"env": "local", "detached": {"shards": 1}})
+    run = Squares(
+        Provider(config), output_dir=tmp_path / "a/run", async_specs_dir=tmp_path / "specs", async_mode=True
+    )
+    detached = run(range(2))
+    assert detached.wait(60).done
+    texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any("${oc.env:MY_TOKEN}" in text for text in texts)
+    assert not any("hush-hush" in text for text in texts)

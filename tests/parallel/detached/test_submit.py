@@ -1,0 +1,159 @@
+"""A detached run from its submission to the merged file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ItemFailure
+from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_receipt
+from tests.parallel.detached.work import Files, calls, espnet3, held, here, hold, let_go, run_of, status_json
+
+
+def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
+    """Detached jobs leave the same bytes as a run in this process, and `merge` returns the same sequence."""
+    run = run_of(tmp_path / "a", batch_size=2)
+    assert run.wait(60).done
+    results = run.merge()
+    assert (tmp_path / "a/run/results.jsonl").read_bytes() == here(tmp_path / "b", batch_size=2)
+    assert list(results) == [{"square": i * i, "text": f"«{i}»"} for i in range(12)]
+    assert check_receipt(tmp_path / "a/run").planned == 12
+
+
+def test_a_run_is_a_sequence_of_job_records(tmp_path: Path) -> None:
+    """Each record has the job's id, a spec that is JSON, and the file its results are in."""
+    run = run_of(tmp_path / "a")
+    assert run.wait(60).done
+    assert len(run) == 3 and [job.job_id for job in run] == ["local.0", "local.1", "local.2"]
+    first = run[0]
+    assert first.spec.parent.parent == tmp_path / "a/specs"
+    assert json.loads(first.spec.read_text())["items"] == {"range": [0, 4, 1]}
+    assert [json.loads(line)["index"] for line in first.result.read_text().splitlines()] == [0, 1, 2, 3]
+    assert run[-1] == run[2] and run[:2] == [run[0], run[1]]
+
+
+def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:
+    """Spaces, quotes, `$()`, a semicolon, a newline and non-ASCII in every path are just names."""
+    name = "sp ace 'q' \"d\" $(touch injected) `touch injected`; touch injected\n«ü»"
+    run = run_of(tmp_path / name, n=4, shards=2)
+    assert run.wait(60).done
+    assert len(run.merge()) == 4
+    assert json.loads(espnet3("status", tmp_path / name / "run", "--json", cwd=tmp_path).stdout)["merged"]
+    assert not list(tmp_path.rglob("injected"))
+
+
+def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
+    """Every file that a run leaves, specs included, is text, and JSON but for the logs."""
+    run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
+    assert run.wait(60).done
+    run.merge()
+    files = [f for f in (tmp_path / "a").rglob("*") if f.is_file() and not f.name.startswith("calls.")]
+    assert len(files) > 20
+    for file in files:
+        text = file.read_bytes().decode("utf-8")
+        if file.suffix == ".jsonl":
+            assert all(json.loads(line) for line in text.splitlines())
+        elif file.suffix != ".txt":
+            json.loads(text)
+
+
+def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
+    """With on_error="record" a failure takes its item's place, and `retry` runs it again when asked to."""
+    run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
+    status = run.wait(60)
+    assert (status.done, status.ok, status.failed) == (True, 11, 1)
+    failure = run.merge()[3]
+    assert isinstance(failure, ItemFailure) and failure.error_type == "ValueError"
+    (tmp_path / "a/repaired").touch()
+    run.retry(failed_items=True)
+    assert run.wait(60).done
+    assert run.merge()[3]["square"] == 9
+    assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
+
+
+def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
+    """With on_error="raise" the shard fails with the item's name, `merge` refuses, `retry` completes it."""
+    run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, workers=1)
+    status = run.wait(60)
+    states = [shard.state for shard in status.shards]
+    assert states[0] is JobState.FAILED and JobState.DONE not in states
+    assert status.shards[0].note == "item 3 failed: ValueError: no square of 3"
+    assert "no square of 3" in dict(run.logs(failed=True))[0]
+    with pytest.raises(IncompleteRunError, match=r"1 failed.*item 3 failed.*espnet3 retry"):
+        run.merge()
+    (tmp_path / "a/repaired").touch()
+    assert run.retry().alive
+    assert run.wait(60).done
+    assert len(run.merge()) == 12
+    assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
+
+
+def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:
+    """The state says why, and the log holds the provider's traceback."""
+    run = run_of(tmp_path / "a", config={"broken": True}, shards=1)
+    (shard,) = run.wait(60).shards
+    assert shard.state is JobState.FAILED and "the model is not there" in shard.note
+    assert "in build_env_local" in dict(run.logs())[0]
+
+
+def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:
+    """A second submission, a retry and a call in this process are refused; when it is over it resumes."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 5)
+    run_of(folder)
+    held(folder, 5)
+    for again in (lambda: run_of(folder), lambda: run_of(folder, async_mode=False)):
+        with pytest.raises(FolderInUseError, match=r"in use by detached jobs \(.*running.*espnet3 cancel"):
+            again()
+    assert "FolderInUseError" in espnet3("retry", folder / "run", cwd=tmp_path, ok=False).stderr
+    let_go(folder, 5)
+    assert DetachedRun.open(folder / "run").wait(60).done
+    again = run_of(folder)
+    assert again.status().done and len(again.merge()) == 12
+    assert len(run_of(folder, async_mode=False)) == 12
+    assert set(calls(folder).values()) == {1}
+
+
+def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
+    """`cancel` ends what runs and what waits; `retry` computes the rest, none of what was done again."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 4)
+    run = run_of(folder, workers=1)
+    held(folder, 4)
+    said = espnet3("cancel", folder / "run", "--grace", 0.2, cwd=tmp_path).stdout
+    assert "cancelled" in said
+    status = run.status()
+    assert not status.alive
+    states = [shard.state for shard in status.shards]
+    assert states == [JobState.DONE, JobState.CANCELLED, JobState.CANCELLED]
+    assert status_json(folder / "run", tmp_path)["states"] == {"done": 1, "cancelled": 2}
+    let_go(folder, 4, dead=True)
+    run.retry()
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
+
+
+def test_a_runner_with_writers_gives_the_same_files(tmp_path: Path) -> None:
+    """Hooks run for each shard, and `merge` gets the folders, also in a process that only has the run folder."""
+    run = run_of(tmp_path / "a", n=3, runner=Files)
+    assert run.wait(60).done
+    text = "".join(f"{i} {i * i}\n" for i in range(3))
+    assert run.merge() == text
+    assert DetachedRun.open(tmp_path / "a/run").merge() == text
+    assert espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout == text + "\n"
+    run_of(tmp_path / "b", n=3, runner=Files, async_mode=False)
+    assert (tmp_path / "a/run/results.jsonl").read_bytes() == (tmp_path / "b/run/results.jsonl").read_bytes()
+    assert (tmp_path / "a/run/split.2/text").read_bytes() == (tmp_path / "b/run/split.2/text").read_bytes()
+
+
+def test_a_run_without_output_dir_gets_a_folder(tmp_path: Path) -> None:
+    """Its folder is a new one under `async_result_dir`, named after the runner."""
+    run = run_of(tmp_path / "a", n=2, shards=1, output_dir=None, async_result_dir=tmp_path / "results")
+    assert run.path.parent == tmp_path / "results" and run.path.name.startswith("Squares-")
+    assert run.wait(60).done and len(run.merge()) == 2

@@ -1,0 +1,155 @@
+"""Runners of the tests, which jobs import by name; and the ways to hold one and to look inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+from espnet3.parallel.detached.run import DetachedRun
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Provider(EnvironmentProvider):
+    """The env is the folder of a test, and what goes wrong there."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return the config."""
+        if self.config.get("broken"):
+            raise RuntimeError("the model is not there")
+        return {"folder": Path(self.config["folder"]), "bad": self.config.get("bad")}
+
+
+def note(folder: Path, idx: Any) -> None:
+    """Note a call, in a file of this process."""
+    fd = os.open(folder / f"calls.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, b"%d\n" % idx)
+    os.close(fd)
+
+
+def calls(folder: Path) -> Counter[int]:
+    """Return how often each index was called."""
+    return Counter(int(line) for file in folder.glob("calls.*") for line in file.read_text().splitlines())
+
+
+class Squares(BaseRunner):
+    """Squares, which can be held at an item, or fail or die there."""
+
+    @staticmethod
+    def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
+        """Return the square; at an item with a pipe of its name, say who runs it and wait."""
+        note(folder, idx)
+        pipe = folder / f"hold.{idx}"
+        if pipe.exists():
+            pipe.write_text(str(os.getpid()))  # opens when the test reads
+            (folder / f"go.{idx}").read_text()  # opens when the test writes, which it need not do
+        if bad is not None and idx == bad[0] and not (folder / "repaired").exists():
+            if bad[1] == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError(f"no square of {idx}")
+        return {"square": idx * idx, "text": f"«{idx}»"}
+
+    @staticmethod
+    def batch_forward(indices: list[int], folder: Path, bad: Any) -> list[dict[str, Any]]:
+        """Return the squares."""
+        return [Squares.forward(idx, folder, bad) for idx in indices]
+
+
+class Files(BaseRunner):
+    """Writes a file for each shard, and merges them into one."""
+
+    @staticmethod
+    def forward(idx: int, folder: Path, bad: Any) -> int:
+        """Return the square."""
+        note(folder, idx)
+        return idx * idx
+
+    @staticmethod
+    def open_writers(shard_dir: Path, **env: Any) -> Any:
+        """Open the shard's file."""
+        return open(shard_dir / "text", "w", encoding="utf-8")
+
+    @staticmethod
+    def write_record(writers: Any, result: int, state: dict[str, Any], **env: Any) -> None:
+        """Write a line."""
+        writers.write(f"{state['index']} {result}\n")
+
+    @staticmethod
+    def close_writers(writers: Any, state: Any, **env: Any) -> None:
+        """Close the file."""
+        writers.close()
+
+    def merge(self, shard_dirs: list[Path]) -> str:
+        """Return all text."""
+        return "".join((folder / "text").read_text(encoding="utf-8") for folder in shard_dirs)
+
+
+def hold(folder: Path, idx: int) -> None:
+    """Have the job that comes to an item wait there."""
+    for name in ("hold", "go"):
+        os.mkfifo(folder / f"{name}.{idx}")
+
+
+def held(folder: Path, idx: int) -> int:
+    """Wait until a job is held at an item, and return its process."""
+    return int((folder / f"hold.{idx}").read_text())
+
+
+def let_go(folder: Path, idx: int, *, dead: bool = False) -> None:
+    """Hold nobody at an item any more; whoever is held goes on, unless it is dead."""
+    (folder / f"hold.{idx}").unlink()
+    if not dead:
+        (folder / f"go.{idx}").write_text("go")
+
+
+def run_of(folder: Path, n: int = 12, workers: int = 2, shards: int = 3, **arguments: Any) -> Any:
+    """Submit squares, or what `runner` says, as local jobs."""
+    folder.mkdir(exist_ok=True)
+    cls = arguments.pop("runner", Squares)
+    config = {"folder": str(folder), **arguments.pop("config", {})}
+    set_parallel({"env": "local", "n_workers": workers, "detached": {"shards": shards}})
+    defaults = {"output_dir": folder / "run", "async_specs_dir": folder / "specs", "async_mode": True}
+    return cls(Provider(config), progress=False, **{**defaults, **arguments})(range(n))
+
+
+def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
+    """Run the same in this process; return the merged file."""
+    folder.mkdir()
+    set_parallel(None)
+    Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False, **arguments)(
+        range(n)
+    )
+    return (folder / "run/results.jsonl").read_bytes()
+
+
+def espnet3(*words: object, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command `espnet3` as another process does, somewhere else."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from espnet3.cli.main import main; main()", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert not ok or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def status_json(run: Path, cwd: Path) -> Any:
+    """Return what `espnet3 status --json` says."""
+    return json.loads(espnet3("status", run, "--json", cwd=cwd, ok=False).stdout)
+
+
+def shut(run: DetachedRun) -> None:
+    """End whatever a test has left, however it went."""
+    if run.status().alive:
+        run.cancel(grace=0.2)

@@ -53,9 +53,9 @@ class ParallelConfig(Mapping[str, Any]):
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
+        detached: Settings of detached runs (`DetachedSettings`).
         security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
         adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
-        detached: Settings of detached runs (`DetachedSettings`).
 
     Raises:
         ConfigError: Something is wrong; the message holds all of it.
@@ -66,9 +66,9 @@ class ParallelConfig(Mapping[str, Any]):
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = None
     start_timeout: float = 60.0
+    detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = "auto"
     adapt: Mapping[str, int] | None = None
-    detached: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, config: Any) -> ParallelConfig:

@@ -13,7 +13,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from espnet3.parallel.engine import Block, failure_of
@@ -112,11 +112,7 @@ class PilotRun:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
-                for key, _ in events:
-                    if key.fileobj is self._lease:
-                        self._welcome()
-                    elif isinstance(key.fileobj, Slot):
-                        self._read(key.fileobj)
+                self._listen(key.fileobj for key, _ in events)
                 self._judge()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
@@ -135,6 +131,15 @@ class PilotRun:
         finally:
             self._selector.close()
             self._close_lease()
+
+    def _listen(self, readable: Iterable[Any]) -> None:
+        for source in readable:
+            if source is self._lease:
+                self._welcome()
+                continue
+            self._read(source)
+            while source in self._lease.slots and source.channel.buffered():
+                self._read(source)
 
     # --- workers come and go ---
 
@@ -272,11 +277,6 @@ class PilotRun:
     # --- messages up ---
 
     def _read(self, slot: Slot) -> None:
-        self._read_one(slot)  # over TLS there may be more
-        while slot in self._lease.slots and slot.channel.buffered():
-            self._read_one(slot)
-
-    def _read_one(self, slot: Slot) -> None:
         if slot not in self._lease.slots:  # lost while handling an earlier event of the same round
             return
         try:

@@ -136,11 +136,6 @@ class Pool:
         for lease in waiting:
             lease.wake()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a job runs on it."""
-        return bool(self._leases)
-
     def _mark(self, hello: Hello) -> Window | None:
         if not hello.mark or self._folder is None:
             return None
@@ -158,6 +153,11 @@ class Pool:
             s.hello.process == process and (s.mark.read().items if s.mark is not None else s.flying)
             for s in others
         )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
 
     def lease(self) -> Lease:
         """Open a lease: the right to take slots until it is closed."""

@@ -57,7 +57,7 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
-    layout.order_stop({"state": JobState.CANCELLED.value, "why": by})
+    layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
     launching.launcher(plan.env).cancel(layout, plan, grace)
     _wait_for_leases(layout, plan, grace)
     for shard in run_status(layout, plan).shards:

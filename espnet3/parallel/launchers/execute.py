@@ -14,6 +14,7 @@ from espnet3.parallel.injection import SetupFn, bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
 from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.progress import say
 from espnet3.parallel.records import Policy, Tally
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        tells: Whether progress is shown, so that the dashboard's address is told too.
+        killable: Never run in this process: an item within an item may have to be killed (a shard's with a
+            time limit; of a task's own items `policy.item_timeout` says so).
         as_lines: Give the lines of a run folder in place of the results.
     """
 
@@ -44,7 +48,9 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    tells: bool = False
     as_lines: bool = False
+    killable: bool = False
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -107,14 +113,28 @@ def outcomes(
         The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
     """
     with ExitStack() as stack:
-        if client is None and not runs_here(config):
+        shared = client is not None
+        # in this process there is no worker that could be killed: a time limit wants one
+        killable = task.killable or task.policy.item_timeout is not None
+        if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
         if client is not None:
+            if task.tells:
+                _tell_dashboard(client)
             pairs, tally = _on_pilots(task, work, client, config, may_take)
+            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
+
+
+def _tell_dashboard(client: Any) -> None:
+    from espnet3.parallel.launchers.client import dashboard_of
+
+    address = dashboard_of(client)
+    if address is not None:
+        say(f"dashboard: {address}")
 
 
 Pairs = Generator[tuple[Run, Block], None, None]
@@ -138,10 +158,11 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 
 
 def _on_pilots(
-    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool]
+    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
     from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
+    from espnet3.parallel.launchers.local import ForkedCluster
     from espnet3.parallel.launchers.pool import pool_of
     from espnet3.parallel.launchers.protocol import Job
 
@@ -168,6 +189,8 @@ def _on_pilots(
         lambda: _as_tasks(client),
         lambda: waiting(client),
         lambda hello: innocent(client, hello),
+        client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
+        shared,
     )
     return iter(run), run.tally
 

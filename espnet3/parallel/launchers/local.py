@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -77,6 +77,7 @@ class ForkedWorker(ProcessInterface):
         scheduler: The scheduler's address.
         name: The worker's name; a replacement takes it over.
         forkserver: Where processes come from.
+        lost: Makes the scheduler forget a worker, given its address.
         memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
         options: Everything else goes to `distributed.Worker`.
     """
@@ -87,6 +88,7 @@ class ForkedWorker(ProcessInterface):
         *,
         name: Any,
         forkserver: ForkServer,
+        lost: Callable[[str], Awaitable[None]],
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,
@@ -95,6 +97,7 @@ class ForkedWorker(ProcessInterface):
         self.name = name
         self.scheduler = scheduler
         self.server = forkserver
+        self._lost = lost
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
         self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
@@ -148,6 +151,8 @@ class ForkedWorker(ProcessInterface):
         started = await pid
         line = await reader.readline()
         answer = json.loads(line) if line else {"error": "it ended while it was starting"}
+        if self._gone.is_set():  # of which nobody was told, as it was not up
+            answer = {"error": "it ended as soon as it had started"}
         if "error" in answer:
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
@@ -187,6 +192,10 @@ class ForkedWorker(ProcessInterface):
             self._restart = asyncio.get_running_loop().create_task(self._respawn())
 
     async def _respawn(self) -> None:
+        # what an item had started may hold the dead worker's connections open: to the scheduler it lives
+        # on then, and its name is taken
+        if self.address is not None:
+            await self._lost(self.address)
         for _ in range(_STARTS):
             try:
                 await self._spawn()
@@ -249,26 +258,39 @@ class ForkedCluster(LocalCluster):
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
         try:
-            super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
+            super().__init__(
+                processes=True, worker_class=ForkedWorker, forkserver=forkserver, lost=self._forget, **options
+            )
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
-            self._drop()
+            drop(self)
             raise
 
-    def _drop(self) -> None:
-        """End the processes and the event loop, so that Dask does not wait for them at exit."""
-        SpecCluster._instances.discard(self)
-        runner = getattr(self, "_loop_runner", None)
-        if runner is not None:
-            # what was half done on the loop fails now, and nobody is left to be told
-            loop: Any = self.loop
-            loop.asyncio_loop.set_exception_handler(lambda *_: None)
-            runner.stop()
-        self.forkserver.close()
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Take note of workers that come and go.
+
+        Dask's own drops a worker for good that is not there 15 s after one of its deaths; ours are
+        replaced, and may just have died again.
+        """
+        super(SpecCluster, self)._update_worker_status(op, msg)
+
+    async def _forget(self, address: str) -> None:
+        """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
+        scheduler: Any = self.scheduler
+        for _ in range(20):
+            if address not in scheduler.workers:
+                return
+            await asyncio.sleep(0.005)
+        await scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""
         for worker in list(self.workers.values()):
             worker.kill()
+
+    def kill_worker(self, pid: int) -> None:
+        """SIGKILL one worker process and what it started; another takes its place."""
+        if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
+            kill_group(pid)
 
     def exit_of(self, pid: int) -> str | None:
         """Say how a worker process ended, where that is known yet."""
@@ -291,6 +313,19 @@ class ForkedCluster(LocalCluster):
         finally:
             asyncio.get_running_loop().remove_reader(self.forkserver.sock)
             await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+
+
+def drop(cluster: LocalCluster) -> None:
+    """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is not None:
+        # what was half done on the loop fails now, and nobody is left to be told
+        loop: Any = cluster.loop
+        loop.asyncio_loop.set_exception_handler(lambda *_: None)
+        runner.stop()
+    if isinstance(cluster, ForkedCluster):
+        cluster.forkserver.close()
 
 
 def local_cluster(

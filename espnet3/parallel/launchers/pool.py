@@ -21,9 +21,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.launchers.mark import Window
 from espnet3.parallel.launchers.pilot import PilotHost
 from espnet3.parallel.launchers.protocol import Hello
 from espnet3.parallel.plan import Run
+from espnet3.parallel.watch import Late
 
 _BACKLOG = 1024
 
@@ -36,15 +38,19 @@ class Slot:
         hello: Who it is.
         flying: Runs of the current job sent and not answered; the first one is being run.
         ready: Whether it has the current job's env.
+        mark: What it is inside, also after its worker's death; None where the worker is on another host.
+        late: What it was in when it was given up for taking too long.
     """
 
-    __slots__ = ("channel", "flying", "hello", "ready")
+    __slots__ = ("channel", "flying", "hello", "late", "mark", "ready")
 
-    def __init__(self, channel: Channel, hello: Hello) -> None:
+    def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
         self.hello = hello
         self.flying: deque[Run] = deque()
         self.ready = False
+        self.mark = mark
+        self.late: Late | None = None
 
     def fileno(self) -> int:
         """Return the channel's descriptor, for selectors."""
@@ -63,8 +69,8 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._leased = 0
-        self._controls: dict[tuple[str, int], Channel] = {}
-        self._waiting: list[Lease] = []
+        self._controls: dict[str, Channel] = {}  # by the worker's address
+        self._leases: list[Lease] = []
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.met = False
@@ -110,24 +116,43 @@ class Pool:
             self._admit(channel, hello)
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
+        mark = self._mark(hello)
         with self._lock:
             if self._closed:
                 channel.close()
                 return
             if hello.control:
-                self._controls[hello.process] = channel
+                self._controls[hello.address] = channel
                 return
             self.met = True
-            self._idle.append(Slot(channel, hello))
-            waiting = list(self._waiting)
+            self._idle.append(Slot(channel, hello, mark))
+            waiting = list(self._leases)
         for lease in waiting:
             lease.wake()
+
+    def _mark(self, hello: Hello) -> Window | None:
+        if not hello.mark or self._folder is None:
+            return None
+        try:
+            return Window(self._folder, hello.mark)
+        except OSError:  # the folder is gone: the pool is being closed
+            return None
+
+    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another lease."""
+        with self._lock:
+            others = [s for other in self._leases if other is not lease for s in list(other.slots)]
+            others += self._idle  # it may still be in an item of a job that was given up
+        return any(
+            s.hello.process == process and (s.mark.read().items if s.mark is not None else s.flying)
+            for s in others
+        )
 
     def lease(self) -> Lease:
         """Open a lease: the right to take slots until it is closed."""
         lease = Lease(self)
         with self._lock:
-            self._waiting.append(lease)
+            self._leases.append(lease)
         self.ask_for_more()
         return lease
 
@@ -136,11 +161,12 @@ class Pool:
         with self._lock:
             busy = not self._idle and self._leased
             controls = list(self._controls.items()) if busy else []
-        for process, control in controls:
+        for address, control in controls:
             try:
                 control.send(1)
             except ChannelClosedError:
-                self._controls.pop(process, None)
+                control.close()
+                self._controls.pop(address, None)
 
     def _take(self, lease: Lease) -> list[Slot]:
         """Hand idle slots to a lease, as many of a worker as it has threads.
@@ -148,11 +174,12 @@ class Pool:
         A slot whose worker has died says so when it is read.
         """
         with self._lock:
-            held = Counter(slot.hello.process for slot in lease.slots)
+            # by worker, not by process: workers may be threads of one
+            held = Counter(slot.hello.address for slot in lease.slots)
             taken: list[Slot] = []
             for slot in self._idle:
-                if held[slot.hello.process] < slot.hello.threads:
-                    held[slot.hello.process] += 1
+                if held[slot.hello.address] < slot.hello.threads:
+                    held[slot.hello.address] += 1
                     taken.append(slot)
             self._idle = [slot for slot in self._idle if slot not in taken]
             self._leased += len(taken)
@@ -160,15 +187,15 @@ class Pool:
 
     def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
         with self._lock:
-            if lease in self._waiting:
-                self._waiting.remove(lease)
+            if lease in self._leases:
+                self._leases.remove(lease)
             self._leased -= len(slots)
             if self._closed:
                 for slot in slots:
                     slot.channel.close()
                 return
             self._idle.extend(slots)
-            others = list(self._waiting)
+            others = list(self._leases)
         for other in others:
             other.wake()
 
@@ -230,6 +257,10 @@ class Lease:
         self.slots.update(fresh)
         return fresh
 
+    def shared(self, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another job."""
+        return self._pool.shared(self, process)
+
     def ask_for_more(self) -> None:
         """As `Pool.ask_for_more`."""
         self._pool.ask_for_more()
@@ -244,6 +275,7 @@ class Lease:
         for slot in self.slots:
             slot.flying.clear()
             slot.ready = False
+            slot.late = None
         self._pool._give_back(self, list(self.slots))
         self.slots.clear()
         self._wake_r.close()

@@ -32,7 +32,7 @@ LAYERS = [
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.detached_settings", "parallel.config"],
+        ["parallel.backends", "parallel.detached_settings", "parallel.config", "parallel.security"],
     ),
     (
         "the run folder: it knows what an outcome is on disk, and nothing of who computed it",

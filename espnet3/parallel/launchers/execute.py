@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,6 +20,9 @@ from espnet3.parallel.records import Policy, Tally
 
 if TYPE_CHECKING:
     from espnet3.parallel.launchers.client import EnvClient
+
+
+_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,6 @@ def outcomes(
         if client is not None:
             if task.tells:
                 _tell_dashboard(client)
-            pairs, tally = _on_pilots(task, work, client, config, may_take)
             pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
@@ -186,7 +189,7 @@ def _on_pilots(
         config.start_timeout,
         may_take,
         lambda pid: explain(client, pid),
-        lambda: _as_tasks(client),
+        _as_tasks(client),
         lambda: waiting(client),
         lambda hello: innocent(client, hello),
         client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
@@ -200,13 +203,23 @@ def env_of(client: Any) -> str:
     return getattr(client, "espnet3_env", None) or ""
 
 
-def _as_tasks(client: Any) -> Any:
-    """Replace a client's pool by one of Dask tasks, if it has workers that only it can reach."""
-    from espnet3.parallel.launchers.pool import pool_of, replace_pool
-    from espnet3.parallel.launchers.tasks import TaskPool
+def _as_tasks(client: Any) -> Callable[[], Any]:
+    """Return what replaces a client's pool by one of Dask tasks, once workers are there and none connects."""
+    since: list[float] = []
 
-    if not client.scheduler_info()["workers"]:
-        return None
-    tasks = TaskPool(client, pool_of(client).name)
-    replace_pool(client, tasks)
-    return tasks
+    def fall_back() -> Any:
+        from espnet3.parallel.launchers.pool import pool_of, replace_pool
+        from espnet3.parallel.launchers.tasks import TaskPool
+
+        if not client.scheduler_info()["workers"]:
+            since.clear()
+            return None
+        if not since:
+            since.append(time.monotonic())
+        if time.monotonic() - since[0] < _UNREACHED:  # one that has just come may be about to connect
+            return None
+        tasks = TaskPool(client, pool_of(client).name)
+        replace_pool(client, tasks)
+        return tasks
+
+    return fall_back

@@ -66,6 +66,8 @@ class PilotHost(WorkerPlugin):
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
         self._pilots: list[Pilot] = []
+        encrypted = worker.address.startswith("tls")
+        self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
@@ -84,7 +86,7 @@ class PilotHost(WorkerPlugin):
 
     def _connect(self, hello: Hello) -> Channel | None:
         try:
-            channel = connect(self.address, self.key)
+            channel = connect(self.address, self.key, tls=self._tls)
             channel.send(hello)
         except (OSError, PermissionError):  # the driver has gone, or cannot be reached from here
             return None

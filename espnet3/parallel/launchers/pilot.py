@@ -41,7 +41,6 @@ from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
-
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
 # look like a worker that cannot start.
 STARTED = threading.Event()

@@ -7,12 +7,14 @@
                                                       v
     deadline passed, or told to stop ────────────>  Block (values so far; the tail is the caller's)
 
-The clock is read between steps, not between items, and steps grow until one takes about a
+Before each step it is said, in a worker's mark, which items are in it: should the worker die, it was
+one of these. The clock is read between steps, not between items, and steps grow until one takes about a
 thirty-second of the time budget: an empty function costs 0.2 µs an item, a clock 0.05 µs.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
@@ -24,6 +26,7 @@ from typing import Any
 from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.seeding import seeded
+from espnet3.parallel.watch import Feed, Report, Watch
 
 # random, numpy.random and torch are one state per process: seeded runs of its threads take turns
 _SEED_LOCK = threading.RLock()  # re-entrant: an item may run a seeded run of its own
@@ -68,7 +71,11 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     """Return an exception's type name, message and traceback text."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return name, str(error), "".join(traceback.format_exception(kind, error, error.__traceback__))
+    try:
+        text = str(error)
+    except Exception as wrong:  # user classes may raise anything here
+        text = f"(its text cannot be had: {type(wrong).__name__} in its __str__)"
+    return name, text, "".join(traceback.format_exception(kind, error, error.__traceback__))
 
 
 def failure_of(
@@ -90,18 +97,29 @@ def inside_item() -> bool:
 
 
 @contextmanager
-def on_a_worker() -> Iterator[None]:
-    """Mark this thread as one that runs items for a driver."""
+def on_a_worker(report: Report | None = None) -> Iterator[None]:
+    """Mark this thread as one that runs items for a driver.
+
+    Args:
+        report: Told of an item that takes longer than `item_timeout`; without it none is watched.
+    """
+    before = getattr(_INSIDE, "report", None)
     _INSIDE.depth = getattr(_INSIDE, "depth", 0) + 1
+    _INSIDE.report = report
     try:
         yield
     finally:
         _INSIDE.depth -= 1
+        _INSIDE.report = before
 
 
 def never() -> bool:
     """The `interrupted` of a run that nothing interrupts."""
     return False
+
+
+Enter = Callable[[int, int], None]
+Step = Callable[[Sequence[Any], list[Any]], None]
 
 
 def run_items(
@@ -111,72 +129,181 @@ def run_items(
     worker: str,
     budget: float = float("inf"),
     interrupted: Callable[[], bool] = never,
+    enter: Enter | None = None,
+    singly: bool = False,
 ) -> Block:
     """Run items in order until they are done, the budget is spent, or one stops the run.
 
     Args:
         items: The indices (or values) to run; sliced, never copied as a whole.
         call: What to call.
-        policy: Errors, retries, seed and batch size.
+        policy: Errors, retries, seed, batch size and item timeout.
         worker: Name for failure records.
         budget: Seconds after which to stop at the next step; the tail stays with the caller.
         interrupted: Asked between steps; True ends the run as the budget does.
+        enter: Told of each step before it begins: position of its first item, most items it may have.
+        singly: Steps of one item, and batches of one: any of them may end this process.
 
     Returns:
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
     """
     block = Block()
-    clock = time.perf_counter
-    begin = last = clock()
-    unit = policy.batch_size if call.many is not None and policy.batch_size else 1
-    with _SEED_LOCK if policy.seed is not None else nullcontext(), seeded(policy.seed) as seed_for:
-        do = _stepper(call, policy, seed_for)
-        n, step, values = len(items), unit, block.values
-        while (at := len(values)) < n:
-            try:
-                do(items[at : at + step], values)
-            except KeyboardInterrupt:
-                raise
-            except BatchLengthError as error:
-                block.error = error
-                break
-            except BaseException as error:  # SystemExit too: an item must not end its worker quietly
-                # a batch that raised goes again one by one, so that only the guilty item pays
-                end = min(len(values) + unit, n)
-                first = _Attempt(error, (clock() - last) / (len(values) - at + 1)) if unit == 1 else None
-                if not _one_by_one(items[len(values) : end], first, block, do, policy, worker):
-                    break
-            now = clock()
-            if now - begin > budget or (now - last > 1e-3 and interrupted()):
-                break
-            if now - last < budget / 32:
-                step *= 2
-            elif now - last > budget / 8:
-                step = max(unit, step // 4 // unit * unit)
-            last = now
-    block.seconds = clock() - begin
+    begin = time.perf_counter()
+    unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
+    loop = _Loop(items, block, policy, worker, unit, budget, interrupted, enter, singly)
+    outer = getattr(_INSIDE, "values", None)  # results of the run that this one is within an item of
+    feed = getattr(_INSIDE, "feed", None)
+    _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
+    try:
+        if policy.seed is None and policy.item_timeout is None:
+            loop.run(_stepper(call, policy, None, loop.feed, None), None)
+        else:
+            lock = _SEED_LOCK if policy.seed is not None else nullcontext()
+            # the lock first: to wait for it is not to be late
+            with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
+                loop.run(_stepper(call, policy, seed_for, loop.feed, watch), watch)
+    finally:
+        _INSIDE.values, _INSIDE.feed = outer, feed
+    block.seconds = time.perf_counter() - begin
     return block
 
 
-Step = Callable[[Sequence[Any], list[Any]], None]
+def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
+    report: Report | None = getattr(_INSIDE, "report", None)
+    limit = loop.policy.item_timeout
+    if limit is None or report is None:
+        return nullcontext()
+    return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
 
 
-def _stepper(call: Call, policy: Policy, seed_for: Any) -> Step:
-    """Return what runs a step: appends one result per item, and keeps them if one raises."""
+class _Lineage:
+    """Counts the forks between a program's first process and this one."""
+
+    forks = 0
+
+    def forked(self) -> None:
+        """In a child that an item has forked, let the step end with that item."""
+        self.forks += 1
+        feed: Feed | None = getattr(_INSIDE, "feed", None)
+        if feed is not None:
+            feed.end()
+
+
+_LINEAGE = _Lineage()
+os.register_at_fork(after_in_child=_LINEAGE.forked)
+
+
+@dataclass(slots=True)
+class _Loop:
+    """One call of `run_items`, whose arguments it holds."""
+
+    items: Sequence[Any]
+    block: Block
+    policy: Policy
+    worker: str
+    unit: int
+    budget: float
+    interrupted: Callable[[], bool]
+    enter: Enter | None
+    singly: bool
+    feed: Feed = field(default_factory=Feed)
+    forks: int = field(default_factory=lambda: _LINEAGE.forks)
+
+    def run(self, do: Step, watch: Watch | None) -> None:
+        """Take step after step."""
+        clock = time.perf_counter
+        begin = last = clock()
+        items, values, enter, budget = self.items, self.block.values, self.enter, self.budget
+        n, step, unit = len(items), self.unit, self.unit
+        growth, quick = 1 if self.singly else 2, budget / 32
+        while (at := len(values)) < n:
+            if enter is not None:
+                enter(at, step)
+            if watch is not None:
+                watch.begin()
+            try:
+                do(items[at : at + step], values)
+            except BaseException as error:  # SystemExit too: an item must not end its worker quietly
+                # an item's share of its step
+                tried = _Attempt(error, (clock() - last) / (len(values) - at + 1))
+                if self.forks == _LINEAGE.forks and not self._failed(tried, do, watch):
+                    break
+            if self.forks != _LINEAGE.forks:
+                os._exit(0)  # a child that an item has forked and let come back: its parent goes on
+            now = clock()
+            if now - begin > budget or (now - last > 1e-3 and self.interrupted()):
+                break
+            if now - last < quick:
+                step *= growth
+            elif now - last > 4 * quick:
+                step = max(unit, step // 4 // unit * unit) if not self.feed.cut else unit
+            last = now
+
+    def _failed(self, tried: _Attempt, do: Step, watch: Watch | None) -> bool:
+        """Go on after an exception; False if it stops the run."""
+        block, unit = self.block, self.unit
+        if _is_the_runners(tried.error, block):
+            return False
+        # a batch that raised goes again one by one, so that only the guilty item pays
+        part = self.items[len(block.values) : len(block.values) + unit]
+        # a batch of one, at a run's end or where there is a seed: it has been the item's own attempt
+        first = tried if len(part) == 1 or self.policy.seed is not None else None
+        return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
+
+
+def _is_the_runners(error: BaseException, block: Block) -> bool:
+    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
+
+    Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+    if isinstance(error, BatchLengthError):
+        block.error = error
+        return True
+    return False
+
+
+def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
+    """Return a step that says what it is about to do."""
+
+    def announced(part: Sequence[Any], out: list[Any]) -> None:
+        if enter is not None:
+            enter(len(out), len(part))
+        if watch is not None:
+            watch.begin()
+        do(part, out)
+
+    return announced
+
+
+def _stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
+    """Return what runs a step: appends one result per item, and keeps them if one raises.
+
+    A step whose feed is cut ends early.
+    """
     size = policy.batch_size if call.many is not None else None
 
     def plain(part: Sequence[Any], out: list[Any]) -> None:
-        out.extend(map(call.one, part))
+        had = len(out)
+        out.extend(map(call.one, feed.of(part)))
+        done = len(out) - had
+        if done < len(part) and (not feed.cut or not done):
+            # the C loop took a StopIteration that an item let out for its own: ask once more, to have it
+            out.append(call.one(part[done]))
 
     def batches(part: Sequence[Any], out: list[Any]) -> None:
         assert size is not None
-        for at in range(0, len(part), size):
-            out.extend(_batch(call, list(part[at : at + size])))
+        for at in feed.of(range(0, len(part), size)):
+            items = list(part[at : at + size])
+            if watch is not None:
+                watch.batch(len(items))
+            out.extend(_batch(call, items))
 
     def seeded_items(part: Sequence[Any], out: list[Any]) -> None:
         # a batch of one where the runner has batches: what an item draws must not depend on
         # its neighbours, or on how many of them there are
-        for item in part:
+        for item in feed.of(part):
             seed_for(item)
             out.extend(_batch(call, [item]) if size else [call.one(item)])
 
@@ -232,12 +359,9 @@ def _one_by_one(
             try:
                 do([item], block.values)
                 break
-            except KeyboardInterrupt:
-                raise
-            except BatchLengthError as wrong:
-                block.error = wrong
-                return False
             except BaseException as again:  # as in run_items
+                if _is_the_runners(again, block):
+                    return False
                 failed = _Attempt(again, time.perf_counter() - begin)
         failed = None
     return True

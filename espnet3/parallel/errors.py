@@ -11,13 +11,9 @@
     ├── ItemError                (RuntimeError)  one item failed and on_error is "raise"
     │   └── PoisonItemError                      one item killed its worker process twice
     ├── TooManyFailuresError     (RuntimeError)  max_failures was passed
-<<<<<<< HEAD
-    └── NoWorkersError           (RuntimeError)  no worker came, or none is left
-        └── SubmissionError                      the scheduler refused a job
-=======
     ├── NoWorkersError           (RuntimeError)  no worker came, or none is left
+    │   └── SubmissionError                      the scheduler refused a job
     └── LedgerError              (RuntimeError)  about a run folder; its own tree is in ledger/errors.py
->>>>>>> main
 
 The second base lets code that only knows the standard library's types catch them too.
 """

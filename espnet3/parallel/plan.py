@@ -34,15 +34,23 @@ class Run:
     Attributes:
         start: Position of the first item in the dispatch order.
         items: The indices themselves (a slice; a list where the order is not the caller's).
-        deaths: Workers that died while these items were in flight; a run with any holds one item
-            and goes to a process that does nothing else.
+        suspect: One of them may have killed a worker: they go one by one, in a process that does
+            nothing else.
+        deaths: Workers lost to its item; a run with any holds one item alone.
+        late: Times its item was given up because it took too long; as `deaths`.
         n_bytes: Size it had when it was sent.
     """
 
     start: int
     items: Sequence[Any]
+    suspect: bool = False
     deaths: int = 0
+    late: int = 0
     n_bytes: int = 0
+
+    def part(self, at: int, end: int | None = None) -> Run:
+        """Return some of its items as a run of their own, with nothing held against them yet."""
+        return Run(self.start + at, self.items[at:end], self.suspect)
 
     def __lt__(self, other: Run) -> bool:
         return self.start < other.start
@@ -125,6 +133,11 @@ class Work:
     def empty(self) -> bool:
         """Whether nothing can be handed out (a returned tail may change that)."""
         return not (self._returned or self.suspects) and self.total is not None and self._next >= self.total
+
+    @property
+    def returned(self) -> bool:
+        """Whether something handed out before waits to be handed out again."""
+        return bool(self._returned)
 
     def units(self, run: Run) -> float:
         """Return how much work a run is: its cost, or its number of items."""
@@ -220,7 +233,12 @@ class Work:
 
     def put_back(self, run: Run) -> None:
         """Take back what was not run: a tail, or a lost worker's items."""
-        heapq.heappush(self._returned, run)
+        if not run.items:
+            return
+        if run.suspect:
+            self.suspects.append(run)
+        else:
+            heapq.heappush(self._returned, run)
 
     def put_back_alone(self, run: Run, deaths: int) -> None:
         """Take back items that must go one by one, each by itself in a process.
@@ -229,7 +247,9 @@ class Work:
             run: What was in flight.
             deaths: Workers each of its items has now been with when they died.
         """
-        self.suspects.extend(Run(run.start + k, [item], deaths) for k, item in enumerate(run.items))
+        self.suspects.extend(
+            Run(run.start + k, run.items[k : k + 1], True, deaths) for k in range(len(run.items))
+        )
 
 
 class Sizer:

@@ -9,6 +9,9 @@ from espnet3.parallel import pickling
 from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure
 
+# what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
+ANYTHING = (Exception, SystemExit, GeneratorExit)
+
 
 class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause
     """Shows the worker's traceback under the exception that came from there."""
@@ -26,7 +29,7 @@ def pickle_error(error: BaseException | None) -> bytes | None:
         try:
             blob = pickling.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
-        except Exception:  # user classes may raise anything here; the failure record says it in words
+        except ANYTHING:  # the failure record says it in words
             continue
         return blob
     return None
@@ -62,7 +65,7 @@ def _plain(value: Any) -> Any:
 def _travels(value: Any) -> bool:
     try:
         pickle.loads(pickling.dumps(value))
-    except Exception:  # user classes may raise anything while being pickled
+    except ANYTHING:
         return False
     return True
 
@@ -80,7 +83,7 @@ def load_error(blob: bytes | None) -> BaseException | None:
         return None
     try:
         error, cause = pickle.loads(blob)
-    except Exception:  # its class cannot be imported here; the failure record says it in words
+    except ANYTHING:  # its class cannot be imported here; the failure record says it in words
         return None
     if cause is not None:
         error.__cause__ = cause

@@ -15,12 +15,17 @@ class Policy:
         max_retries: How often an item that raised is tried again, in place.
         seed: Seeds `random`, numpy and torch before each item from (seed, index); None leaves them.
         batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
+        item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take before its
+            worker is killed; None waits for ever.
+        poison_after: Workers that an item may kill before it is named as poison.
     """
 
     on_error: str = "raise"
     max_retries: int = 0
     seed: int | None = None
     batch_size: int | None = None
+    item_timeout: float | None = None
+    poison_after: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,8 @@ class ItemFailure:
         traceback: The traceback on the worker, as text.
         attempts: How often the item was tried.
         worker: Name or address of the worker that ran it last.
-        cause: "error" (it raised), "poison" (it killed its worker), "result" (its result cannot travel,
-            or JSON cannot hold it).
+        cause: "error" (it raised), "poison" (it killed its worker), "timeout" (it took longer than
+            `item_timeout`), "result" (its result cannot travel, or JSON cannot hold it).
         seconds: How long its last attempt took, where that is known.
     """
 

@@ -59,7 +59,8 @@ def block_of(lab: Lab, **detached: Any) -> dict[str, Any]:
 def submit(lab: Lab, folder: Path, n: int = 12, **detached: Any) -> DetachedRun:
     """Submit squares from this process."""
     set_parallel(block_of(lab, **detached))
-    runner = Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", async_mode=True)
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
     return runner(range(n))  # type: ignore[no-any-return]
 
 
@@ -85,7 +86,7 @@ def slurm(lab_of: Callable[[str], Lab]) -> Lab:
 
 @pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor"])
 def test_the_submitter_is_killed_and_another_process_finishes(
-    name: str, started: Any, tmp_path: Path
+    name: str, lab_of: Callable[[str], Lab], tmp_path: Path
 ) -> None:
     """After SIGKILL of the submitter, `status`, `wait` and `merge` elsewhere give the bytes of this process."""
     lab = lab_of(name)
@@ -170,7 +171,7 @@ def test_a_node_that_goes_down_costs_nothing(slurm: Lab, tmp_path: Path) -> None
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], check=True)
     try:
         let_go(tmp_path, 4, dead=True)
-        _start_now(job)
+        _start_now(job, f"ExcNodeList={node}")
         finished(run, slurm)
     finally:
         # it may be back by itself: slurm.conf says ReturnToService=2
@@ -218,10 +219,41 @@ def _squeue(job: str, field: str) -> str:
     return done.stdout.strip()
 
 
-def _start_now(job: str) -> None:
+def _start_now(job: str, *update: str) -> None:
     """Let a requeued job run at once: SLURM would wait two minutes."""
     until = time.monotonic() + 60
     while "PENDING" not in _squeue(job, "%T"):
         assert time.monotonic() < until, _squeue(job, "%T %r")
         time.sleep(0.1)
-    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], check=True)
+    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)
+
+
+def test_hosts_share_a_run_over_ssh(lab_of: Callable[[str], Lab], tmp_path: Path) -> None:
+    """A supervisor on each host survives the connection; the merged bytes are those of this process."""
+    lab = lab_of("ssh")
+    folder = tmp_path / "a «b» 'c' $(d)"
+    folder.mkdir()
+    hold(folder, 5)
+    run = submit(lab, folder, shards=6)
+    assert {job.job_id for job in run} == {f"ssh.{shard}" for shard in range(6)}
+    assert len(list((run.path / "detached").glob("supervisor.*"))) == 3
+    held(folder, 5)
+    assert status_json(run.path, tmp_path)["alive"]
+    let_go(folder, 5)
+    finished(run, lab)
+    run.merge()
+    assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b")
+    assert set(calls(folder).values()) == {1}
+
+
+def test_cancel_ends_the_supervisors_of_hosts(lab_of: Callable[[str], Lab], tmp_path: Path) -> None:
+    """`cancel` leaves no supervisor and no job, and `retry` goes on."""
+    lab = lab_of("ssh")
+    hold(tmp_path, 4)
+    run = submit(lab, tmp_path)
+    held(tmp_path, 4)
+    assert not run.cancel(grace=0.5).alive
+    let_go(tmp_path, 4, dead=True)
+    run.retry()
+    finished(run, lab)
+    assert calls(tmp_path)[4] == 2 and len(run.merge()) == 12

@@ -23,6 +23,7 @@ LAYERS = [
         "single subjects that need the facts at most, and can be read and tested alone",
         [
             "parallel.seeding",
+            "parallel.watch",
             "parallel.plan",
             "parallel.env_provider",
             "parallel.progress",
@@ -31,7 +32,7 @@ LAYERS = [
     ),
     (
         "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.detached_settings", "parallel.config"],
+        ["parallel.backends", "parallel.detached_settings", "parallel.config", "parallel.security"],
     ),
     (
         "the run folder: it knows what an outcome is on disk, and nothing of who computed it",
@@ -50,11 +51,20 @@ LAYERS = [
     ),
     (
         "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.inquest"],
+        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.mark"],
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
         ["parallel.launchers.pilot", "parallel.launchers.pool"],
+    ),
+    (
+        "workers that are lost, or given up: what the driver's loop asks, which need not know the loop",
+        [
+            "parallel.launchers.losses",
+            "parallel.launchers.giving_up",
+            "parallel.launchers.inquest",
+            "parallel.launchers.parcels",
+        ],
     ),
     (
         "the ways to hand out runs: alternatives, which do not know of each other's choice",
@@ -107,7 +117,10 @@ DASK_SIDE = {
     "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",
+    "parallel.launchers.giving_up",
+    "parallel.launchers.inquest",
     "parallel.launchers.local",
+    "parallel.launchers.losses",
     "parallel.launchers.pilot",
     "parallel.launchers.pool",
     "parallel.launchers.tasks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 
@@ -95,6 +96,22 @@ def test_a_batch_that_raises_goes_again_one_by_one():
     assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("retries", [0, 2])
+def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed):
+    """The last batch of a run may hold one item, and seeded ones always do: that has been its first attempt."""
+    calls = []
+
+    def many(items):
+        calls.append(list(items))
+        return [fails_at(8)(i) for i in items]
+
+    policy = Policy("record", max_retries=retries, batch_size=4, seed=seed)
+    block = run_items(range(9), Call(fails_at(8), many), policy, "w")
+    assert block.failed == [8]
+    assert block.values[8].attempts == calls.count([8]) == 1 + retries
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda b: b[:-1], lambda b: [*b, 1], lambda b: None, lambda b: "x" * len(b)]
 )
@@ -159,3 +176,99 @@ def test_sys_exit_in_an_item_is_that_items_failure():
 
     block = run_items(range(6), Call(one), RECORD, "w")
     assert block.failed == [3] and block.values[3].error_type == "SystemExit"
+
+
+@pytest.mark.parametrize("bad", [(0,), (999,), (5, 6, 500)])
+@pytest.mark.parametrize("singly", [False, True])
+def test_stop_iteration_is_an_error_like_any_other(bad, singly):
+    """An item that lets a StopIteration out fails; it ends neither the loop nor anything else."""
+
+    def one(i):
+        return next(iter([])) if i in bad else i
+
+    block = run_items(range(1000), Call(one), RECORD, "w", singly=singly)
+    assert block.failed == list(bad)
+    assert {block.values[i].error_type for i in bad} == {"StopIteration"}
+    assert [v for i, v in enumerate(block.values) if i not in bad] == [i for i in range(1000) if i not in bad]
+
+
+def test_each_step_is_announced_before_it_begins():
+    """What is said before an item runs holds that item; every item is in some step, and steps grow."""
+    said = []
+
+    def one(i):
+        at, n = said[-1]
+        assert at <= i < at + n
+        return i
+
+    block = run_items(range(1000), Call(one), RECORD, "w", enter=lambda at, n: said.append((at, n)))
+    assert block.values == list(range(1000))
+    assert said[0] == (0, 1) and len(said) < 100
+
+
+def test_a_retry_is_announced_alone():
+    """The second attempt at an item that raised in a long step is a step of its own."""
+    said = []
+
+    def one(i):
+        if i == 700 and said[-1] != (700, 1):
+            raise ValueError("not yet")
+        return i
+
+    run_items(
+        range(1000),
+        Call(one),
+        Policy(max_retries=1),
+        "w",
+        enter=lambda at, n: said.append((at, n)),
+    )
+    assert (700, 1) in said
+
+
+def test_singly_means_one_item_at_a_time():
+    """Told so, steps and batches hold one item each."""
+    said, sizes = [], []
+
+    def many(items):
+        sizes.append(len(items))
+        return items
+
+    policy = Policy(batch_size=8)
+    run_items(
+        range(50),
+        Call(lambda i: i, many),
+        policy,
+        "w",
+        enter=lambda at, n: said.append((at, n)),
+        singly=True,
+    )
+    assert said == [(i, 1) for i in range(50)] and set(sizes) == {1}
+
+
+def test_ctrl_c_ends_the_loop_in_the_main_thread_alone():
+    """A KeyboardInterrupt is the user's in the main thread; in another one it is an item's exception."""
+
+    def one(i):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_items(range(3), Call(one), RECORD, "w")
+    blocks = []
+    thread = threading.Thread(target=lambda: blocks.append(run_items(range(3), Call(one), RECORD, "w")))
+    thread.start()
+    thread.join()
+    assert blocks[0].failed == [0, 1, 2]
+
+
+def test_an_exception_that_cannot_be_shown_is_recorded():
+    """An exception whose text cannot be had is a failure with its type."""
+
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def one(i):
+        raise MuteError
+
+    failure = run_items([1], Call(one), RECORD, "w").values[0]
+    assert failure.error_type.endswith("MuteError") and "RuntimeError" in failure.message

@@ -119,7 +119,7 @@ def script(array: Array, chunk: Chunk, header: str, surface: Surface) -> str:
 
 
 def condor_description(
-    array: Array, chunk: Chunk, header: Mapping[str, Any], surface: Surface, file: str
+    array: Array, chunk: Chunk, header: Mapping[str, Any], surface: Surface, file: str, silent: bool = False
 ) -> str:
     """Return HTCondor's submit description, which names the script instead of being one.
 
@@ -129,8 +129,9 @@ def condor_description(
         header: The attributes that dask-jobqueue makes of the options.
         surface: Names and paths.
         file: The script.
+        silent: Its folder has a name that HTCondor would expand.
     """
-    quoted = file.replace("'", "''").replace('"', '""')
+    quoted = file.replace("'", "''").replace('"', '""').replace("$", "$(DOLLAR)")
     own = {
         "batch_name": surface.name,
         "executable": "/bin/sh",
@@ -141,6 +142,10 @@ def condor_description(
         "should_transfer_files": "NO",
         "max_materialize": chunk.limit,
     }
+    if silent:
+        for line in array.silent:
+            key, _, value = line.partition(" = ")
+            own[key] = value
     if surface.requeue:
         own["on_exit_remove"] = (
             f"(ExitBySignal == False && ExitCode != {array.again}) || NumJobStarts >= {_STARTS}"

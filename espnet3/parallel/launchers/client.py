@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -21,7 +22,7 @@ from espnet3.parallel.injection import ENVS, SetupFn, check_setup
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
-from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.pool import close_pool, has_work
 from espnet3.parallel.launchers.protocol import Hello
 
 _GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
@@ -176,10 +177,19 @@ def open_client(
     else:
         cluster = open_cluster(config)
     try:
-        return EnvClient(cluster, config, default=default)
+        client = EnvClient(cluster, config, default=default)
     except BaseException:
         cluster.close()
         raise
+    if getattr(cluster, "keeper", None) is not None:
+        known = weakref.ref(client)  # the cluster must not keep its client alive
+        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    return client
+
+
+def _wants_workers(cluster: Any, client: Any) -> bool:
+    """Whether there is work for workers: items of ours, or tasks of the user's own."""
+    return client is not None and (has_work(client) or bool(cluster.scheduler.tasks))
 
 
 def abort(client: Any) -> None:

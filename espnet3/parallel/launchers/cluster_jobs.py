@@ -15,12 +15,14 @@ import math
 import os
 import shlex
 import shutil
+import socket
 import tempfile
 from typing import Any
 
 import dask
 import psutil
 from distributed.core import Status
+from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.cluster import Cluster
 
 from espnet3.parallel.backends import load_cluster_class
@@ -31,6 +33,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.launchers.cluster_commands import call
 from espnet3.parallel.launchers.cluster_keeper import JobKeeper
+from espnet3.parallel.security import RunCertificate, all_loopback, make_certificate
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ def watched_cluster(row: Backend) -> Any:
         job_cls = watched_job(base.job_cls)
         keeper: JobKeeper | None = None
         folder: str | None = None
+        certificate: RunCertificate | None = None
 
         def _update_worker_status(self, op: str, msg: Any) -> None:
             # SpecCluster's would cancel, after 15 s, the job of a worker that has gone: a requeued
@@ -103,11 +107,33 @@ def watched_cluster(row: Backend) -> Any:
             try:
                 await super()._close()
             finally:
-                if self.folder is not None and (self.keeper is None or not self.keeper.kept_logs):
-                    shutil.rmtree(self.folder, ignore_errors=True)
+                bad = self.keeper is not None and self.keeper.kept_logs
+                _clean_up(None if bad else self.folder, self.certificate)
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
+
+
+def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    if certificate is not None:
+        certificate.remove()
+
+
+class WorkAdaptive(Adaptive):
+    """Dask's way to follow the load, which sees its own tasks only, with an eye on the pilots' work."""
+
+    cluster: Any  # a JobCluster
+
+    async def target(self) -> int:
+        """Return how many workers there should be: as many as allowed while items wait."""
+        keeper: JobKeeper = self.cluster.keeper
+        return int(self.maximum if keeper.wanted() else await super().target())
+
+    async def scale_up(self, n: Any) -> None:
+        """Submit what is missing, by way of the keeper."""
+        await self.cluster.keeper.grow_to(math.ceil(n / self.cluster._dummy_job.worker_processes))
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
@@ -122,8 +148,11 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     options = dict(config.options)
     folder = _prepare(row, options)
     cluster = None
+    certificate = None
     try:
+        certificate = _secure(row, options, config.security)
         cluster = make(**options)
+        cluster.certificate = certificate
         cluster.folder = folder
         processes = cluster._dummy_job.worker_processes
         jobs = math.ceil(config.n_workers / processes)
@@ -132,7 +161,12 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
                 "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
             )  # a warning, so that it is seen: many take n_workers for jobs
         cluster.keeper = JobKeeper(cluster, row, logs=cluster._job_kwargs.get("log_directory"))
-        cluster.sync(cluster.keeper.start, jobs)
+        if config.adapt is None:
+            cluster.sync(cluster.keeper.start, jobs)
+        else:
+            cluster.keeper.adaptive = True
+            cluster.sync(cluster.keeper.start, math.ceil(config.adapt["minimum"] / processes))
+            cluster.adapt(Adaptive=WorkAdaptive, **config.adapt)
     except BaseException as error:
         if cluster is not None:
             cluster.close()
@@ -146,6 +180,31 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
         raise
     return cluster
+
+
+def _secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
+    """Add a certificate of the run to the options, unless all is on this machine or the user has his own."""
+    if options.get("security") is not None or options.get("protocol") is not None:
+        return None
+    scheduler = options["scheduler_options"]
+    section = options.get("config_name") or row.name
+    interface = scheduler.get("interface") or options.get("interface")
+    interface = interface or dask.config.get(f"jobqueue.{section}.interface", None)
+    if scheduler.get("host"):
+        addresses = [str(scheduler["host"])]
+    else:
+        there = psutil.net_if_addrs().get(interface, [])
+        addresses = [each.address for each in there if each.family in (socket.AF_INET, socket.AF_INET6)]
+    here = bool(addresses) and all_loopback(addresses)
+    if security == "off" and not here:
+        logger.warning("security is off: whoever reaches this machine can run code in the workers")
+    if security == "off" or (security == "auto" and here):
+        return None
+    shared = options.get("shared_temp_directory")
+    shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
+    certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
+    options.update(security=certificate.security, protocol="tls://")
+    return certificate
 
 
 # --- options as dask-jobqueue wants them ----------------------------------------------------------

@@ -11,28 +11,29 @@ from __future__ import annotations
 import itertools
 import os
 import selectors
-import sys
+import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, failure_of
-from espnet3.parallel.errors import NoWorkersError, ParallelError, WorkerSetupError
+from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.launchers.giving_up import kill_overdue, overdue, part
 from espnet3.parallel.launchers.inquest import Innocent, Inquests
+from espnet3.parallel.launchers.losses import Losses
+from espnet3.parallel.launchers.parcels import by_value, caller_path
 from espnet3.parallel.launchers.pool import Lease, Slot
-from espnet3.parallel.launchers.protocol import Done, Hello, Job, SetupReport, pack
+from espnet3.parallel.launchers.protocol import Done, Job, pack, setup_error
 from espnet3.parallel.plan import Run, Sizer, Work
-from espnet3.parallel.raising import add_note, load_error
+from espnet3.parallel.raising import ANYTHING, load_error
 from espnet3.parallel.records import ItemFailure, Tally
 
 _JOB_IDS = itertools.count(1)
-_DEADLY = 2  # workers one item may take with it
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
-_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
+_UNREACHED = 0.5  # seconds without a slot until it is asked whether workers cannot reach us
 
 
 class PilotRun:
@@ -45,10 +46,12 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
         explain: Says how a process ended, or why none comes, where the cluster knows.
-        fall_back: Called once when workers are there and none has connected for five seconds;
+        fall_back: Called while no worker has connected;
             returns the pool to use in place of this one, or None to keep waiting.
         waiting: Says what keeps the workers that have not come.
         innocent: As for `Inquests`.
+        kill: Kills a worker process, which is then replaced; None where the workers are not ours.
+        shared: The client goes on after this job: what the job leaves unfinished must not stay in it.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class PilotRun:
         fall_back: Callable[[], Any] = lambda: None,
         waiting: Callable[[], str] = lambda: "",
         innocent: Innocent = lambda hello: False,
+        kill: Callable[[int], None] | None = None,
+        shared: bool = False,
     ) -> None:
         self.tally = Tally(slots=0)
         self._pool = pool
@@ -75,6 +80,10 @@ class PilotRun:
         self._fall_back = fall_back
         self._waiting = waiting
         self._inquests = Inquests(innocent)
+        self._kill = kill
+        self._shared = shared
+        self._losses = Losses(self._id, work, job.policy, self._how_it_ended, self._finish)
+        self._looked = 0.0
         self._selector = selectors.DefaultSelector()
         self._ready: dict[Slot, None] = {}
         self._quarantined: set[tuple[str, int]] = set()
@@ -103,21 +112,34 @@ class PilotRun:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
-                for key, _ in events:
-                    if key.fileobj is self._lease:
-                        self._welcome()
-                    elif isinstance(key.fileobj, Slot):
-                        self._read(key.fileobj)
+                self._listen(key.fileobj for key, _ in events)
                 self._judge()
+                if time.monotonic() - self._looked > _TICK:
+                    self._look_around()
+                    self._looked = time.monotonic()
                 self._fill_all()
                 while self._out:
                     out, self._out = self._out, []
                     yield from out
                     self._fill_all()
             self._work.raise_broken()
+        except BaseException:  # GeneratorExit too: whoever asked wants no more
+            if self._shared and self._kill is not None:
+                self._say_end()
+                part(self._lease, self._id, self._selector, self._kill)
+            raise
         finally:
             self._selector.close()
             self._close_lease()
+
+    def _listen(self, readable: Iterable[Any]) -> None:
+        for source in readable:
+            if source is self._lease:
+                self._welcome()
+                continue
+            self._read(source)
+            while source in self._lease.slots and source.channel.buffered():
+                self._read(source)
 
     # --- workers come and go ---
 
@@ -128,20 +150,31 @@ class PilotRun:
         return lease
 
     def _close_lease(self) -> None:
+        self._say_end()
+        self._lease.close()
+
+    def _say_end(self) -> None:
         for slot in self._lease.slots:
             try:
                 slot.channel.send(("end", self._id))
             except ChannelClosedError:  # the next job that takes this slot finds out
                 continue
-        self._lease.close()
 
     def _welcome(self) -> None:
         for slot in self._lease.collect():
+            if self._job.policy.item_timeout is not None and slot.hello.process == (
+                socket.gethostname(),
+                os.getpid(),
+            ):
+                raise ConfigError(
+                    "item_timeout kills the worker of an item that takes too long, and these workers are threads "
+                    "of this process; use worker processes (leave out `processes: false`)"
+                )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, _path()))
+                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, caller_path()))
             except ChannelClosedError:
-                self._lost(slot)
+                self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
         """Deal with having no worker that is ready, for `waited` seconds now."""
@@ -169,79 +202,77 @@ class PilotRun:
 
     def _process_lost(self, slot: Slot) -> None:
         """Drop a slot and, as they died together, all others of its process."""
-        process = slot.hello.process
-        if slot not in self._ready and slot in self._lease.slots and slot.hello.pid:
-            self._setup_deaths += 1
-        self._lost(slot)
-        if slot.hello.pid:
-            for other in [s for s in self._lease.slots if s.hello.process == process]:
-                self._lost(other)
+        process, pid = slot.hello.process, slot.hello.pid
+        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
+        self._setup_deaths += bool(building and not self._inquests.innocent(slot.hello))
+        lost = [s for s in self._lease.slots if s is slot or (pid and s.hello.process == process)]
+        alone = not self._lease.shared(process)
+        for each in lost:
+            self._drop(each)
+            self._flying -= len(each.flying)
+        if any(s.flying for s in lost) and (process not in self._dead or not pid):
+            self._dead.add(process)
+            self.tally.deaths += 1
+        if pid and self._kill is not None and self._explain(pid) is None:
+            self._kill(pid)  # it may live on without its channel, and would never be replaced
+        if any(s.flying for s in lost):
+            self._inquests.begin(lost, alone)
+            self._judge()
         if self._setup_deaths >= _SETUP_DEATHS and not self._ready:
-            how = self._how_it_ended(slot.hello.pid)
             raise WorkerSetupError(
                 f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
-                f"they built it; the last one, of worker {slot.hello.worker}, {how}. Look for a crash in "
-                "build_env_local or setup_fn, or for memory it has not got"
+                f"they built it; the last one, of worker {slot.hello.worker}, {self._how_it_ended(pid)}. "
+                "Look for a crash in build_env_local or setup_fn, or for memory it has not got"
             )
 
-    def _lost(self, slot: Slot) -> None:
+    def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
         self._ready.pop(slot, None)
         process = slot.hello.process
         self._quarantined.discard(process)
         if self._draining == process:
             self._draining = None
-        runs = list(slot.flying)
-        self._flying -= len(runs)
         self._lease.lost(slot)
-        if runs and (process not in self._dead or not slot.hello.pid):
-            self._dead.add(process)
-            self.tally.deaths += 1
-        for run in runs[1:]:  # not begun: nobody's fault
-            self._return(run)
-        if runs:
-            self._inquests.begin(runs[0], slot.hello)
-            self._judge()
 
     def _judge(self) -> None:
         """Deal with runs whose worker died, once it is known why: its item, or the end of its job."""
-        for run, hello, free in self._inquests.verdicts():
-            self._return(run) if free else self._blame(run, hello)
+        for slots, alone, free in self._inquests.verdicts():
+            if free:
+                self._losses.give_back(slots)
+            else:
+                self._losses.settle(slots, alone)
 
-    def _return(self, run: Run) -> None:
-        """Give a run back that has done no harm."""
-        (self._work.suspects.append if run.deaths else self._work.put_back)(run)
-
-    def _blame(self, run: Run, hello: Hello) -> None:
-        deaths = run.deaths + 1
-        if len(run.items) > 1 or deaths < _DEADLY:
-            self._work.put_back_alone(run, deaths)
-            return
-        how = self._how_it_ended(hello.pid)
-        failure = ItemFailure(
-            index=run.items[0],
-            error_type="WorkerDied",
-            message=f"its worker process {how}; this was the only item there, and the {deaths}. worker "
-            "lost with it",
-            traceback="",
-            attempts=deaths,
-            worker=hello.worker,
-            cause="poison",
-        )
-        self._finish(run, failure)
+    def _look_around(self) -> None:
+        """Find the workers that do not say themselves that they are gone, or must go."""
+        for slot in list(self._lease.slots):
+            if slot not in self._lease.slots or not slot.hello.pid:
+                continue
+            if self._explain(slot.hello.pid) is not None and not slot.channel.readable():
+                self._process_lost(slot)  # something it started holds its sockets open
+            elif (late := overdue(slot, self._id, self._job.policy.item_timeout)) is not None:
+                slot.late = late
+                kill_overdue(slot, self._kill)
 
     def _how_it_ended(self, pid: int) -> str:
         """Say how a process ended; the cluster may hear of it a moment after its socket closed."""
         patience = time.monotonic() + 1.0
-        while (how := self._explain(pid)) is None and pid and time.monotonic() < patience:
+        while (
+            (how := self._explain(pid)) is None
+            and pid
+            and self._kill is not None
+            and time.monotonic() < patience
+        ):
             time.sleep(0.005)
         return how or "ended"
 
     def _finish(self, run: Run, failure: ItemFailure, error: BaseException | None = None) -> None:
         if self._job.policy.on_error == "raise":
-            self._out.append((run, Block(error=error or RuntimeError(failure.message), stop=failure)))
+            kind = TimeoutError if failure.cause == "timeout" else RuntimeError
+            block = Block(error=error or kind(failure.message), stop=failure)
         else:
-            self._out.append((run, Block(values=[failure], failed=[0])))
+            block = Block(values=[failure], failed=[0])
+        block.retries = max(0, run.late - (failure.cause == "timeout"))
+        self._out.append((run, block))
 
     # --- messages up ---
 
@@ -253,7 +284,7 @@ class PilotRun:
         except (ChannelClosedError, OSError):
             self._process_lost(slot)
             return
-        except Exception as error:  # a result that cannot be loaded here; its frame was read whole
+        except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
             return
         if message[1] != self._id:  # from a job that is over
@@ -264,13 +295,18 @@ class PilotRun:
             self._ready[slot] = None
             self.tally.slots = max(self.tally.slots, len(self._ready))
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
-            for run in slot.flying:
-                self._return(run)
             self._flying -= len(slot.flying)
-            slot.flying.clear()
-            self._lost(slot)
+            self._losses.give_back([slot])
+            self._drop(slot)
         elif message[0] == "setup":
             raise setup_error(message[2])
+        elif message[0] == "late":
+            slot.late = message[2]
+            if not slot.hello.pid:  # a task's answer; any other worker is killing itself now
+                self._flying -= 1
+                self._quarantined.discard(slot.hello.process)
+                self._losses.too_late(slot.flying.popleft(), slot)
+                slot.late = None
         else:
             self._done(slot, message[2], message[3])
 
@@ -278,20 +314,22 @@ class PilotRun:
         run = slot.flying.popleft()
         self._flying -= 1
         self._quarantined.discard(slot.hello.process)
+        self._losses.progress()
+        slot.late = None
         n = len(values)
         self.tally.busy += done.seconds
-        block = Block(values, done.failed, done.retries, done.seconds, load_error(done.error), done.stop)
+        retries = done.retries + run.late
+        block = Block(values, done.failed, retries, done.seconds, load_error(done.error), done.stop)
         if done.stop is not None and block.error is None:
             block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
         if n < len(run.items) and block.error is None:
-            tail = Run(run.start + n, run.items[n:])
-            run = Run(run.start, run.items[:n], n_bytes=run.n_bytes)
-            self._work.put_back(tail)
-        if n:
+            self._work.put_back(run.part(n))
+            run = Run(run.start, run.items[:n], run.suspect, n_bytes=run.n_bytes)
+        if n and not run.suspect:
             self._sizer.seen(self._work.units(run), n, done.seconds, max(run.n_bytes, slot.channel.received))
         self._out.append((run, block))
 
-    def _unreadable(self, slot: Slot, error: Exception) -> None:
+    def _unreadable(self, slot: Slot, error: BaseException) -> None:
         run = slot.flying.popleft()
         self._flying -= 1
         self._quarantined.discard(slot.hello.process)
@@ -302,14 +340,6 @@ class PilotRun:
         self._finish(run, failure, error)
 
     # --- runs down ---
-
-    def _by_value(self, run: Run) -> bytes:
-        try:
-            return pickling.dumps(run.items)
-        except Exception as error:
-            position, item = _first_unpicklable(run)
-            add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
-            raise
 
     def _fill_all(self) -> None:
         for slot in list(self._ready):
@@ -331,7 +361,8 @@ class PilotRun:
         left = self._work.left
         window = self._sizer.window(left) if self._prefetch else 1
         while len(slot.flying) < window and process not in self._quarantined:
-            if not self._may_take():
+            # what was handed out before must come back: a stream in order may wait for nothing else
+            if not (self._work.returned or self._may_take()):
                 return False
             units, most = self._sizer.next(left)
             run = self._work.take(units, self._work.cap(most, len(self._ready)))
@@ -348,50 +379,22 @@ class PilotRun:
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = run.items if isinstance(run.items, range) else self._by_value(run)
+        items = run.items if isinstance(run.items, range) else by_value(run)
         positions = self._work.positions(run) if self._job.as_lines else None
-        parts, buffers = pickle_parts(("run", self._id, items, positions))
+        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
             self._prefetch = False
             self._work.put_back(run)
             return False
-        slot.flying.append(run)
-        self._flying += 1
         try:
             slot.channel.send_parts(parts, buffers)
         except ChannelClosedError:
-            # it has died since; of its runs the first was begun, unless this one is the first
-            if len(slot.flying) == 1:
-                slot.flying.clear()
-                self._flying -= 1
-                (self._work.suspects.append if run.deaths else self._work.put_back)(run)
-            self._lost(slot)
+            # it has died since; what it said before, and its end, are still to be read
+            self._ready.pop(slot, None)
+            self._quarantined.discard(slot.hello.process)
+            self._work.put_back(run)
             return False
+        slot.flying.append(run)
+        self._flying += 1
         return True
-
-
-def _path() -> list[str]:
-    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
-    return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _first_unpicklable(run: Run) -> Any:
-    for position, item in enumerate(run.items, run.start):
-        try:
-            pickling.dumps(item)
-        except Exception:  # user classes may raise anything while being pickled
-            return position, item
-    return run.start, run.items[0]
-
-
-def setup_error(report: SetupReport) -> ParallelError:
-    """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
-    error = load_error(report.error)
-    if isinstance(error, ParallelError):
-        ours: ParallelError = type(error)(report.message)
-        ours.__cause__ = error.__cause__
-        return ours
-    wrapped = WorkerSetupError(report.message)
-    wrapped.__cause__ = error
-    return wrapped

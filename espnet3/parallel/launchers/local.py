@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -48,6 +48,7 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # starts in a row that may fail before a worker is given up
+_EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
@@ -70,6 +71,10 @@ def describe_exit(status: int) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
+class _EndedEarlyError(RuntimeError):
+    """A worker did start, and was gone before it was taken note of."""
+
+
 class ForkedWorker(ProcessInterface):
     """One local worker process, replaced when it dies, as `SpecCluster` wants it.
 
@@ -77,6 +82,7 @@ class ForkedWorker(ProcessInterface):
         scheduler: The scheduler's address.
         name: The worker's name; a replacement takes it over.
         forkserver: Where processes come from.
+        lost: Makes the scheduler forget a worker, given its address.
         memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
         options: Everything else goes to `distributed.Worker`.
     """
@@ -87,6 +93,7 @@ class ForkedWorker(ProcessInterface):
         *,
         name: Any,
         forkserver: ForkServer,
+        lost: Callable[[str], Awaitable[None]],
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,
@@ -95,6 +102,7 @@ class ForkedWorker(ProcessInterface):
         self.name = name
         self.scheduler = scheduler
         self.server = forkserver
+        self._lost = lost
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
         self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
@@ -154,6 +162,8 @@ class ForkedWorker(ProcessInterface):
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
         self.directory = answer["directory"]
+        if self._gone.is_set():  # of which nobody was told, as it was not up
+            raise _EndedEarlyError(f"worker {self.name} ended as soon as it had started")
         self._up = True
         self._end = loop.create_task(self._watch_end(reader, started))
         if self.memory_limit:
@@ -189,15 +199,26 @@ class ForkedWorker(ProcessInterface):
             self._restart = asyncio.get_running_loop().create_task(self._respawn())
 
     async def _respawn(self) -> None:
-        for _ in range(_STARTS):
+        failed = early = 0
+        while failed < _STARTS and early < _EARLY:
+            if self.address is not None:
+                # what an item had started may hold the dead worker's connections open: to the scheduler
+                # it lives on then, and its name is taken
+                await self._lost(self.address)
             try:
                 await self._spawn()
+            except _EndedEarlyError as error:
+                self.failure = str(error)
+                early += 1
             except (RuntimeError, OSError) as error:
                 self.failure = str(error)
-                continue
-            self.failure = None
-            return
-        logger.error("worker %s is given up after %d failed starts: %s", self.name, _STARTS, self.failure)
+                failed += 1
+            else:
+                self.failure = None
+                return
+        logger.error(
+            "worker %s is given up after %d failed starts: %s", self.name, failed + early, self.failure
+        )
 
     async def _watch_memory(self, pid: int) -> None:
         process, limit = psutil.Process(pid), self.memory_limit
@@ -251,15 +272,39 @@ class ForkedCluster(LocalCluster):
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
         try:
-            super().__init__(processes=True, worker_class=ForkedWorker, forkserver=forkserver, **options)
+            super().__init__(
+                processes=True, worker_class=ForkedWorker, forkserver=forkserver, lost=self._forget, **options
+            )
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
             drop(self)
             raise
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Take note of workers that come and go.
+
+        Dask's own drops a worker for good that is not there 15 s after one of its deaths; ours are
+        replaced, and may just have died again.
+        """
+        super(SpecCluster, self)._update_worker_status(op, msg)
+
+    async def _forget(self, address: str) -> None:
+        """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
+        scheduler: Any = self.scheduler
+        for _ in range(20):
+            if address not in scheduler.workers:
+                return
+            await asyncio.sleep(0.005)
+        await scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""
         for worker in list(self.workers.values()):
             worker.kill()
+
+    def kill_worker(self, pid: int) -> None:
+        """SIGKILL one worker process and what it started; another takes its place."""
+        if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
+            kill_group(pid)
 
     def exit_of(self, pid: int) -> str | None:
         """Say how a worker process ended, where that is known yet."""

@@ -13,7 +13,9 @@ import pickle
 import socket
 import sys
 import threading
+import traceback
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from distributed import WorkerPlugin
@@ -21,6 +23,7 @@ from distributed import WorkerPlugin
 from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
 from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.launchers.mark import Mark
 from espnet3.parallel.launchers.protocol import (
     Done,
     Hello,
@@ -33,8 +36,15 @@ from espnet3.parallel.launchers.protocol import (
 )
 from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.plan import BUDGET
+from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
+from espnet3.parallel.watch import Late, end_process
+
+# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
+# look like a worker that cannot start.
+STARTED = threading.Event()
+STARTED.set()
 
 
 class PilotHost(WorkerPlugin):
@@ -50,6 +60,7 @@ class PilotHost(WorkerPlugin):
         self.address = address
         self.key = key
         self.name = name
+        self.driver = (socket.gethostname(), os.getpid())
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
@@ -60,6 +71,8 @@ class PilotHost(WorkerPlugin):
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
         self._pilots: list[Pilot] = []
+        encrypted = worker.address.startswith("tls")
+        self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
@@ -78,15 +91,14 @@ class PilotHost(WorkerPlugin):
 
     def _connect(self, hello: Hello) -> Channel | None:
         try:
-            channel = connect(self.address, self.key)
+            channel = connect(self.address, self.key, tls=self._tls)
             channel.send(hello)
         except (OSError, PermissionError):  # the driver has gone, or cannot be reached from here
             return None
         return channel
 
     def _control(self) -> None:
-        h = self._hello
-        channel = self._connect(Hello(h.worker, h.address, h.pid, h.host, h.threads, control=True))
+        channel = self._connect(replace(self._hello, control=True))
         if channel is None:
             return
         try:
@@ -96,9 +108,13 @@ class PilotHost(WorkerPlugin):
             channel.close()
 
     def _slot(self) -> None:
-        channel = self._connect(self._hello)
+        STARTED.wait()
+        # a unix socket is in the pool's private folder; a TCP address leads to another host
+        mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+        channel = self._connect(replace(self._hello, mark=mark.name))
         if channel is not None:
-            pilot = Pilot(channel, self._hello.worker, self._permits)
+            alone = self._hello.process != self.driver
+            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
             self._pilots.append(pilot)
             try:
                 pilot.serve()
@@ -113,15 +129,21 @@ class Pilot:
         channel: To the driver.
         worker: The worker's name, for messages.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
+        mark: Where it says what it is inside.
+        alone: Whether this process is not the driver's own, and may be killed.
 
     Attributes:
         leaving: The worker is about to end: the run in hand is the last one.
     """
 
-    def __init__(self, channel: Channel, worker: str, permits: threading.Semaphore) -> None:
+    def __init__(
+        self, channel: Channel, worker: str, permits: threading.Semaphore, mark: Mark, alone: bool = True
+    ) -> None:
         self.channel = channel
         self.worker = worker
         self._permits = permits
+        self._mark = mark
+        self._alone = alone
         self.leaving = False
         self._busy = False
         self._send_lock = threading.Lock()
@@ -143,6 +165,12 @@ class Pilot:
                 self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
+        except BaseException:  # an item has broken what we stand on: a new process will do better
+            traceback.print_exc()
+            self.channel.close()
+            if self._alone:
+                end_process()
+            raise
         finally:
             self._busy = False
 
@@ -157,6 +185,7 @@ class Pilot:
     def _on_job(self, job_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
         if self._ended(job_id):  # it was over before this slot came to it: build nothing
             self._broken.add(job_id)
+            self._send(("over", job_id))
             return
 
         def give_up(report: SetupReport) -> None:
@@ -164,6 +193,7 @@ class Pilot:
             self._send(("setup", job_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        self._mark.set_up(job_id)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             try:
@@ -171,45 +201,72 @@ class Pilot:
                 call = prepare(job)
             except BaseException as error:  # whatever user code does here, the driver must hear of it
                 late.stop()
+                self._mark.clear()
                 if job_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
+        self._mark.clear()
         if job_id in self._broken:
             return
         self._calls[job_id] = (call, job)
         self._send(("ready", job_id))
 
-    def _on_run(self, job_id: int, items: Any, positions: Any) -> None:
+    def _on_run(self, job_id: int, items: Any, start: int, singly: bool, positions: Any) -> None:
         if job_id not in self._calls:  # its setup failed; the driver knows
             return
+        if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
+            return
         call, job = self._calls[job_id]
+        self._mark.begin(job_id, start)
         if isinstance(items, bytes):
             try:
                 items = pickle.loads(items)
-            except Exception as error:  # whatever user classes raise, the driver must hear of it
+            except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
                 self._broken.add(job_id)
                 del self._calls[job_id]
                 self._send(("setup", job_id, setup_report(error, self.worker)))
                 return
-        with self._permits, on_a_worker():
+
+        def report(late: Late) -> None:
+            try:
+                self._send(("late", job_id, late))
+            finally:  # also where the driver has gone
+                end_process()
+
+        with self._permits, on_a_worker(report if self._alone else None):
             block = run_items(
-                items, call, job.policy, self.worker, BUDGET, lambda: self.leaving or self._ended(job_id)
+                items,
+                call,
+                job.policy,
+                self.worker,
+                BUDGET,
+                lambda: self.leaving or self._ended(job_id),
+                self._mark.step,
+                singly,
             )
+        self._mark.leave(len(block.values))
         if positions is not None:
             to_lines(block, positions, items, job.policy, self.worker)
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except ANYTHING:  # an item has closed it, or put something of its own there
+            pass
         self._answer(job_id, items, block, job.policy)
+        self._mark.clear()
 
     def _ended(self, job_id: int) -> bool:
         while self.channel.readable():
             self._inbox.append(self.channel.recv())
+        return self._said_to_end(job_id)
+
+    def _said_to_end(self, job_id: int) -> bool:
         return any(m[0] == "end" and m[1] == job_id for m in self._inbox)
 
     def _answer(self, job_id: int, items: Any, block: Block, policy: Policy) -> None:
         done = head_of(block)
         try:
             parts = pickle_parts(("done", job_id, done, block.values))
-        except Exception:  # some result needs more than pickle (a class made in a script) ...
+        except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             parts = self._by_value(job_id, items, block, done, policy)
         with self._send_lock:
             self.channel.send_parts(*parts)
@@ -217,7 +274,7 @@ class Pilot:
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
             return pickle_parts(("done", job_id, done, block.values), Pickler)
-        except Exception:  # ... or cannot travel at all
+        except ANYTHING:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
             return pickle_parts(("done", job_id, done, values))
 

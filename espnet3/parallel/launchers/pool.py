@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import tempfile
 import threading
 import uuid
@@ -21,9 +22,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.launchers.mark import Window
 from espnet3.parallel.launchers.pilot import PilotHost
 from espnet3.parallel.launchers.protocol import Hello
 from espnet3.parallel.plan import Run
+from espnet3.parallel.watch import Late
 
 _BACKLOG = 1024
 
@@ -36,15 +39,19 @@ class Slot:
         hello: Who it is.
         flying: Runs of the current job sent and not answered; the first one is being run.
         ready: Whether it has the current job's env.
+        mark: What it is inside, also after its worker's death; None where the worker is on another host.
+        late: What it was in when it was given up for taking too long.
     """
 
-    __slots__ = ("channel", "flying", "hello", "ready")
+    __slots__ = ("channel", "flying", "hello", "late", "mark", "ready")
 
-    def __init__(self, channel: Channel, hello: Hello) -> None:
+    def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
         self.hello = hello
         self.flying: deque[Run] = deque()
         self.ready = False
+        self.mark = mark
+        self.late: Late | None = None
 
     def fileno(self) -> int:
         """Return the channel's descriptor, for selectors."""
@@ -63,13 +70,18 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._leased = 0
-        self._controls: dict[str, Channel] = {}
-        self._waiting: list[Lease] = []
+        self._controls: dict[str, Channel] = {}  # by the worker's address
+        self._leases: list[Lease] = []
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.met = False
         self._closed = False
+        self._tls: ssl.SSLContext | None = None
         self._door, address = self._listen(client.scheduler.address)
+        if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
+            context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
+            context.num_tickets = 0  # they would make a channel look readable that has no message
+            self._tls = context
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
         try:
@@ -102,7 +114,7 @@ class Pool:
             except OSError:  # the door was closed
                 return
             try:
-                channel = greet_worker(sock, self._key)
+                channel = greet_worker(sock, self._key, tls=self._tls)
                 hello = channel.recv()
             except (OSError, PermissionError):
                 sock.close()
@@ -110,6 +122,7 @@ class Pool:
             self._admit(channel, hello)
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
+        mark = self._mark(hello)
         with self._lock:
             if self._closed:
                 channel.close()
@@ -118,16 +131,39 @@ class Pool:
                 self._controls[hello.address] = channel
                 return
             self.met = True
-            self._idle.append(Slot(channel, hello))
-            waiting = list(self._waiting)
+            self._idle.append(Slot(channel, hello, mark))
+            waiting = list(self._leases)
         for lease in waiting:
             lease.wake()
+
+    def _mark(self, hello: Hello) -> Window | None:
+        if not hello.mark or self._folder is None:
+            return None
+        try:
+            return Window(self._folder, hello.mark)
+        except OSError:  # the folder is gone: the pool is being closed
+            return None
+
+    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another lease."""
+        with self._lock:
+            others = [s for other in self._leases if other is not lease for s in list(other.slots)]
+            others += self._idle  # it may still be in an item of a job that was given up
+        return any(
+            s.hello.process == process and (s.mark.read().items if s.mark is not None else s.flying)
+            for s in others
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
 
     def lease(self) -> Lease:
         """Open a lease: the right to take slots until it is closed."""
         lease = Lease(self)
         with self._lock:
-            self._waiting.append(lease)
+            self._leases.append(lease)
         self.ask_for_more()
         return lease
 
@@ -136,11 +172,12 @@ class Pool:
         with self._lock:
             busy = not self._idle and self._leased
             controls = list(self._controls.items()) if busy else []
-        for worker, control in controls:
+        for address, control in controls:
             try:
                 control.send(1)
             except ChannelClosedError:
-                self._controls.pop(worker, None)
+                control.close()
+                self._controls.pop(address, None)
 
     def _take(self, lease: Lease) -> list[Slot]:
         """Hand idle slots to a lease, as many of a worker as it has threads.
@@ -151,6 +188,9 @@ class Pool:
             # by worker, not by process: workers may be threads of one
             held = Counter(slot.hello.address for slot in lease.slots)
             taken: list[Slot] = []
+            for slot in [each for each in self._idle if each.channel.at_end()]:
+                self._idle.remove(slot)  # its worker went while there was nothing to do
+                slot.channel.close()
             for slot in self._idle:
                 if held[slot.hello.address] < slot.hello.threads:
                     held[slot.hello.address] += 1
@@ -161,15 +201,15 @@ class Pool:
 
     def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
         with self._lock:
-            if lease in self._waiting:
-                self._waiting.remove(lease)
+            if lease in self._leases:
+                self._leases.remove(lease)
             self._leased -= len(slots)
             if self._closed:
                 for slot in slots:
                     slot.channel.close()
                 return
             self._idle.extend(slots)
-            others = list(self._waiting)
+            others = list(self._leases)
         for other in others:
             other.wake()
 
@@ -231,6 +271,10 @@ class Lease:
         self.slots.update(fresh)
         return fresh
 
+    def shared(self, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another job."""
+        return self._pool.shared(self, process)
+
     def ask_for_more(self) -> None:
         """As `Pool.ask_for_more`."""
         self._pool.ask_for_more()
@@ -245,6 +289,7 @@ class Lease:
         for slot in self.slots:
             slot.flying.clear()
             slot.ready = False
+            slot.late = None
         self._pool._give_back(self, list(self.slots))
         self.slots.clear()
         self._wake_r.close()
@@ -269,6 +314,12 @@ def pool_of(client: Any) -> Any:
         else:
             fresh.close()
     return pool
+
+
+def has_work(client: Any) -> bool:
+    """Whether a job of ours runs on a client's workers."""
+    pool = _POOLS.get(client)
+    return pool is not None and bool(pool.busy)
 
 
 def replace_pool(client: Any, pool: Any) -> None:

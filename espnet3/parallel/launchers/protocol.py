@@ -1,8 +1,10 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
 Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
-("run", id, items or their pickle, their positions in the caller's list for a job with `as_lines`).
-Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values).
+    ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
+    `as_lines`).
+Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values), ("late", id, Late),
+    ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Any
 
 from espnet3.parallel import pickling
 from espnet3.parallel.engine import Block, Call, describe_error, failure_of
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import ParallelError, WorkerSetupError
 from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
-from espnet3.parallel.raising import add_note, pickle_error
+from espnet3.parallel.raising import ANYTHING, add_note, load_error, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
 
 
@@ -31,6 +33,7 @@ class Hello:
         host: Its host's name.
         threads: How many slots of it one job may use.
         control: True for the one channel per worker that only starts further slots.
+        mark: Name of the slot's mark in the pool's folder, or "".
     """
 
     worker: str
@@ -39,6 +42,7 @@ class Hello:
     host: str
     threads: int = 1
     control: bool = False
+    mark: str = ""
 
     @property
     def process(self) -> tuple[str, int]:
@@ -147,6 +151,18 @@ def setup_report(error: BaseException, worker: str) -> SetupReport:
     return SetupReport(message, pickle_error(error))
 
 
+def setup_error(report: SetupReport) -> ParallelError:
+    """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
+    error = load_error(report.error)
+    if isinstance(error, ParallelError):
+        ours: ParallelError = type(error)(report.message)
+        ours.__cause__ = error.__cause__
+        return ours
+    wrapped = WorkerSetupError(report.message)
+    wrapped.__cause__ = error
+    return wrapped
+
+
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
     return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
@@ -166,12 +182,12 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             pickle.dumps(value, 5)
             values.append(value)
             continue
-        except Exception:  # user classes may raise anything while being pickled
+        except ANYTHING:
             pass
         try:
             values.append(Pickled(pickling.dumps(value)))
             continue
-        except Exception as reason:  # as above; recorded as this item's failure
+        except ANYTHING as reason:  # recorded as this item's failure
             wrong = TypeError(
                 f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
                 "return plain data, or write it to a file and return the path"

@@ -32,7 +32,9 @@ from espnet3.parallel.launchers.protocol import (
     setup_report,
 )
 from espnet3.parallel.plan import BUDGET
+from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.recording import to_lines
+from espnet3.parallel.watch import Late, Report
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}
 _lock = threading.Lock()
@@ -52,11 +54,48 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) ->
     call, job = known
     if isinstance(items, bytes):
         items = pickle.loads(items)
-    with on_a_worker():
+    if job.policy.item_timeout is None:
+        return _run(job_id, items, positions, call, job, worker)
+    return _run_in_time(job_id, items, positions, call, job, worker)
+
+
+def _run(
+    job_id: int,
+    items: Any,
+    positions: Any,
+    call: Call,
+    job: Job,
+    worker: str,
+    report: Report | None = None,
+) -> bytes:
+    with on_a_worker(report):
         block = run_items(items, call, job.policy, worker, BUDGET)
     if positions is not None:
         to_lines(block, positions, items, job.policy, worker)
     return _message(job_id, items, block, job, worker)
+
+
+def _run_in_time(job_id: int, items: Any, positions: Any, call: Call, job: Job, worker: str) -> bytes:
+    """Run items in a thread of their own, and leave it behind in an item that takes too long.
+
+    A worker that killed itself would take the answer with it, and Dask would run the task again.
+    """
+    answer: queue.Queue[Any] = queue.Queue()
+
+    def report(late: Late) -> None:
+        answer.put(pickle.dumps(("late", job_id, late), 5))
+
+    def work() -> None:
+        try:
+            answer.put(_run(job_id, items, positions, call, job, worker, report))
+        except BaseException as error:  # raised where the task is waited for
+            answer.put(error)
+
+    threading.Thread(target=work, name="items-in-time", daemon=True).start()
+    first = answer.get()
+    if isinstance(first, BaseException):
+        raise first
+    return first  # type: ignore[no-any-return]  # the message put above
 
 
 def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, Job] | SetupReport:
@@ -80,7 +119,7 @@ def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> by
     head = head_of(block)
     try:
         return pickling.dumps(("done", job_id, head, block.values))
-    except Exception:  # some result cannot travel: find it
+    except ANYTHING:  # some result cannot travel: find it
         values, head = portable(items, block, job.policy, worker)
         return pickling.dumps(("done", job_id, head, values))
 
@@ -113,6 +152,10 @@ class TaskChannel:
         """Return a descriptor that is readable while an answer waits."""
         return self._ready_r.fileno()
 
+    def buffered(self) -> bool:
+        """Never: each answer is announced."""
+        return False
+
     def close(self) -> None:
         """Close it; answers still to come are dropped."""
         self._ready_r.close()
@@ -129,7 +172,7 @@ class TaskChannel:
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a run."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items, positions = pickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, job_id, items, _, _, positions = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
             run_task, self._pool.name, job_id, self._blob, items, positions, pure=False, key=None
         )
@@ -193,6 +236,11 @@ class TaskPool:
         self._room = 0
         self._ended = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
+
     def lease(self) -> Lease:
         """Open a lease; its slots are there at once."""
         lease = Lease(self)  # type: ignore[arg-type]  # gives what a Lease asks of a Pool
@@ -210,6 +258,10 @@ class TaskPool:
         # worker had queued: to the loop they are one process, so that a suspect goes all alone
         hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
         return Slot(TaskChannel(self), hello)  # type: ignore[arg-type]  # speaks as a Channel does
+
+    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+        """Never: a process is not known by its tasks."""
+        return False
 
     def ask_for_more(self) -> None:
         """Nothing to do: a task waits at the scheduler."""

@@ -52,9 +52,22 @@ class TestOnTwoWorkers:
 
     @pytest.mark.parametrize("fault", CRASHES)
     def test_a_crashing_item_is_named_and_nobody_else_pays(self, fault: str) -> None:
-        """999 results and one poison; two workers are lost, and no item counts a retry."""
+        """999 results and one poison, and no item counts a retry.
+
+        Three workers are lost: one with many items in progress, which is held against none of them, and
+        two with the poison alone.
+        """
         results, runner = run(Square, fault, 417)
         (failure,) = check(results, 417, cause="poison")
+        assert runner.summary is not None
+        assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 3, 1)
+        assert failure.attempts == 2
+
+    @pytest.mark.parametrize("fault", CRASHES)
+    def test_a_crashing_item_that_was_alone_costs_two_workers(self, fault: str) -> None:
+        """An item that takes its time is known from its first crash on: two workers are lost, and it is named."""
+        results, runner = run(SlowSquare, fault, 17, n=40)
+        (failure,) = check(results, 17, cause="poison", n=40)
         assert runner.summary is not None
         assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 2, 1)
         assert failure.attempts == 2
@@ -94,13 +107,13 @@ class TestOnTwoWorkers:
         assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
 
     def test_several_poison_items_the_first_and_the_last_among_them(self) -> None:
-        """Each of several poison items is named, neighbours too, and each costs two workers at most."""
+        """Each of several poison items is named, neighbours too, and each costs three workers at most."""
         bad = (0, 500, 501, N - 1)
         results, runner = run(Square, "leave", *bad)
         check(results, *bad, cause="poison")
         assert runner.summary is not None
         assert runner.summary.retries == 0
-        assert runner.summary.deaths <= 2 * len(bad)
+        assert runner.summary.deaths <= 3 * len(bad)
 
     def test_only_poison(self) -> None:
         """A run all of whose items crash ends, with all of them named."""
@@ -127,7 +140,8 @@ class TestOnTwoWorkers:
         results, runner = run(SquareByCost, "leave", bad)
         check(results, bad, cause="poison")
         assert runner.summary is not None
-        assert (runner.summary.retries, runner.summary.deaths) == (0, 2)
+        assert runner.summary.retries == 0
+        assert runner.summary.deaths in (2, 3)  # the first items of a run are in steps of their own
 
     @pytest.mark.parametrize("fault", ["segfault", *ERRORS, *RESULTS])
     def test_with_files_in_many_shards(self, fault: str, folder: Path) -> None:
@@ -161,6 +175,17 @@ class TestOnTwoWorkers:
             batch_size=20,
         )
         assert runner(range(20)) == [i * i for i in range(20)]
+
+    @pytest.mark.parametrize("mark", ["[3, 4]", ""])
+    def test_a_shard_that_an_earlier_session_left_in_the_middle(self, mark: str, folder: Path) -> None:
+        """What was in flight when a driver was killed is not held against any item, also where a mark is empty."""
+        run(SquareFiles, "leave", 11, n=20, output_dir=folder, batch_size=20)
+        shard = folder / "split.0"
+        (shard / "done").unlink()
+        (shard / "in_flight.json").write_text(mark)
+        (shard / "deaths.json").write_text("[[3, 4]]")
+        results, _ = run(SquareFiles, "leave", 11, n=20, output_dir=folder, batch_size=20)
+        check(results, 11, cause="poison", n=20)
 
     @pytest.mark.parametrize("fault", CRASHES)
     def test_parallel_map_and_for_name_the_item(self, fault: str) -> None:
@@ -199,12 +224,12 @@ def test_in_this_process(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["segfault", "leave"])
 def test_on_three_workers(fault: str) -> None:
-    """Three workers: 999 results, one poison, two workers lost."""
+    """Three workers: 999 results, one poison, three workers lost."""
     set_parallel({"env": "local", "n_workers": 3})
     results, runner = run(Square, fault, 417)
     check(results, 417, cause="poison")
     assert runner.summary is not None
-    assert (runner.summary.retries, runner.summary.deaths) == (0, 2)
+    assert (runner.summary.retries, runner.summary.deaths) == (0, 3)
 
 
 @pytest.mark.parametrize("fault", ["segfault", "leave"])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from espnet3.parallel import parallel_for, parallel_map, set_parallel
-from tests.parallel.faults.watching import Mailbox, nothing_left, tell
+from tests.parallel.faults.watching import Mailbox, acting, nothing_left, once, tell
 
 TWO = {"env": "local", "n_workers": 2}
 MB = 1 << 20
@@ -177,3 +177,72 @@ def test_no_data(folder: Path) -> None:
         assert list(parallel_for(abs, [])) == []
         assert list(parallel_for(abs, iter([]))) == []
         assert parallel_map(abs, []) == []
+
+
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_a_tail_that_an_ordered_stream_waits_for(n_workers: int, folder: Path) -> None:
+    """A run that comes back in part, behind a full buffer of later results, is finished: no deadlock.
+
+    Items 33 to 39 are slow, in a run with more behind them that go back; meanwhile the others fill the buffer.
+    """
+    set_parallel({**TWO, "n_workers": n_workers})
+    results = parallel_for(slow_from_33, itertools.count(), ordered=True)
+    assert [next(results) for _ in range(50_000)] == list(range(50_000))
+    results.close()
+
+
+def slow_from_33(x: int) -> int:
+    """Take a third of a second for a few items, far more than a run's 50 ms."""
+    if 33 <= x < 40:
+        time.sleep(0.3)
+    return x
+
+
+def test_a_worker_that_dies_in_the_item_an_ordered_stream_waits_for(folder: Path) -> None:
+    """The same where the worker dies in that item: its run goes back, and the stream goes on in order."""
+    set_parallel(TWO)
+    results = parallel_for(dies_once_at_40, itertools.count(), ordered=True, root=str(folder))
+    assert [next(results) for _ in range(50_000)] == list(range(50_000))
+    results.close()
+
+
+def dies_once_at_40(x: int, root: str) -> int:
+    """Take half a second for one item, and the worker along the first time."""
+    if x == 40 and once(f"{root}/40"):
+        time.sleep(0.5)
+        os._exit(3)
+    return x
+
+
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_nobody_runs_far_ahead_of_an_ordered_stream(n_workers: int, folder: Path, mailbox: Mailbox) -> None:
+    """While the first item takes its time, the other workers do a bounded number of runs, and then wait."""
+    set_parallel({**TWO, "n_workers": n_workers})
+    os.mkfifo(folder / "gate")
+    data = Counted()
+    results = parallel_for(first_waits, data, ordered=True, root=str(folder))
+    pulled = []
+
+    def watch() -> None:
+        mailbox.take()  # the first item runs
+        last = -1
+        while last != data.pulled:  # until nothing more is pulled
+            last = data.pulled
+            time.sleep(0.5)
+        pulled.append(last)
+        (folder / "gate").write_text("go")
+
+    with acting(watch):
+        assert [next(results) for _ in range(200)] == list(range(200))
+    # 32 runs wait for the first, two are with each worker; a run is 50 ms of work, so at most ten items
+    assert pulled[0] <= (32 + 2 * n_workers) * 11
+    results.close()
+
+
+def first_waits(x: int, root: str) -> int:
+    """Wait at the first item until it is let go, and work 5 ms at all others."""
+    if x == 0:
+        tell(f"{root}/mail")
+        Path(root, "gate").read_text()
+    time.sleep(0.005)
+    return x

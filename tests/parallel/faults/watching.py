@@ -207,9 +207,13 @@ class Driver:
 
 
 def kill_family() -> None:
-    """SIGKILL what a failed test has left running."""
+    """SIGKILL what a failed test has left running, but for a helper that multiprocessing keeps on purpose."""
     for process in family():
-        process.kill()
+        try:
+            if not any("resource_tracker" in part for part in process.cmdline()):
+                process.kill()
+        except psutil.NoSuchProcess:
+            continue
 
 
 # --- acting beside a run ------------------------------------------------------------------------------

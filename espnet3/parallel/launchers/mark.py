@@ -1,0 +1,134 @@
+"""What a worker's slot is inside, in memory that outlives the worker.
+
+    worker slot ── which items, since when: one write per step ──> a page of a file in the pool's
+    driver      <── reads it when the worker has died ────────────  private folder (same host only)
+
+The file is mapped by both ends and has no name any more once the driver has opened it. Where the two
+are on different hosts there is none, and the driver knows only which run a dead worker held.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PAGE = struct.Struct("=qqqqd")
+_RUN, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
+_pack_step, _monotonic = _STEP.pack_into, time.monotonic
+_ALL = -1  # items: the whole run, on its way in or out
+_SETUP = -1  # start of the run: none yet, the job's env is being built
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """What a mark says.
+
+    Attributes:
+        job: The job's number.
+        start: Where the run starts in its dispatch order.
+        at: Position of the first item in progress.
+        items: How many there are at most; 0 where the slot has nothing begun, -1 for all from `at` on.
+        since: When they began, by `time.monotonic`; 0 where no time limit holds.
+    """
+
+    job: int
+    start: int
+    at: int
+    items: int
+    since: float
+
+
+class Mark:
+    """The worker's end.
+
+    Args:
+        folder: The pool's private folder; "" where the driver is on another host.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._memory: Any = bytearray(_PAGE.size)
+        self.name = ""
+        if folder:
+            self._share(folder)
+
+    def _share(self, folder: str) -> None:
+        path = os.path.join(folder, f"mark-{os.getpid()}-{id(self):x}")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                # written, not only sized: a hole would end this process when the disk is full
+                os.write(fd, bytes(mmap.PAGESIZE))
+                self._memory = mmap.mmap(fd, mmap.PAGESIZE)
+            finally:
+                os.close(fd)
+        except OSError:  # the disk is full, or the folder is gone with the driver: do without
+            return
+        self.name = os.path.basename(path)
+
+    def begin(self, job: int, start: int) -> None:
+        """A run has come; its items may end this process from the moment they are unpickled."""
+        self._write(0, 0, 0.0)
+        _RUN.pack_into(self._memory, 0, job, start)
+        self._write(0, _ALL, 0.0)
+
+    def set_up(self, job: int) -> None:
+        """The env of a job is being built."""
+        self.begin(job, _SETUP)
+
+    def step(self, at: int, items: int) -> None:
+        """A step of items begins."""
+        _pack_step(self._memory, _RUN.size, at, items, _monotonic())
+
+    def leave(self, done: int) -> None:
+        """The items are done; their results may end this process while they are pickled."""
+        self._write(0, done or _ALL, 0.0)
+
+    def clear(self) -> None:
+        """The run's answer is sent, or the env is built."""
+        self._write(0, 0, 0.0)
+
+    def _write(self, at: int, items: int, since: float) -> None:
+        _pack_step(self._memory, _RUN.size, at, items, since)
+
+
+class Window:
+    """The driver's end: reads a mark.
+
+    Args:
+        folder: The pool's private folder.
+        name: The mark's, as the worker sent it.
+
+    Raises:
+        OSError: It is not there.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        path = os.path.join(folder, os.path.basename(name))
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            self._memory = mmap.mmap(fd, _PAGE.size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+            os.unlink(path)
+
+    def read(self) -> InFlight:
+        """Return what the mark says now."""
+        return InFlight(*_PAGE.unpack_from(self._memory))
+
+    def in_setup(self, job: int) -> bool:
+        """Whether the slot is building the env of a job."""
+        seen = self.read()
+        return (seen.job, seen.start) == (job, _SETUP) and seen.items != 0
+
+    def within(self, job: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
+        """Return which of a run's items are in progress, (first, how many); None if it has not begun."""
+        seen = self.read()
+        if (seen.job, seen.start) != (job, start) or not seen.items:
+            return None
+        left = len(items) - seen.at
+        return seen.at, left if seen.items < 0 else min(seen.items, left)

@@ -1,0 +1,189 @@
+"""A run that is given up in a client that goes on: its long items do not stand in the way of the next run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import (
+    BaseRunner,
+    ItemError,
+    WorkerSetupError,
+    get_client,
+    parallel_for,
+    parallel_map,
+)
+from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, once, tell, workers_of
+from tests.parallel.faults.workloads import Provider
+
+TWO = {"env": "local", "n_workers": 2}
+
+
+def waits(x: int, root: str) -> int:
+    """Say that the item runs, and take far longer than a test."""
+    tell(f"{root}/mail")
+    time.sleep(1000)
+    return x
+
+
+def waits_after_0(x: int, root: str) -> int:
+    """Return item 0 once the other worker is in item 1; all others take long."""
+    if x == 0:
+        Path(root, "gate").read_text()  # until somebody writes
+        return x
+    tell(f"{root}/mail")
+    if x == 1:
+        Path(root, "gate").write_text("go")
+    time.sleep(1000)
+    return x
+
+
+class WaitsOrRaises(BaseRunner):
+    """One item takes long; the other raises once that one runs."""
+
+    @staticmethod
+    def forward(idx: int, root: str) -> int:
+        """Wait, or raise."""
+        if idx == 0:
+            Path(root, "gate").write_text("go")
+            time.sleep(1000)
+        Path(root, "gate").read_text()
+        raise ValueError("no")
+
+
+def slow_or_broken_env(root: str) -> Callable[[], dict[str, Any]]:
+    """Return a setup function that takes long on the first worker and then fails on the other."""
+
+    def build() -> dict[str, Any]:
+        if once(f"{root}/first"):
+            Path(root, "gate").write_text("go")
+            time.sleep(1000)
+        Path(root, "gate").read_text()
+        raise OSError("no such model")
+
+    return build
+
+
+@pytest.fixture
+def gate(folder: Path) -> Path:
+    """Return the folder, with a pipe at which one item waits for the other."""
+    os.mkfifo(folder / "gate")
+    return folder
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    """Open two workers, and assert that they are of use after the test, both of them."""
+    with get_client(TWO) as client:
+        parallel_map(abs, range(100))
+        yield client
+        assert parallel_map(abs, range(10)) == list(range(10))
+        gone_by = time.monotonic() + PATIENCE
+        while len(workers_of()) < 2 and time.monotonic() < gone_by:
+            time.sleep(0.01)  # the fork server's child has no other sign
+        assert len(workers_of()) == 2
+
+
+def both_in_long_items(folder: Path, mailbox: Mailbox) -> Iterator[int]:
+    """Return a stream that has given one result, with both workers in an item of 1000 s."""
+    results = parallel_for(waits_after_0, itertools.count(), root=str(folder))
+    next(results)
+    mailbox.take(2)
+    return results
+
+
+@pytest.mark.usefixtures("client")
+def test_a_stream_that_is_closed(gate: Path, mailbox: Mailbox) -> None:
+    """Closing a stream whose items take long frees the workers at once for the next call."""
+    both_in_long_items(gate, mailbox).close()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_runner_that_stops_at_an_error(gate: Path) -> None:
+    """A runner that stops at an `ItemError` leaves no long item in the way."""
+    runner = WaitsOrRaises(Provider({"root": str(gate)}), progress=False)
+    with pytest.raises(ItemError):
+        runner([0, 1])
+
+
+@pytest.mark.usefixtures("client")
+def test_ctrl_c_that_is_caught(folder: Path, mailbox: Mailbox) -> None:
+    """After a Ctrl-C that the caller catches, in the middle of long items, the client is of use."""
+
+    def interrupt() -> None:
+        mailbox.take(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with acting(interrupt), pytest.raises(KeyboardInterrupt):
+        parallel_map(waits, range(10), root=str(folder))
+
+
+@pytest.mark.usefixtures("client")
+def test_an_env_that_takes_long(gate: Path) -> None:
+    """A worker that is still building an env when the run has failed on another does not stand in the way."""
+    with pytest.raises(WorkerSetupError, match="no such model"):
+        parallel_map(abs, range(10), setup_fn=slow_or_broken_env(str(gate)))
+
+
+@pytest.mark.usefixtures("client")
+def test_quick_items_cost_no_worker() -> None:
+    """A stream of quick items that is closed early loses no worker: they end by themselves."""
+    before = {p.pid for p in workers_of()}
+    for _ in range(5):
+        results = parallel_for(abs, itertools.count())
+        next(results)
+        results.close()
+    assert {p.pid for p in workers_of()} == before
+
+
+@pytest.mark.usefixtures("client")
+def test_another_run_on_the_same_workers_goes_on(folder: Path, mailbox: Mailbox) -> None:
+    """A run given up in one thread does not cost the run of another thread anything."""
+    stop = threading.Event()
+    rounds: list[list[int]] = []
+
+    def beside() -> None:
+        while not stop.is_set():
+            rounds.append(parallel_map(abs, range(200)))
+
+    with acting(beside):
+        for _ in range(5):
+            results = parallel_for(abs, itertools.count())
+            next(results)
+            results.close()
+        stop.set()
+    assert rounds and all(r == list(range(200)) for r in rounds)
+
+
+def test_workers_of_the_users_own_are_left_alone(folder: Path, mailbox: Mailbox) -> None:
+    """On a plain client of the user's, workers in long items are not killed."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as own,
+    ):
+        before = set(own.run(os.getpid).values())
+        results = parallel_for(tells_and_sleeps, itertools.count(), client=own, root=str(folder))
+        thread = threading.Thread(target=lambda: next(results))
+        thread.start()
+        mailbox.take(2)  # one is done, the next one runs
+        thread.join()
+        results.close()
+        assert set(own.run(os.getpid).values()) == before
+        assert parallel_map(abs, range(10), client=own) == list(range(10))
+
+
+def tells_and_sleeps(x: int, root: str) -> int:
+    """Say that the item runs, and take a second."""
+    tell(f"{root}/mail")
+    time.sleep(1)
+    return x

@@ -1,0 +1,112 @@
+"""Items that do to their process what no item should: each has its result, or a failure that names it.
+
+The next items, and the next run on the same workers, never notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ItemFailure, get_client, parallel_map, set_parallel
+from espnet3.parallel.records import Policy
+from tests.parallel.faults.mischief import HARMFUL, HARMLESS, Mischief, MischiefInBatches, fills_memory
+from tests.parallel.faults.running import failures, run
+from tests.parallel.faults.watching import nothing_left, workers_of
+from tests.parallel.faults.workloads import Nested, Provider, prints
+
+N, AT = 60, 17
+TWO = {"env": "local", "n_workers": 2}
+
+
+def mischief(act: str, cls: type[Mischief] = Mischief, **options: object) -> list[object]:
+    """Run items, one of which does more than its work."""
+    runner = cls(Provider({"act": act, "at": AT}), on_error="record", progress=False, **options)
+    results: list[object] = runner(range(N))
+    return results
+
+
+def check(act: str, results: list[object]) -> None:
+    """Assert that the item has its result or a failure of the right kind, and all others have theirs."""
+    assert [r for i, r in enumerate(results) if i != AT] == [i * i for i in range(N) if i != AT]
+    if act in HARMLESS:
+        assert results[AT] == AT * AT
+        return
+    failure = results[AT]
+    assert isinstance(failure, ItemFailure)
+    assert (failure.index, failure.cause, failure.error_type) == (AT, *HARMFUL[act][1:])
+
+
+@pytest.mark.usefixtures("two_workers")
+class TestOnTwoWorkers:
+    """One item among sixty, on two workers."""
+
+    @pytest.fixture(autouse=True)
+    def replaced(self, two_workers: Any) -> Iterator[None]:
+        """Replace the workers after each test: what one has done to them is not the next one's business."""
+        yield
+        two_workers.wait_for_workers(2)
+        for process in workers_of():
+            process.kill()
+
+    @pytest.mark.parametrize("act", [*HARMLESS, *HARMFUL])
+    def test_in_a_run(self, act: str) -> None:
+        """The run ends with every other result, and the next run on the same workers with all of them."""
+        check(act, mischief(act))
+        assert parallel_map(abs, range(1000)) == list(range(1000))
+
+    @pytest.mark.parametrize(
+        "act", ["no_stdout", "closes_descriptors", "stop_iteration", "keyboard_interrupt"]
+    )
+    def test_in_a_batch(self, act: str) -> None:
+        """The same with batches: the neighbours in the batch keep their results."""
+        check(act, mischief(act, MischiefInBatches, batch_size=16))
+
+    @pytest.mark.parametrize("act", ["forks_and_returns", "stop_iteration", "daemon_and_death"])
+    def test_seeded(self, act: str) -> None:
+        """The same with a seed."""
+        check(act, mischief(act, seed=0))
+
+    def test_every_item_of_a_run_forks(self) -> None:
+        """Children that come back from an item end there: no result twice, none missing."""
+        assert parallel_map(HARMLESS["forks_and_returns"], range(200)) == list(range(200))
+
+    def test_much_output(self) -> None:
+        """Items that print a lot hold nothing up."""
+        assert parallel_map(prints, range(200)) == list(range(200))
+
+    def test_a_runner_within_a_runner(self) -> None:
+        """An item may run a runner of its own, and has its result."""
+        results = Nested(Provider({}), progress=False)(range(4))
+        assert [[row[0] for row in rows] for rows in results] == [list(range(i, i + 3)) for i in range(4)]
+
+
+@pytest.mark.parametrize("act", ["stop_iteration", "generator_exit", "mute_error", "recursion"])
+def test_in_this_process(act: str) -> None:
+    """With one worker, in this process, an item's odd exception is its failure and no more."""
+    check(act, mischief(act))
+
+
+def test_memory_beyond_the_limit() -> None:
+    """An item that exhausts `memory_limit` loses its worker, is named, and the others have their results."""
+    with nothing_left(), get_client({**TWO, "options": {"memory_limit": "600MB"}}) as client:
+        results, tally, _ = run(fills_memory, range(20), Policy("record"), client, at=7)
+        (failure,) = failures(results)
+        assert (failure.index, failure.cause, tally.deaths) == (7, "poison", 2)
+        assert "SIGKILL" in failure.message
+
+
+@pytest.mark.parametrize("act", ["daemon_and_death", "closes_descriptors"])
+def test_on_three_workers(act: str) -> None:
+    """A cluster of its own too gets rid of what its items have done."""
+    set_parallel({**TWO, "n_workers": 3})
+    check(act, mischief(act))
+
+
+def test_a_folder_that_is_gone(folder: Path) -> None:
+    """Workers started while the caller's folder no longer exists, by a caller that goes elsewhere, work."""
+    set_parallel(TWO)
+    assert mischief("changes_directory")[:3] == [0, 1, 4]

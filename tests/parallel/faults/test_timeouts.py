@@ -1,0 +1,279 @@
+"""`item_timeout`: an item that hangs is given up with its worker, by name, and the run goes on."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
+from espnet3.parallel.engine import Call, on_a_worker, run_items
+from espnet3.parallel.launchers.pool import replace_pool
+from espnet3.parallel.launchers.tasks import TaskPool
+from espnet3.parallel.records import Policy
+from espnet3.parallel.watch import Late
+from tests.parallel.faults.running import failures, run
+from tests.parallel.faults.watching import PATIENCE, nothing_left, once, workers_of
+
+N, AT = 1000, 417
+TWO = {"env": "local", "n_workers": 2}
+LIMIT = 0.5  # seconds: long against an item of these tests, also on a busy machine
+
+
+def timed(**options: Any) -> Policy:
+    """Return a policy that records failures and has a time limit."""
+    return Policy("record", item_timeout=LIMIT, **options)
+
+
+def check(results: list[Any], *bad: int, attempts: int = 1) -> list[ItemFailure]:
+    """Assert that just these items were given up, and every other has its result."""
+    assert [r for i, r in enumerate(results) if i not in bad] == [
+        i for i in range(len(results)) if i not in bad
+    ]
+    found = failures(results)
+    assert [(f.index, f.cause, f.error_type, f.attempts) for f in found] == [
+        (i, "timeout", "TimeoutError", attempts) for i in bad
+    ]
+    assert all(f"{LIMIT:g} s" in f.message and f"worker {f.worker}" in f.message for f in found)
+    return found
+
+
+def hangs(x: int, at: tuple[int, ...] = (AT,)) -> int:
+    """Sleep for ever at some items."""
+    if x in at:
+        time.sleep(1000)
+    return x
+
+
+def hangs_in_batches(xs: list[int], at: tuple[int, ...] = (AT,)) -> list[int]:
+    """The same, for a batch."""
+    return [hangs(x, at) for x in xs]
+
+
+def hangs_once(x: int, root: str) -> int:
+    """Sleep for ever at one item, the first time."""
+    if x == AT and once(f"{root}/hung"):
+        time.sleep(1000)
+    return x
+
+
+def holds_the_lock(x: int) -> int:
+    """Be busy for ever in C code, with the interpreter's lock, at one item."""
+    if x == AT:
+        re.match(r"(a*)*b", "a" * 64)
+    return x
+
+
+def half_the_limit(x: int) -> int:
+    """Take half the time limit at a few items in the middle of quick ones."""
+    if 500 <= x < 504:
+        time.sleep(LIMIT / 2)
+    return x
+
+
+def tenth_or_hang(x: int) -> int:
+    """Take a fifth of the limit, so that neighbours are in the middle of something when item 17 is given up."""
+    time.sleep(1000 if x == 17 else LIMIT / 5)
+    return x
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Open two workers for all tests of this module."""
+    with get_client(TWO) as client:
+        yield client
+
+
+def test_a_hanging_item_is_named_and_the_run_goes_on(client: Any) -> None:
+    """999 results, one timeout with the place where it hung; one worker is lost, and no item tried twice."""
+    results, tally, retries = run(hangs, range(N), timed(), client)
+    (failure,) = check(results, AT)
+    assert "in hangs" in failure.traceback and "time.sleep(1000)" in failure.traceback
+    assert (tally.deaths, retries) == (1, 0)
+
+
+def test_its_worker_is_replaced(client: Any) -> None:
+    """After a timeout there are as many workers as before, all of them at work."""
+    run(hangs, range(N), timed(), client)
+    gone_by = time.monotonic() + PATIENCE
+    while len(workers_of()) < 2 and time.monotonic() < gone_by:
+        time.sleep(0.01)  # the fork server's child has no other sign
+    assert len(workers_of()) == 2
+    assert parallel_map(abs, range(1000), client=client) == list(range(1000))
+
+
+def test_several_hanging_items(client: Any) -> None:
+    """Each of several hanging items is named, neighbours, first and last among them."""
+    bad = (0, 500, 501, N - 1)
+    results, tally, _ = run(hangs, range(N), timed(), client, at=bad)
+    check(results, *bad)
+    assert tally.deaths == len(bad)
+
+
+def test_only_hanging_items(client: Any) -> None:
+    """A run all of whose items hang ends."""
+    results, _, _ = run(hangs, range(3), timed(), client, at=(0, 1, 2))
+    check(results, 0, 1, 2)
+
+
+def test_it_is_tried_again_as_often_as_an_error(client: Any) -> None:
+    """`max_retries` holds for hanging items too, and the failure says how often it was tried."""
+    results, tally, retries = run(hangs, range(N), timed(max_retries=2), client)
+    check(results, AT, attempts=3)
+    assert (tally.deaths, retries) == (3, 2)
+
+
+def test_an_item_that_hangs_once(client: Any, folder: Path) -> None:
+    """With a retry, an item that hangs only the first time has its result, and counts one retry."""
+    results, tally, retries = run(hangs_once, range(N), timed(max_retries=1), client, root=str(folder))
+    assert results == list(range(N))
+    assert (tally.deaths, retries) == (1, 1)
+
+
+def test_raise_stops_the_run(client: Any) -> None:
+    """Where failures are not recorded, the run ends with a TimeoutError that names limit and worker."""
+    with pytest.raises(TimeoutError, match=r"item_timeout = 0.5 s on worker \d"):
+        run(hangs, range(N), Policy(item_timeout=LIMIT), client)
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_in_a_batch(client: Any, size: int) -> None:
+    """Of a batch that hangs, the items go again one by one, and only the guilty one is given up."""
+    results, tally, _ = run(hangs, range(N), timed(batch_size=size), client, many=hangs_in_batches)
+    check(results, AT)
+    assert tally.deaths == (1 if size == 1 else 2)
+
+
+def test_with_a_seed(client: Any) -> None:
+    """The same where items are seeded."""
+    results, _, _ = run(hangs, range(N), timed(seed=0), client)
+    check(results, AT)
+
+
+def test_an_item_that_lets_no_other_thread_run(client: Any) -> None:
+    """An item that hangs in C, holding the interpreter's lock, is given up too, by the driver."""
+    results, _, _ = run(holds_the_lock, range(N), timed(), client)
+    check(results, AT)
+
+
+def test_items_that_take_less_are_left_alone(client: Any) -> None:
+    """Items below the limit are not given up, though the step they were put into takes far longer."""
+    results, tally, _ = run(half_the_limit, range(N), timed(), client)
+    assert results == list(range(N))
+    assert tally.deaths == 0
+
+
+def test_a_neighbour_in_the_same_process_pays_nothing() -> None:
+    """With two threads in a process, the other thread's item is run again and not suspected."""
+    with get_client({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 2}}) as own:
+        policy = Policy("record", item_timeout=LIMIT, poison_after=1)
+        results, _, _ = run(tenth_or_hang, range(40), policy, own)
+        check(results, 17)
+
+
+def test_with_one_worker() -> None:
+    """One worker is then a process of its own: this one could not be killed."""
+    with nothing_left():
+        results, tally, _ = run(hangs, range(N), timed())
+    check(results, AT)
+    assert tally.deaths == 1
+
+
+def test_on_a_cluster_of_the_users_own() -> None:
+    """On a plain LocalCluster the nanny replaces the worker that was given up."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as own,
+    ):
+        results, tally, _ = run(hangs, range(N), timed(), own)
+        check(results, AT)
+        assert tally.deaths == 1
+        own.wait_for_workers(2)
+
+
+def test_workers_that_are_threads_of_this_process() -> None:
+    """Workers that cannot be killed alone are refused, with what to do."""
+    with (
+        get_client({**TWO, "options": {"processes": False}}) as own,
+        pytest.raises(ConfigError, match="processes"),
+    ):
+        run(hangs, range(10), timed(), own)
+
+
+def test_where_runs_are_tasks() -> None:
+    """Where runs travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
+    with get_client(TWO) as own:
+        replace_pool(own, TaskPool(own, "tasks"))
+        results, tally, retries = run(hangs, range(N), timed(max_retries=1), own)
+        check(results, AT, attempts=2)
+        assert (tally.deaths, retries) == (0, 1)
+
+
+def test_the_watch_costs_no_steps() -> None:
+    """With a limit, quick items are as many to a step as without: the clock is not read for each."""
+    counts = []
+    for limit in (None, 60.0):
+        steps: list[int] = []
+        with on_a_worker(lambda late: None):
+            block = run_items(
+                range(100_000),
+                Call(abs),
+                Policy(item_timeout=limit),
+                "w",
+                enter=lambda at, n, steps=steps: steps.append(n),
+            )
+        assert block.values == list(range(100_000))
+        counts.append(len(steps))
+    assert counts[1] <= counts[0] + 5
+
+
+def test_a_late_item_is_known_by_its_place_in_a_long_step() -> None:
+    """In the middle of a step of thousands, the report has the very item, and the stack from its function on."""
+    reports: list[Late] = []
+    told = threading.Event()
+
+    def report(late: Late) -> None:
+        reports.append(late)
+        told.set()
+
+    def one(x: int) -> int:
+        if x == 9000:
+            told.wait(10)
+        return x
+
+    with on_a_worker(report):
+        block = run_items(range(20_000), Call(one), Policy(item_timeout=0.1), "w")
+    assert block.values == list(range(20_000))
+    (late,) = reports
+    assert (late.position, late.items, late.inner) == (9000, 1, None)
+    assert "told.wait" in late.stack and "run_items" not in late.stack
+
+
+def test_an_item_of_a_run_within_an_item_is_known() -> None:
+    """A shard's item that hangs is reported with its own index, at the shard's place."""
+    reports: list[Late] = []
+    told = threading.Event()
+
+    def report(late: Late) -> None:
+        reports.append(late)
+        told.set()
+
+    def inner(x: str) -> str:
+        if x == "c":
+            told.wait(10)
+        return x
+
+    def outer(shard: str) -> list[str]:
+        return run_items(list(shard), Call(inner), Policy(item_timeout=0.1), "w").values
+
+    with on_a_worker(report):
+        block = run_items(["ab", "cd"], Call(outer), Policy(), "w")
+    assert block.values == [["a", "b"], ["c", "d"]]
+    assert [(r.position, r.items, r.inner) for r in reports] == [(1, 1, ["c"])]

@@ -203,8 +203,8 @@ class PilotRun:
     def _process_lost(self, slot: Slot) -> None:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
-        if pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id)):
-            self._setup_deaths += 1
+        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
+        self._setup_deaths += bool(building and not self._inquests.innocent(slot.hello))
         lost = [s for s in self._lease.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._lease.shared(process)
         for each in lost:

@@ -106,6 +106,8 @@ class ForkedWorker(ProcessInterface):
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
         self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
+        if options.get("dashboard_address") is None:  # older versions then listen on every interface
+            options.update(dashboard_address="127.0.0.1:0", dashboard=False)
         self.options = {**options, "name": name, "memory_limit": self.memory_limit}
         self.pid: int | None = None
         self.directory: str | None = None

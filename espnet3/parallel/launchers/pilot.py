@@ -41,6 +41,11 @@ from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
+# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
+# look like a worker that cannot start.
+STARTED = threading.Event()
+STARTED.set()
+
 
 class PilotHost(WorkerPlugin):
     """Opens this worker's slots to one driver.
@@ -103,6 +108,7 @@ class PilotHost(WorkerPlugin):
             channel.close()
 
     def _slot(self) -> None:
+        STARTED.wait()
         # a unix socket is in the pool's private folder; a TCP address leads to another host
         mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
         channel = self._connect(replace(self._hello, mark=mark.name))

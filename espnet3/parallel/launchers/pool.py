@@ -188,6 +188,9 @@ class Pool:
             # by worker, not by process: workers may be threads of one
             held = Counter(slot.hello.address for slot in lease.slots)
             taken: list[Slot] = []
+            for slot in [each for each in self._idle if each.channel.at_end()]:
+                self._idle.remove(slot)  # its worker went while there was nothing to do
+                slot.channel.close()
             for slot in self._idle:
                 if held[slot.hello.address] < slot.hello.threads:
                     held[slot.hello.address] += 1

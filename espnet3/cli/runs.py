@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from espnet3.parallel.detached.run import DetachedRun
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.errors import ParallelError
 
+_REASONS = 3  # of the scheduler's for jobs that wait, the most frequent ones
 _SHOWN = 10  # shards that `status` lists one by one, of those that need a look
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
@@ -124,6 +126,9 @@ def _tell(found: RunStatus, as_json: bool = False) -> None:
     )
     for state, count in sorted(found.counts.items(), key=lambda pair: list(JobState).index(pair[0])):
         print(f"{count:6d} {state.value:14} {state.sentence}")
+    waiting = Counter(shard.note for shard in found.shards if shard.state is JobState.PENDING and shard.note)
+    for note, count in waiting.most_common(_REASONS):
+        print(f"{count:6d} of them: {note}")
     calm = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW)
     ended = [shard for shard in found.shards if shard.state not in calm]
     for shard in ended[:_SHOWN]:

@@ -311,6 +311,7 @@ class BaseRunner(ABC):
             policy=self._policy() if alone else Policy(on_error="record"),
             setup_timeout=self.setup_timeout,
             check=check,
+            tells=self.progress,
         )
 
     def _batch(self) -> Any:

@@ -54,6 +54,8 @@ class ParallelConfig(Mapping[str, Any]):
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
         detached: Settings of detached runs (`DetachedSettings`).
+        security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
+        adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
 
     Raises:
         ConfigError: Something is wrong; the message holds all of it.
@@ -65,6 +67,8 @@ class ParallelConfig(Mapping[str, Any]):
     setup_timeout: float | None = None
     start_timeout: float = 60.0
     detached: Mapping[str, Any] = field(default_factory=dict)
+    security: str = "auto"
+    adapt: Mapping[str, int] | None = None
 
     @classmethod
     def parse(cls, config: Any) -> ParallelConfig:
@@ -123,6 +127,8 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_n_workers(raw, problems)
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
+    _check_security(raw, problems)
+    _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
     if raw.get("detached") is None:  # a line `detached:` with nothing after it
         raw["detached"] = {}
@@ -180,6 +186,29 @@ def _check_timeout(raw: dict[str, Any], name: str, problems: list[str], *, or_no
         problems.append(f"{name} = {shown(value)}: must be a positive number of seconds, such as 600{none}")
     elif name in raw:
         raw[name] = float(value)
+
+
+def _check_security(raw: dict[str, Any], problems: list[str]) -> None:
+    value = raw.get("security", "auto")
+    if isinstance(value, bool):  # what YAML makes of on and off
+        value = raw["security"] = "on" if value else "off"
+    if value not in ("auto", "on", "off") and not is_missing(value):
+        problems.append(f"security = {shown(value)}: must be auto, on or off")
+
+
+def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+    value = raw.get("adapt")
+    if value is None or is_missing(value):
+        return
+    example = "write adapt: {minimum: 0, maximum: 64}"
+    if not isinstance(value, dict) or set(value) != {"minimum", "maximum"}:
+        problems.append(f"adapt = {shown(value)}: {example}")
+    elif not all(isinstance(n, Integral) and not isinstance(n, bool) for n in value.values()):
+        problems.append(f"adapt = {shown(value)}: minimum and maximum are numbers of workers; {example}")
+    elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
+        problems.append(f"adapt = {shown(value)}: 0 <= minimum <= maximum, and maximum > 0; {example}")
+    elif backend is not None and not backend.is_jobqueue:
+        problems.append(f"adapt = {shown(value)}: only batch schedulers adapt; {backend.name} has n_workers")
 
 
 def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:

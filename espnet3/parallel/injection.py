@@ -244,6 +244,29 @@ class EnvStore:
 ENVS = EnvStore()
 
 
+def check_setup(setup: Any) -> None:
+    """Check that a setup function can be called without arguments, before anything is started.
+
+    Raises:
+        SignatureError: It cannot.
+    """
+    if setup is None:
+        return
+    if not callable(setup):
+        hint = ""
+        if hasattr(setup, "build_env_local"):
+            hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
+        raise SignatureError(f"setup_fn must be a function without arguments, not {setup!r:.100}{hint}")
+    try:
+        signature = inspect.signature(setup)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise SignatureError(f"setup_fn is called without arguments, and {name_of(setup)}: {error}") from None
+
+
 def build_env(build: SetupFn) -> dict[str, Any]:
     """Call a provider's or user's setup function and check what it returns.
 

@@ -15,7 +15,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import Block, inside_item
 from espnet3.parallel.env_call import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.errors import SignatureError
-from espnet3.parallel.injection import SetupFn, bind, name_of
+from espnet3.parallel.injection import SetupFn, bind, check_setup, name_of
 from espnet3.parallel.launchers.background import submit_call, submit_in_background
 from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.launchers.inline import build_here
@@ -103,6 +103,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
         setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
     """
     parsed = _config if config is None else ParallelConfig.parse(config)
+    check_setup(setup_fn)
     with owned_client(parsed, default=True) as client, client:
         if setup_fn is not None:
             from espnet3.parallel.launchers.client import LazyEnvPlugin
@@ -129,6 +130,11 @@ def active_client(client: Any = None) -> Any:
     thread, else of the only thread that has any; an item uses none but its own.
     """
     if client is not None:
+        if not hasattr(client, "scheduler_info"):
+            raise TypeError(
+                f"client must be a Dask client, not {client!r:.100}; what the function needs besides its item is "
+                "given by name"
+            )
         return client
     with _lock:
         opened = list(_open_clients)
@@ -252,6 +258,7 @@ def parallel_submit(
         already done if the configuration means this process.
     """
     func = unwrapped(func)
+    check_setup(setup_fn)
     chosen = active_client(client)
     if chosen is None and runs_here(_config):
         return _submit_here(func, args, kwargs, setup_fn)
@@ -283,6 +290,7 @@ def _submit_here(
 
 def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:
     func = unwrapped(func)
+    check_setup(setup_fn)
     if inspect.iscoroutinefunction(func):
         raise SignatureError(
             f"{name_of(func)} is a coroutine function, and items are ordinary calls: give "

@@ -68,6 +68,16 @@ class Progress:
             print(f"{self.name}: {last_line(summary)}", file=sys.stderr, flush=True)
 
 
+def say(line: str) -> None:
+    """Print a line on standard error, above the bars that may be there."""
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
 def _say(line: str, bar: Any) -> None:
     if bar is None:
         print(line, file=sys.stderr, flush=True)

@@ -59,7 +59,8 @@ def block_of(lab: Lab, **detached: Any) -> dict[str, Any]:
 def submit(lab: Lab, folder: Path, n: int = 12, **detached: Any) -> DetachedRun:
     """Submit squares from this process."""
     set_parallel(block_of(lab, **detached))
-    runner = Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", async_mode=True)
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
     return runner(range(n))  # type: ignore[no-any-return]
 
 
@@ -85,7 +86,7 @@ def slurm(lab_of: Callable[[str], Lab]) -> Lab:
 
 @pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor"])
 def test_the_submitter_is_killed_and_another_process_finishes(
-    name: str, started: Any, tmp_path: Path
+    name: str, lab_of: Callable[[str], Lab], tmp_path: Path
 ) -> None:
     """After SIGKILL of the submitter, `status`, `wait` and `merge` elsewhere give the bytes of this process."""
     lab = lab_of(name)
@@ -170,7 +171,7 @@ def test_a_node_that_goes_down_costs_nothing(slurm: Lab, tmp_path: Path) -> None
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], check=True)
     try:
         let_go(tmp_path, 4, dead=True)
-        _start_now(job)
+        _start_now(job, f"ExcNodeList={node}")
         finished(run, slurm)
     finally:
         # it may be back by itself: slurm.conf says ReturnToService=2
@@ -192,6 +193,20 @@ def test_a_job_that_is_preempted_is_queued_again(slurm: Lab, tmp_path: Path) -> 
     finished(run, slurm)
     assert len(run.merge()) == 12
     assert set(calls(tmp_path).values()) == {1}
+
+
+def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) -> None:
+    """A job that runs out of time queues itself again, and goes on where it stopped: no item runs twice."""
+    block = slurm.block(1, walltime="00:00:12")
+    set_parallel({**block, "detached": {"shards": 1}})
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    provider = Provider({"folder": str(tmp_path), "bad": [1.0, "slow"]})
+    run = Squares(provider, **folders, async_mode=True)(range(14))
+    _start_now(run[0].job_id)
+    finished(run, slurm)
+    assert len(run.merge()) == 14
+    assert set(calls(tmp_path).values()) == {1}
+    assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
 
 
 def test_a_scheduler_that_is_away_is_said(
@@ -218,10 +233,10 @@ def _squeue(job: str, field: str) -> str:
     return done.stdout.strip()
 
 
-def _start_now(job: str) -> None:
-    """Let a requeued job run at once: SLURM would wait two minutes."""
+def _start_now(job: str, *update: str) -> None:
+    """Wait until a job is queued again, and let it run at once: SLURM would wait two minutes."""
     until = time.monotonic() + 60
-    while "PENDING" not in _squeue(job, "%T"):
+    while "PENDING" not in _squeue(job, "%T") or "BeginTime" not in _squeue(job, "%r"):
         assert time.monotonic() < until, _squeue(job, "%T %r")
         time.sleep(0.1)
-    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], check=True)
+    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)

@@ -35,6 +35,7 @@ class Array:
         again: The exit status of a job that asks to be queued again; 0: there is none.
         by_stdin: The script is given on standard input.
         as_arguments: The directives are given on the submit command's line, not read from the script.
+        silent: Directives for a folder whose name the scheduler would expand; empty: it expands none.
         minutes_last: A walltime of two numbers is hours and minutes.
     """
 
@@ -56,6 +57,7 @@ class Array:
     again: int = 0
     by_stdin: bool = False
     as_arguments: bool = False
+    silent: tuple[str, ...] = ()
     minutes_last: bool = False
 
 
@@ -107,7 +109,7 @@ PBS = Array(
     variable="$PBS_ARRAY_INDEX",
     element="{job}[{index}]",
     query=("qstat", "-t", "-x", "-u", "{user}"),
-    line=r"^(?P<id>\d+\[\d+\])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
+    line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
     words={
         **dict.fromkeys(("Q", "W", "T", "H"), "pending"),
         **dict.fromkeys(("R", "E", "B", "S", "U"), "running"),
@@ -125,7 +127,7 @@ MOAB = Array(
     variable="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
     element="{job}[{index}]",
     query=("showq", "-u", "{user}"),
-    line=r"^(?P<id>\d+\[\d+\])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
+    line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
     words={
         **dict.fromkeys(("Idle", "Deferred", "Hold", "BatchHold", "UserHold"), "pending"),
         **dict.fromkeys(("Running", "Starting"), "running"),
@@ -166,6 +168,7 @@ OAR = Array(
     rerun=("-t idempotent",),
     again=99,
     as_arguments=True,
+    silent=("-d /", "-O /dev/null", "-E /dev/null"),
     minutes_last=True,
 )
 HTCONDOR = Array(
@@ -177,11 +180,13 @@ HTCONDOR = Array(
     line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<note>.*)$",
     words={
         **dict.fromkeys(("1", "5"), "pending"),
-        **dict.fromkeys(("2", "6", "7"), "running"),
-        "3": "cancelled",
+        **dict.fromkeys(
+            ("2", "3", "6", "7"), "running"
+        ),  # 3 is removed, and listed until its process is gone
         "4": "lost",
     },
     first=0,
     most=100_000,
     again=75,
+    silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
 )

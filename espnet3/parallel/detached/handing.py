@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import getpass
 import json
-import os
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached import launching
-from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
 from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.ledger.split import SPEC
 
@@ -53,7 +52,7 @@ def put_specs(
         if not left:
             counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
             if not (folder / DONE).exists():
-                write_json(folder / DONE, counts)
+                write_quickly(folder / DONE, counts)
             continue
         for name in (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
@@ -66,25 +65,16 @@ def put_specs(
             skip=[] if retry_failed else _stretches(part, begin),
             retry_failed=retry_failed,
         )
-        _write(plan.spec(shard), spec.to_json())
+        write_quickly(plan.spec(shard), spec.to_json())
         outcomes = layout.run / plan.outcomes[shard]
-        make_folder(outcomes)
+        outcomes.mkdir(mode=0o700, exist_ok=True)
         facts = {"schema": 1, "run_id": run_id, "indices": plan.indices_sha256, "shard": shard}
         if not (outcomes / SPEC).exists():
-            _write(outcomes / SPEC, facts)
+            write_quickly(outcomes / SPEC, facts)
         (outcomes / "done").unlink(missing_ok=True)
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     return shards
-
-
-def _write(path: Path, value: Any) -> None:
-    """Write a JSON file under a temporary name; a thousand of them are not synced one by one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-    temporary.replace(path)
 
 
 def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
@@ -100,8 +90,14 @@ def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
     return found
 
 
-def hand_over(layout: Layout, plan: Plan, shards: list[int]) -> None:
+def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
     """Give shards to the backend and note their jobs.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        shards: What to submit.
+        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
 
     Raises:
         ConfigError: The backend refused them; none is queued.
@@ -110,5 +106,7 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int]) -> None:
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    earlier = layout.jobs().get("jobs", {})
-    launching.start(layout, plan, shards, {"submitted": now, "by": by}, earlier)
+    before = layout.jobs()
+    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
+    memory = {**before.get("raised", {}), **(raised or {})}
+    launching.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)

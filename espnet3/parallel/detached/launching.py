@@ -8,7 +8,7 @@ from typing import Any
 
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached import local, scheduler
+from espnet3.parallel.detached import local, scheduler, ssh
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError
@@ -33,9 +33,11 @@ class Launcher:
 
 _LOCAL = Launcher(local.start, local.query, local.cancel)
 _SCHEDULER = Launcher(scheduler.start, scheduler.query, scheduler.cancel)
+_SSH = Launcher(ssh.start, local.query, local.cancel)
 _LAUNCHERS = {
     "local": _LOCAL,
     "local_gpu": _LOCAL,
+    "ssh": _SSH,
     **{name: _SCHEDULER for name, row in BACKENDS.items() if row.array is not None},
 }
 
@@ -56,6 +58,8 @@ def check(config: ParallelConfig) -> None:
     """Raise if a configuration cannot run detached jobs."""
     if launcher(config.env) is _SCHEDULER:
         scheduler.check(config)
+    if config.env == "ssh":
+        ssh.check(config)
 
 
 def walltime(config: ParallelConfig) -> float | None:

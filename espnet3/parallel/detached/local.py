@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import LOG, Layout, Plan
+from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
 from espnet3.parallel.detached.supervisor import READY
 from espnet3.parallel.detached.surroundings import job_environment
@@ -57,7 +57,8 @@ def _tail(file: Path) -> str:
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
     """Return what is known of jobs that give no sign of life themselves."""
-    if holder_lives(layout.supervisor, disk_now(layout.folder)):
+    now = disk_now(layout.folder)
+    if any(holder_lives(folder, now) for folder in _supervisors(layout)):
         return {int(shard): (JobState.PENDING, "") for shard in jobs}
     return {}
 
@@ -67,9 +68,9 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
     Those of other hosts see stop.json themselves.
     """
+    folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
 
     def living() -> list[int]:
-        folders = [layout.supervisor, *(layout.shard(shard) for shard in range(plan.n_shards))]
         return [pid for pid in map(living_pid, folders) if pid is not None]
 
     end = time.monotonic() + grace
@@ -81,6 +82,11 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
                 _signal(pid, signal.SIGKILL)
             end = time.monotonic() + grace
         time.sleep(_LOOK)
+
+
+def _supervisors(layout: Layout) -> list[Path]:
+    """Return the folders of all supervisors: one, or one for each host."""
+    return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -139,15 +139,18 @@ def shard_bounds(
     return cutting.bounds(len(items), settings.shards, workers, cost, align)
 
 
-def check_in_job(spec: JobSpec) -> None:
+def check_in_job(spec: JobSpec, env: str) -> None:
     """Start the jobs' interpreter, and let it find and make what a job would.
+
+    Over SSH the interpreter may be one that only the other hosts have; then it is this process's.
 
     Raises:
         ConfigError: It cannot; the message is what the first job would have said.
     """
+    python = sys.executable if env == "ssh" else spec.surroundings.python
     try:
         done = subprocess.run(
-            [spec.surroundings.python, "-m", "espnet3.parallel.worker", "--check"],
+            [python, "-m", "espnet3.parallel.worker", "--check"],
             input=json.dumps(spec.to_json()).encode(),
             capture_output=True,
             cwd=spec.run if os.path.isdir(spec.run) else "/",

@@ -33,6 +33,7 @@ from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
+_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that means itself in every shell
 _SECONDS = 120.0  # a scheduler that is busy answers late
 _LOOK = 0.5  # seconds between two questions while a cancelled array ends
 _NOT_THE_JOBS = {"config_name"}  # of the cluster's own parameters the one that the job reads too
@@ -51,28 +52,34 @@ def start(
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    job = make_job(plan)
     most = (settings.array_limit or _site_limit(array)) - array.first + 1
     jobs: dict[str, str] = {}
     arrays: list[str] = []
-    stamp = len(list(folder.glob("tasks.*.json")))
+    number = len(list(folder.glob("tasks.*.json")))
     try:
-        for chunk in chunks(shards, plan.n_workers, max(1, most)):
-            number = stamp + chunk.number
-            tasks = folder / f"tasks.{number}.json"
-            first = array.first
-            write_json(tasks, {"first": first, "specs": [str(plan.spec(shard)) for shard in chunk.shards]})
-            surface = _surface(layout, plan, job, str(tasks), settings)
-            command, stdin = _write(folder, number, array, chunk, job, surface)
-            said = _call(command, folder, stdin)
-            ids, whole = _ids(array, chunk, job, said)
-            arrays += whole
-            jobs.update(zip(map(str, chunk.shards), ids, strict=True))
+        for factor, group in _by_memory(shards, facts.get("raised", {})):
+            job = make_job(plan, factor)
+            for chunk in chunks(group, plan.n_workers, max(1, most)):
+                tasks = folder / f"tasks.{number}.json"
+                specs = [str(plan.spec(shard)) for shard in chunk.shards]
+                write_json(tasks, {"first": array.first, "specs": specs})
+                surface = _surface(layout, plan, job, str(tasks), settings)
+                command, stdin = _write(folder, number, array, chunk, job, surface)
+                said = _call(command, _start_folder(array, folder), stdin)
+                ids, whole = _ids(array, chunk, job, said)
+                arrays += whole
+                jobs.update(zip(map(str, chunk.shards), ids, strict=True))
+                number += 1
     except BaseException:
         if arrays:
-            _cancel(job, arrays, folder)
+            _cancel(make_job(plan), arrays, folder)
         raise
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+
+def _start_folder(array: Array, folder: Path) -> Path:
+    """Return where to submit from: the scheduler notes the folder, and some expand what is in its name."""
+    return Path("/") if array.silent and not _PLAIN.fullmatch(str(folder)) else folder
 
 
 def _array(env: str) -> Array:
@@ -82,8 +89,24 @@ def _array(env: str) -> Array:
     return array
 
 
-def make_job(plan: Plan) -> Any:
-    """Return dask-jobqueue's object of a job: it knows how the options are written in a header."""
+def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
+    """Group shards by how many times the memory they ask for."""
+    groups: dict[float, list[int]] = {}
+    for shard in shards:
+        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
+    return sorted(groups.items())
+
+
+def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
+    """Return dask-jobqueue's object of a job: it knows how the options are written in a header.
+
+    Args:
+        plan: Its backend and options.
+        memory_factor: How many times the memory to ask for.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
@@ -92,6 +115,10 @@ def make_job(plan: Plan) -> Any:
     options.pop("log_directory", None)  # its path would stand unquoted in the header
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
+    if memory_factor != 1.0 and "memory" in options:
+        from dask.utils import parse_bytes
+
+        options["memory"] = f"{round(parse_bytes(options['memory']) * memory_factor)}B"
     try:
         return cluster.job_cls(scheduler="tcp://none", name=name, **options)
     except (TypeError, ValueError) as error:
@@ -120,15 +147,21 @@ def _write(
     if not array.mark:
         text = "\n".join([surface.shebang, body(array, chunk, surface)])
         write_whole(folder / name, text.encode())
-        description = condor_description(array, chunk, job.job_header_dict, surface, str(folder / name))
+        silent = _start_folder(array, folder) != folder
+        description = condor_description(
+            array, chunk, job.job_header_dict, surface, str(folder / name), silent
+        )
         write_whole(folder / f"job.{number}.sub", description.encode())
-        return [*submit, f"job.{number}.sub"], None
+        return [*submit, str(folder / f"job.{number}.sub")], None
     text = script(array, chunk, job.job_header, surface)
     write_whole(folder / name, text.encode())
     (folder / name).chmod(0o700)
     if array.as_arguments:
         lines = directives(array, chunk, job.job_header, surface)
-        return [*submit, *(word for line in lines for word in shlex.split(line)), f"./{name}"], None
+        if _start_folder(array, folder) != folder:
+            lines += array.silent
+        words = [word for line in lines for word in shlex.split(line)]
+        return [*submit, *words, shlex.quote(str(folder / name))], None
     if array.by_stdin:
         return submit, text
     return [*submit, name], None
@@ -145,7 +178,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
         done = subprocess.run(
             command,
             cwd=folder,
-            env=job_environment(),
+            env={**job_environment(), "PWD": str(folder)},  # OAR believes this rather than the system
             input=stdin or "",
             capture_output=True,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,11 @@ def directives(array: Array, chunk: Chunk, header: str, surface: Surface) -> lis
 def _filled(template: str, array: Array, chunk: Chunk, name: str) -> str:
     last = array.first + len(chunk.shards) - 1
     return template.format(
-        first=array.first, last=last, count=len(chunk.shards), limit=chunk.limit, name=name
+        first=array.first,
+        last=last,
+        count=len(chunk.shards),
+        limit=chunk.limit,
+        name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
     )
 
 
@@ -119,7 +124,7 @@ def script(array: Array, chunk: Chunk, header: str, surface: Surface) -> str:
 
 
 def condor_description(
-    array: Array, chunk: Chunk, header: Mapping[str, Any], surface: Surface, file: str
+    array: Array, chunk: Chunk, header: Mapping[str, Any], surface: Surface, file: str, silent: bool = False
 ) -> str:
     """Return HTCondor's submit description, which names the script instead of being one.
 
@@ -129,8 +134,9 @@ def condor_description(
         header: The attributes that dask-jobqueue makes of the options.
         surface: Names and paths.
         file: The script.
+        silent: Its folder has a name that HTCondor would expand.
     """
-    quoted = file.replace("'", "''").replace('"', '""')
+    quoted = file.replace("'", "''").replace('"', '""').replace("$", "$(DOLLAR)")
     own = {
         "batch_name": surface.name,
         "executable": "/bin/sh",
@@ -141,6 +147,10 @@ def condor_description(
         "should_transfer_files": "NO",
         "max_materialize": chunk.limit,
     }
+    if silent:
+        for line in array.silent:
+            key, _, value = line.partition(" = ")
+            own[key] = value
     if surface.requeue:
         own["on_exit_remove"] = (
             f"(ExitBySignal == False && ExitCode != {array.again}) || NumJobStarts >= {_STARTS}"

@@ -26,7 +26,9 @@ from espnet3.parallel.detached.prepare import (
     template,
 )
 from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.snapshot import snapshot
 from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
 from espnet3.parallel.ledger.files import write_json
@@ -60,7 +62,7 @@ def submit_detached(
         folder = runner.output_dir / runner.shard_subdir
     run = Path(os.path.abspath(folder))
     spec = template(run, runner, what, config, launching.walltime(config))
-    check_in_job(spec)
+    check_in_job(spec, config.env)
     refuse_living(run)
     with open_run(run, what.identity, items, runner.resume) as opened:
         layout = Layout(run)
@@ -79,12 +81,19 @@ def submit_detached(
             plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds)
             plan = replace(plan, outcomes=before.outcomes)
         layout.write_plan(plan, items)
+        if DetachedSettings.of(config.detached).snapshot:
+            copies = len(list(layout.folder.glob("snapshot.*")))
+            spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
+            check_in_job(spec, config.env)  # the copy has all that the code needs
+            layout.write_plan(replace(plan, sources={}), items)
         write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, what.retry_failed)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     left = sum(plan.size(shard) for shard in shards)
+    if not runner.progress:
+        return DetachedRun(layout, runner)
     print(
         f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
         f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",

@@ -1,6 +1,6 @@
 """`env: local` and `local_gpu` without a driver: a process of its own session that runs the jobs.
 
-    python -m espnet3.parallel.detached.supervisor RUN
+    python -m espnet3.parallel.detached.supervisor RUN [--slots N --part K/M]
 
 It leaves its parent before it says "ready", holds a lease, keeps `n_workers` jobs going, starts one that
 died again, and ends with the last. Its jobs lead sessions of their own: whoever kills it kills none of them.
@@ -8,6 +8,7 @@ died again, and ends with the last. Its jobs lead sessions of their own: whoever
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -15,11 +16,12 @@ import signal
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, Layout, Plan
-from espnet3.parallel.detached.states import GRACE, JobState, progress
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
+from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.detached.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -39,12 +41,14 @@ class Supervisor:
         layout: The run's paths.
         plan: Its plan.
         shards: The shards to run.
+        shared: Supervisors of other hosts run some of them.
     """
 
-    def __init__(self, layout: Layout, plan: Plan, shards: list[int]) -> None:
+    def __init__(self, layout: Layout, plan: Plan, shards: list[int], shared: bool = False) -> None:
         self.layout = layout
         self.plan = plan
         self.todo = deque(shards)
+        self.shared = shared
         self.stopping = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
@@ -89,8 +93,12 @@ class Supervisor:
     async def _slot(self, slot: int) -> None:
         while self.todo and not self.stopping.is_set():
             shard = self.todo.popleft()
-            if not (self.layout.shard(shard) / DONE).exists():
+            if not self._is_others(shard) and not (self.layout.shard(shard) / DONE).exists():
                 await self._job(shard, slot)
+
+    def _is_others(self, shard: int) -> bool:
+        """Whether another host's supervisor is at a shard."""
+        return self.shared and holder_lives(self.layout.shard(shard), disk_now(self.layout.folder))
 
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
@@ -159,11 +167,22 @@ def _how(status: int) -> str:
 
 def main() -> int:
     """Leave the parent, take the lease, say so, and supervise."""
-    layout = Layout(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="espnet3.parallel.detached.supervisor")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
+    parser.add_argument(
+        "--part", default="0/1", help="which host of how many: where it begins with the shards"
+    )
+    given = parser.parse_args()
+    number, n_hosts = map(int, given.part.split("/"))
+    layout = Layout(given.run)
     if os.fork():
         os._exit(0)  # who started it is not its parent any more, and has nothing to wait for
-    make_folder(layout.supervisor)
-    lease = Lease(layout.supervisor)
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
+    make_folder(folder)
+    lease = Lease(folder)
     try:
         lease.acquire("supervisor")
     except FolderInUseError as error:
@@ -171,13 +190,18 @@ def main() -> int:
         return 1
     try:
         print(READY, flush=True)
-        log = os.open(layout.supervisor / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for fd in (1, 2):
             os.dup2(log, fd)
+        plan = layout.plan()
+        plan = replace(plan, n_workers=given.slots or plan.n_workers)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
-        say(f"supervising {len(shards)} shards, {layout.plan().n_workers} at a time")
+        own = shards[number::n_hosts]
+        # the others' from the end, when its own are done: those their host comes to last
+        shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
+        say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        asyncio.run(Supervisor(layout, layout.plan(), shards).run())
+        asyncio.run(Supervisor(layout, plan, shards, shared=n_hosts > 1).run())
         say(f"ended after {time.monotonic() - begin:.1f} s")
     finally:
         lease.release()

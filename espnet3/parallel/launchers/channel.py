@@ -14,6 +14,7 @@ import os
 import pickle
 import select
 import socket
+import ssl
 import struct
 from typing import Any
 
@@ -70,6 +71,10 @@ class Channel:
     def readable(self) -> bool:
         """Say whether `recv` would find something (a message or the end) without waiting."""
         return bool(self._poll.poll(0))
+
+    def buffered(self) -> bool:
+        """Say whether there is more to read that no selector will tell of."""
+        return False
 
     def at_end(self) -> bool:
         """Say whether the other end is gone and nothing of it is left to read."""
@@ -156,6 +161,34 @@ class Channel:
         return total
 
 
+class TlsChannel(Channel):
+    """A channel over TLS, which decrypts ahead: what it holds is not seen by a selector."""
+
+    sock: ssl.SSLSocket
+
+    def readable(self) -> bool:
+        """As the base, what is decrypted already included."""
+        return self.buffered() or super().readable()
+
+    def buffered(self) -> bool:
+        """Say whether there is more to read that no selector will tell of."""
+        return self.sock.pending() > 0
+
+    def at_end(self) -> bool:
+        """Never known without reading: an end looks like data."""
+        return self.sock.fileno() < 0
+
+    def _write(self, parts: list[Any]) -> int:
+        try:
+            for part in parts:
+                self.sock.sendall(part)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+        return sum(memoryview(p).nbytes for p in parts)
+
+
 def pickle_parts(obj: Any, pickler: Any = pickle.Pickler) -> tuple[_Parts, list[pickle.PickleBuffer]]:
     """Pickle an object for `Channel.send_parts`; an object that cannot travel raises here."""
     out = _Parts()
@@ -192,19 +225,25 @@ def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes, timeout:
     sock.settimeout(None)
 
 
-def greet_worker(sock: socket.socket, key: bytes, timeout: float = 5.0) -> Channel:
+def greet_worker(
+    sock: socket.socket, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None
+) -> Channel:
     """Driver side of the handshake; returns the channel or raises."""
+    if tls is not None:
+        sock.settimeout(timeout)
+        sock = tls.wrap_socket(sock, server_side=True)
     _handshake(sock, key, b"driver", b"worker", timeout)
-    return Channel(sock)
+    return Channel(sock) if tls is None else TlsChannel(sock)
 
 
-def connect(address: Any, key: bytes, timeout: float = 5.0) -> Channel:
+def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:
     """Connect to a driver's listener and prove the key.
 
     Args:
         address: A path (unix socket) or a (host, port) pair.
         key: The pool's key.
         timeout: Seconds for the connection and the handshake.
+        tls: Encrypts a connection that leaves the machine.
 
     Raises:
         OSError: If the driver cannot be reached.
@@ -220,8 +259,10 @@ def connect(address: Any, key: bytes, timeout: float = 5.0) -> Channel:
     else:
         sock = socket.create_connection(address, timeout)
     try:
+        if tls is not None and sock.family != socket.AF_UNIX:
+            sock = tls.wrap_socket(sock)
         _handshake(sock, key, b"worker", b"driver", timeout)
     except BaseException:
         sock.close()
         raise
-    return Channel(sock)
+    return TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else Channel(sock)

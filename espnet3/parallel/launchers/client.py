@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+import weakref
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
-from distributed import Client, WorkerPlugin, default_client
+from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from distributed.client import _current_client
+from distributed.utils import format_dashboard_link
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.injection import ENVS, SetupFn
+from espnet3.parallel.injection import ENVS, SetupFn, check_setup
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
-from espnet3.parallel.launchers.local import ForkedCluster, local_cluster
-from espnet3.parallel.launchers.pool import close_pool
+from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
+from espnet3.parallel.launchers.pool import close_pool, has_work
 from espnet3.parallel.launchers.protocol import Hello
+
+_GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -28,11 +35,13 @@ class DictReturnWorkerPlugin(WorkerPlugin):
         setup_fn: Returns the env, a dict.
 
     Raises:
+        SignatureError: It cannot be called without arguments.
         EnvTypeError: On registration (a `ValueError`), if it returns anything else.
         WorkerSetupError: On registration, if it raises.
     """
 
     def __init__(self, setup_fn: SetupFn) -> None:
+        check_setup(setup_fn)
         self.setup_fn = setup_fn
         self.key = f"plugin-{uuid.uuid4().hex}"
 
@@ -82,6 +91,7 @@ class EnvClient(Client):
     """
 
     espnet3_env: str | None = None
+    espnet3_dashboard_told = False
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
@@ -117,8 +127,14 @@ class EnvClient(Client):
         try:
             return super().close(*args, **kwargs)
         finally:
-            cluster.close()
-            _mend_default()
+            try:
+                cluster.close()
+            except BaseException:  # Ctrl-C: it is half closed now
+                if isinstance(cluster, LocalCluster):
+                    drop(cluster)
+                raise
+            finally:
+                _mend_default()
 
     def __del__(self) -> None:
         """Leave the closing to the program's end.
@@ -161,17 +177,57 @@ def open_client(
     else:
         cluster = open_cluster(config)
     try:
-        return EnvClient(cluster, config, default=default)
+        client = EnvClient(cluster, config, default=default)
     except BaseException:
         cluster.close()
         raise
+    if getattr(cluster, "keeper", None) is not None:
+        known = weakref.ref(client)  # the cluster must not keep its client alive
+        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    return client
+
+
+def _wants_workers(cluster: Any, client: Any) -> bool:
+    """Whether there is work for workers: items of ours, or tasks of the user's own."""
+    return client is not None and (has_work(client) or bool(cluster.scheduler.tasks))
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: what they are in the middle of is not wanted."""
+    """Kill a client's local workers at once: what they are in the middle of is not wanted.
+
+    Workers that are threads cannot be killed; they are closed without waiting for their calls.
+    """
     cluster = getattr(client, "_espnet3_cluster", None)
+    if cluster is None:
+        return
+    # what was half done on the loop fails now, and nobody is left to be told
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+    if isinstance(cluster, LocalCluster) and not cluster.processes:
+        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
+
+
+def dashboard_of(client: Any) -> str | None:
+    """Return the address of the dashboard of a cluster of ours, once: it is told once for each client."""
+    if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
+        return None
+    client.espnet3_dashboard_told = True
+    options = client.espnet3_config.options
+    scheduler = options.get("scheduler_kwargs") or {}
+    if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
+        return None
+    link: str = client.dashboard_link
+    address: str = getattr(client.scheduler, "address", "")
+    if address.startswith("inproc") and "dashboard_address" not in options:
+        # where workers are threads, Dask names this host, and we had it listen on loopback
+        link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
+    return link
+
+
+async def _close_threads(cluster: Any) -> None:
+    closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
+    await asyncio.gather(*closing, return_exceptions=True)
 
 
 def explain(client: Any, pid: int | None) -> str | None:

@@ -28,6 +28,7 @@ from espnet3.parallel.launchers.cluster_logs import log_tail
 logger = logging.getLogger(__name__)
 
 _EARLY = 3  # jobs in a row that may end before a worker of theirs came
+_REFUSED = 5  # submissions in a row that may fail where a job is replaced: about a minute
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNLISTED = 3.0  # seconds a job just submitted may be missing from the queue
 _SHOWN = 5  # jobs that a message describes one by one
@@ -79,6 +80,7 @@ class JobKeeper:
         broken: Why no more jobs are submitted; None while there is hope.
         kept_logs: Whether logs are worth keeping when the cluster closes.
         wanted: Whether there is work for a worker; asked before a job is replaced.
+        adaptive: Whether Dask decides how many workers there are.
     """
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
@@ -94,6 +96,8 @@ class JobKeeper:
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
         self._early = 0
+        self._refused = 0
+        self._not_before = 0.0
         self._bad_nodes: list[str] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -108,6 +112,15 @@ class JobKeeper:
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         await self._submit(jobs)
         self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def grow_to(self, jobs: int) -> None:
+        """Submit as many jobs as are missing, unless they die."""
+        missing = jobs - len(self._cluster.worker_spec)
+        if missing > 0 and not self.broken and time.monotonic() >= self._not_before:
+            self._missing = missing
+            await self._replace()
+            self._missing = 0  # asked for again as long as they are missing
+            self._wake.set()
 
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
@@ -166,6 +179,8 @@ class JobKeeper:
         return worker == job or worker.startswith(f"{job}-")
 
     def _count_workers(self) -> None:
+        for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
+            del self._jobs[name]  # there was no work for it
         names = [str(worker.name) for worker in self._cluster.scheduler.workers.values()]
         for name, each in self._jobs.items():
             each.up = sum(self._is_of(worker, name) for worker in names)
@@ -196,13 +211,22 @@ class JobKeeper:
             if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
                 continue
             await self._bury(name, each)
-        if self._missing and not self.broken and self.wanted():
-            missing, self._missing = self._missing, 0
-            try:
-                await self._submit(missing)
-            except (SubmissionError, ValueError, OSError) as error:
-                self._missing = missing
-                self._died_early(f"a job could not be replaced: {error}", None)
+        if self._missing and not self.broken and time.monotonic() >= self._not_before and self.wanted():
+            await self._replace()
+
+    async def _replace(self) -> None:
+        missing, self._missing = self._missing, 0
+        try:
+            await self._submit(missing)
+        except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
+            self._missing = missing
+            self._refused += 1
+            self._not_before = time.monotonic() + 2**self._refused
+            logger.warning("a job could not be replaced, try %d of %d: %s", self._refused, _REFUSED, error)
+            if self._refused >= _REFUSED:
+                self.broken = f"a job could not be replaced, {self._refused} times in a row: {error}"
+        else:
+            self._refused = 0
 
     async def _bury(self, name: str, each: Watched) -> None:
         del self._jobs[name]
@@ -232,7 +256,7 @@ class JobKeeper:
         if node and node not in self._bad_nodes:
             self._bad_nodes.append(node)
         logger.warning("%s", text)
-        if self._early >= _EARLY or text.startswith("a job could not be replaced"):
+        if self._early >= _EARLY:
             self.broken = (
                 f"{self._early} jobs in a row ended at their start, so no more are submitted. {text}"
             )

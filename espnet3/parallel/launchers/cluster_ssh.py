@@ -26,10 +26,12 @@ from espnet3.parallel.backends import load_cluster_class
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.security import RunCertificate, all_loopback, make_certificate
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # sessions in a row to one host that may fail
+_GRACE = 5.0  # seconds a remote process has to end
 _PAUSE = 1.0  # seconds before a host is tried again
 _SHOWN = 12  # lines of a remote process that a message shows
 
@@ -100,9 +102,7 @@ class RemoteProcess(ProcessInterface):
                 *(self.python, "-m", "distributed.cli.dask_spec", *self.arguments()),
             ]
         )
-        # as workers of this machine are, it is where the caller is, if there is such a folder
-        here = shlex.quote(os.getcwd())
-        self.process = await self.connection.create_process(f"cd {here} || true; exec {command}")
+        self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             self.tail.append(line)
             if self.announced in line:
@@ -114,17 +114,23 @@ class RemoteProcess(ProcessInterface):
 
     async def _read_on(self) -> None:
         """Read what it goes on to say, so that it never waits for us; notice its end."""
+        stderr = self.process.stderr
         try:
-            while line := await self.process.stderr.readline():
+            while line := await stderr.readline():
                 self.tail.append(line.rstrip("\n"))
-        except (OSError, asyncio.IncompleteReadError) as error:
-            logger.info("the session to %s has ended: %s", self.host, error)
-        self.ended.set()
+        except Exception as error:  # whatever asyncssh makes of a connection that breaks
+            logger.info("the session to %s has ended: %r", self.host, error)
+        finally:
+            self.ended.set()
 
     async def hang_up(self) -> None:
         """End the process and its session."""
-        if self.process is not None:
-            self.process.kill()  # a signal to the remote process: closing alone would leave it
+        if self.process is not None and not self.ended.is_set():
+            self.process.stdin.write_eof()  # the sign for it to end, see `_tied`
+            try:
+                await asyncio.wait_for(self.ended.wait(), _GRACE)
+            except asyncio.TimeoutError:
+                self.process.kill()
         if self.connection is not None:
             self.connection.close()
             await self.connection.wait_closed()
@@ -218,6 +224,15 @@ class RemoteWorker(RemoteProcess):
 class SSHCluster(SpecCluster):
     """The cluster; says what keeps its workers."""
 
+    certificate: RunCertificate | None = None
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            if self.certificate is not None:
+                self.certificate.remove()
+
     def _update_worker_status(self, op: str, msg: Any) -> None:
         Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
 
@@ -269,6 +284,15 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
     worker_options.setdefault("nthreads", 1)
     patience = config.start_timeout / 2
+    certificate = None
+    if "security" not in options:
+        here = all_loopback(hosts)
+        if config.security == "off" and not here:
+            logger.warning("security is off: whoever reaches these machines can run code in the workers")
+        if config.security == "on" or (config.security == "auto" and not here):
+            certificate = make_certificate(os.getcwd())
+            options["security"] = certificate.security
+            scheduler_options.setdefault("protocol", "tls")
 
     def where(at: int, host: str) -> dict[str, Any]:
         chosen = dict(connect[at] if isinstance(connect, list) else connect)
@@ -279,7 +303,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
             "host": host,
             "connect_options": chosen,
             "python": python[at] if isinstance(python, list) else python,
-            "config": {},
+            "config": {} if certificate is None else certificate.config,
         }
 
     first = len(hosts) - len(spread)
@@ -293,13 +317,29 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     }
     scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(0, hosts[0])}}
     try:
-        return SSHCluster(workers, scheduler, name="SSHCluster", **options)
+        cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
     except RuntimeError as error:
+        if certificate is not None:
+            certificate.remove()
         if isinstance(error.__cause__, RemoteError):
             raise NoWorkersError(
                 f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
             ) from error
         raise
+    cluster.certificate = certificate
+    return cluster
+
+
+def _tied(command: str) -> str:
+    """Return a shell script that runs a command and ends it when its standard input does.
+
+    Without a terminal, a process outlives its session; a worker of a session that broke, or of a
+    driver that was killed, must not. It begins where the caller is, if there is such a folder.
+    """
+    return (
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; {command} </dev/null & p=$!; "
+        "(cat <&3; kill $p) >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r"
+    )
 
 
 def _reason(error: BaseException, options: Mapping[str, Any]) -> str:

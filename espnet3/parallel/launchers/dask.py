@@ -13,7 +13,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from espnet3.parallel.engine import Block, failure_of
@@ -33,7 +33,7 @@ _JOB_IDS = itertools.count(1)
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
-_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
+_UNREACHED = 0.5  # seconds without a slot until it is asked whether workers cannot reach us
 
 
 class PilotRun:
@@ -46,7 +46,7 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
         explain: Says how a process ended, or why none comes, where the cluster knows.
-        fall_back: Called once when workers are there and none has connected for five seconds;
+        fall_back: Called while no worker has connected;
             returns the pool to use in place of this one, or None to keep waiting.
         waiting: Says what keeps the workers that have not come.
         innocent: As for `Inquests`.
@@ -112,11 +112,7 @@ class PilotRun:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
-                for key, _ in events:
-                    if key.fileobj is self._lease:
-                        self._welcome()
-                    elif isinstance(key.fileobj, Slot):
-                        self._read(key.fileobj)
+                self._listen(key.fileobj for key, _ in events)
                 self._judge()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
@@ -135,6 +131,15 @@ class PilotRun:
         finally:
             self._selector.close()
             self._close_lease()
+
+    def _listen(self, readable: Iterable[Any]) -> None:
+        for source in readable:
+            if source is self._lease:
+                self._welcome()
+                continue
+            self._read(source)
+            while source in self._lease.slots and source.channel.buffered():
+                self._read(source)
 
     # --- workers come and go ---
 
@@ -198,8 +203,8 @@ class PilotRun:
     def _process_lost(self, slot: Slot) -> None:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
-        if pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id)):
-            self._setup_deaths += 1
+        building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
+        self._setup_deaths += bool(building and not self._inquests.innocent(slot.hello))
         lost = [s for s in self._lease.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._lease.shared(process)
         for each in lost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,10 +15,14 @@ from espnet3.parallel.injection import SetupFn, bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
 from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.progress import say
 from espnet3.parallel.records import Policy, Tally
 
 if TYPE_CHECKING:
     from espnet3.parallel.launchers.client import EnvClient
+
+
+_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
+        tells: Whether progress is shown, so that the dashboard's address is told too.
         killable: Never run in this process: an item within an item may have to be killed (a shard's with a
             time limit; of a task's own items `policy.item_timeout` says so).
         as_lines: Give the lines of a run folder in place of the results.
@@ -46,6 +52,7 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
+    tells: bool = False
     as_lines: bool = False
     killable: bool = False
 
@@ -116,11 +123,21 @@ def outcomes(
         if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
         if client is not None:
+            if task.tells:
+                _tell_dashboard(client)
             pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
+
+
+def _tell_dashboard(client: Any) -> None:
+    from espnet3.parallel.launchers.client import dashboard_of
+
+    address = dashboard_of(client)
+    if address is not None:
+        say(f"dashboard: {address}")
 
 
 Pairs = Generator[tuple[Run, Block], None, None]
@@ -172,7 +189,7 @@ def _on_pilots(
         config.start_timeout,
         may_take,
         lambda pid: explain(client, pid),
-        lambda: _as_tasks(client),
+        _as_tasks(client),
         lambda: waiting(client),
         lambda hello: innocent(client, hello),
         client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
@@ -186,13 +203,23 @@ def env_of(client: Any) -> str:
     return getattr(client, "espnet3_env", None) or ""
 
 
-def _as_tasks(client: Any) -> Any:
-    """Replace a client's pool by one of Dask tasks, if it has workers that only it can reach."""
-    from espnet3.parallel.launchers.pool import pool_of, replace_pool
-    from espnet3.parallel.launchers.tasks import TaskPool
+def _as_tasks(client: Any) -> Callable[[], Any]:
+    """Return what replaces a client's pool by one of Dask tasks, once workers are there and none connects."""
+    since: list[float] = []
 
-    if not client.scheduler_info()["workers"]:
-        return None
-    tasks = TaskPool(client, pool_of(client).name)
-    replace_pool(client, tasks)
-    return tasks
+    def fall_back() -> Any:
+        from espnet3.parallel.launchers.pool import pool_of, replace_pool
+        from espnet3.parallel.launchers.tasks import TaskPool
+
+        if not client.scheduler_info()["workers"]:
+            since.clear()
+            return None
+        if not since:
+            since.append(time.monotonic())
+        if time.monotonic() - since[0] < _UNREACHED:  # one that has just come may be about to connect
+            return None
+        tasks = TaskPool(client, pool_of(client).name)
+        replace_pool(client, tasks)
+        return tasks
+
+    return fall_back

@@ -21,10 +21,13 @@ class Inquests:
     Args:
         innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
             node) and not because of its item; None while that is not known.
+
+    Attributes:
+        innocent: As given.
     """
 
     def __init__(self, innocent: Innocent) -> None:
-        self._innocent = innocent
+        self.innocent = innocent
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._forgiven: Counter[int] = Counter()
 
@@ -43,7 +46,7 @@ class Inquests:
         for slots, alone, until in waiting:
             # one that was killed for its time needs no other reason
             late = any(slot.late is not None for slot in slots)
-            said = False if late else self._innocent(slots[0].hello)
+            said = False if late else self.innocent(slots[0].hello)
             if said is None and time.monotonic() < until:
                 self._open.append((slots, alone, until))
                 continue

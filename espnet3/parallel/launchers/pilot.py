@@ -41,6 +41,11 @@ from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
+# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
+# look like a worker that cannot start.
+STARTED = threading.Event()
+STARTED.set()
+
 
 class PilotHost(WorkerPlugin):
     """Opens this worker's slots to one driver.
@@ -66,6 +71,8 @@ class PilotHost(WorkerPlugin):
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
         self._pilots: list[Pilot] = []
+        encrypted = worker.address.startswith("tls")
+        self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._open_slots(worker.state.nthreads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
@@ -84,7 +91,7 @@ class PilotHost(WorkerPlugin):
 
     def _connect(self, hello: Hello) -> Channel | None:
         try:
-            channel = connect(self.address, self.key)
+            channel = connect(self.address, self.key, tls=self._tls)
             channel.send(hello)
         except (OSError, PermissionError):  # the driver has gone, or cannot be reached from here
             return None
@@ -101,6 +108,7 @@ class PilotHost(WorkerPlugin):
             channel.close()
 
     def _slot(self) -> None:
+        STARTED.wait()
         # a unix socket is in the pool's private folder; a TCP address leads to another host
         mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
         channel = self._connect(replace(self._hello, mark=mark.name))

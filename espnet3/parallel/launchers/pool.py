@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import tempfile
 import threading
 import uuid
@@ -75,7 +76,12 @@ class Pool:
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.met = False
         self._closed = False
+        self._tls: ssl.SSLContext | None = None
         self._door, address = self._listen(client.scheduler.address)
+        if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
+            context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
+            context.num_tickets = 0  # they would make a channel look readable that has no message
+            self._tls = context
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
         try:
@@ -108,7 +114,7 @@ class Pool:
             except OSError:  # the door was closed
                 return
             try:
-                channel = greet_worker(sock, self._key)
+                channel = greet_worker(sock, self._key, tls=self._tls)
                 hello = channel.recv()
             except (OSError, PermissionError):
                 sock.close()
@@ -151,6 +157,11 @@ class Pool:
             for s in others
         )
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
+
     def lease(self) -> Lease:
         """Open a lease: the right to take slots until it is closed."""
         lease = Lease(self)
@@ -177,11 +188,15 @@ class Pool:
         A slot whose worker has died says so when it is read.
         """
         with self._lock:
-            held = Counter(slot.hello.process for slot in lease.slots)
+            # by worker, not by process: workers may be threads of one
+            held = Counter(slot.hello.address for slot in lease.slots)
             taken: list[Slot] = []
+            for slot in [each for each in self._idle if each.channel.at_end()]:
+                self._idle.remove(slot)  # its worker went while there was nothing to do
+                slot.channel.close()
             for slot in self._idle:
-                if held[slot.hello.process] < slot.hello.threads:
-                    held[slot.hello.process] += 1
+                if held[slot.hello.address] < slot.hello.threads:
+                    held[slot.hello.address] += 1
                     taken.append(slot)
             self._idle = [slot for slot in self._idle if slot not in taken]
             self._leased += len(taken)
@@ -302,6 +317,12 @@ def pool_of(client: Any) -> Any:
         else:
             fresh.close()
     return pool
+
+
+def has_work(client: Any) -> bool:
+    """Whether a job of ours runs on a client's workers."""
+    pool = _POOLS.get(client)
+    return pool is not None and bool(pool.busy)
 
 
 def replace_pool(client: Any, pool: Any) -> None:

@@ -152,6 +152,10 @@ class TaskChannel:
         """Return a descriptor that is readable while an answer waits."""
         return self._ready_r.fileno()
 
+    def buffered(self) -> bool:
+        """Never: each answer is announced."""
+        return False
+
     def close(self) -> None:
         """Close it; answers still to come are dropped."""
         self._ready_r.close()
@@ -231,6 +235,11 @@ class TaskPool:
         self._leases: list[Lease] = []
         self._room = 0
         self._ended = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
 
     def lease(self) -> Lease:
         """Open a lease; its slots are there at once."""

@@ -200,6 +200,21 @@ def test_a_worker_never_runs_more_items_at_once_than_it_has_threads(tmp_path, co
     )
 
 
+def test_workers_that_are_threads_run_side_by_side(tmp_path):
+    """Two workers that are threads of one process are inside two items at once."""
+    run(
+        tmp_path,
+        """
+        barrier = threading.Barrier(2)
+        with get_client(config):
+            import builtins
+            builtins.barrier = barrier
+            assert sorted(parallel_map(lambda x: __import__("builtins").barrier.wait(20), range(2))) == [0, 1]
+        """,
+        THREADS,
+    )
+
+
 def test_a_summary_counts_the_workers_there_are(tmp_path):
     """After failed calls whose exceptions are kept, a run on two workers still counts two slots."""
     run(

@@ -5,9 +5,11 @@ import functools
 import pytest
 
 from espnet3.parallel import (
+    DictReturnWorkerPlugin,
     EnvConflictError,
     SignatureError,
     get_client,
+    parallel_for,
     parallel_map,
     parallel_submit,
     wrap_func_with_worker_env,
@@ -135,6 +137,40 @@ def test_a_coroutine_function_is_refused(call):
 
     with pytest.raises(SignatureError, match=r"asyncio\.run"):
         call(later)
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        ({"y": 1}, "without arguments, not {'y': 1}"),
+        (work.Provider({"factor": 1}), "make_worker_setup_fn"),
+        (lambda config: {}, "'config'"),
+    ],
+    ids=["dict", "provider", "needs-arguments"],
+)
+@pytest.mark.parametrize("how", ["map", "for", "submit", "client", "plugin"])
+def test_a_setup_that_cannot_be_called_is_refused(how, setup, words):
+    """A setup_fn that is no function without arguments is a TypeError where it is given."""
+    with pytest.raises(SignatureError, match=words):
+        if how == "map":
+            parallel_map(work.plus, [1], setup_fn=setup)
+        elif how == "for":
+            parallel_for(work.plus, [1], setup_fn=setup)
+        elif how == "submit":
+            parallel_submit(work.plus, 1, setup_fn=setup)
+        elif how == "client":
+            get_client(setup_fn=setup).__enter__()
+        else:
+            DictReturnWorkerPlugin(setup)
+
+
+def test_a_client_that_is_none_is_refused():
+    """A third argument that is no client is a TypeError that says where arguments of the function go."""
+    for call in (parallel_map, parallel_for):
+        with pytest.raises(TypeError, match="must be a Dask client, not 5"):
+            call(work.plus, range(3), 5)
+    with pytest.raises(TypeError, match="must be a Dask client"):
+        parallel_submit(work.plus, 1, client="c")
 
 
 def test_a_submitted_call_is_checked_too():

@@ -125,7 +125,7 @@ def test_an_env_without_detached_jobs_is_refused(tmp_path: Path) -> None:
     """`kube` has no detached jobs yet: the message lists those that have."""
     set_parallel({"env": "kube"})
     with pytest.raises(ConfigError, match="env: kube cannot run detached jobs; these can: .*local"):
-        Squares(Provider({"folder": str(tmp_path)}), output_dir=tmp_path / "run", async_mode=True)(range(2))
+        Squares(Provider({"folder": ""}), output_dir=tmp_path / "run", async_mode=True)(range(2))
     assert not (tmp_path / "run").exists()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from espnet3.parallel import (
     BaseRunner,
     EnvironmentProvider,
+    build_client,
     get_client,
     parallel_for,
     parallel_map,
@@ -24,7 +25,7 @@ from espnet3.parallel import (
     set_parallel,
 )
 
-TWO = {"env": "local", "n_workers": 2}
+TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in os.environ}}
 
 
 def tell(root: str, text: str) -> None:
@@ -160,6 +161,33 @@ def in_client(root: str) -> None:
         parallel_map(sleeps, range(10), root=root)
 
 
+def gathered(root: str) -> None:
+    """Wait for plain calls of the client."""
+    with get_client(TWO) as client:
+        client.gather(client.map(sleeps, range(2), root=root))
+
+
+def loop_body(root: str) -> None:
+    """Sleep in the body of a loop over results."""
+    set_parallel(TWO)
+    for x in parallel_for(abs, itertools.count()):
+        sleeps(x, root)
+
+
+def built(root: str) -> None:
+    """Run on a client that nobody closes."""
+    client = build_client(TWO)
+    parallel_map(sleeps, range(10), client=client, root=root)
+
+
+def stops(root: str) -> None:
+    """Close a client; the test interrupts it at some moment."""
+    with get_client(TWO):
+        parallel_map(abs, range(10))
+        tell(root, "stopping")
+    time.sleep(100)
+
+
 def starts_and_stops(root: str) -> None:
     """Start and stop clusters; the test interrupts it at some moment."""
     set_parallel(TWO)
@@ -172,5 +200,7 @@ if __name__ == "__main__":
     try:
         globals()[sys.argv[1]](*sys.argv[2:])
     except KeyboardInterrupt:
+        if "UNCAUGHT" in os.environ:
+            raise
         print("interrupted")
         sys.exit(130)

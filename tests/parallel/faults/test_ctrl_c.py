@@ -43,6 +43,50 @@ def test_in_the_middle(scene: str, items: int, folder: Path, mailbox: Mailbox) -
     interrupt(driver)
 
 
+UNCAUGHT = [  # scene, items, what the workers are
+    ("mapped", 2, "processes"),
+    ("loop_body", 1, "processes"),
+    ("gathered", 2, "processes"),
+    ("built", 2, "processes"),
+    ("runner", 2, "threads"),
+    ("client_body", 2, "threads"),
+    ("gathered", 2, "threads"),
+    ("submitted", 1, "threads"),
+]
+
+
+@pytest.mark.parametrize(
+    ("scene", "items", "workers"), UNCAUGHT, ids=[f"{scene}-{workers}" for scene, _, workers in UNCAUGHT]
+)
+def test_that_nobody_catches(scene: str, items: int, workers: str, folder: Path, mailbox: Mailbox) -> None:
+    """A script without a handler ends by the signal, and shows one traceback: its own, KeyboardInterrupt."""
+    driver = Driver(folder, scene, folder, UNCAUGHT="1", **{workers.upper(): "1"})
+    mailbox.take(items)
+    interrupt_uncaught(driver)
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+def test_while_a_client_closes(delay: float, workers: str, folder: Path, mailbox: Mailbox) -> None:
+    """An interrupt at any moment of leaving `get_client` ends as quietly."""
+    driver = Driver(folder, "stops", folder, UNCAUGHT="1", **{workers.upper(): "1"})
+    mailbox.take()
+    threading.Event().wait(delay)  # what is tested is the moment, which no event marks
+    interrupt_uncaught(driver)
+
+
+def interrupt_uncaught(driver: Driver) -> None:
+    """Interrupt a driver that does not catch it, and check what it leaves and shows."""
+    driver.signal(signal.SIGINT)
+    code = driver.end(10)
+    text = driver.text
+    assert driver.survivors() == []
+    assert driver.folders() == []
+    assert code == -signal.SIGINT, text
+    assert text.startswith("Traceback") and text.count("Traceback") == 1, text
+    assert text.splitlines()[-1] == "KeyboardInterrupt", text
+
+
 @pytest.mark.parametrize("scene", ["runner", "inline"])
 def test_of_the_whole_process_group(scene: str, folder: Path, mailbox: Mailbox) -> None:
     """The same where the terminal interrupts all processes of the group."""

@@ -1,0 +1,15 @@
+"""Batch schedulers without a cluster: the commands of PBS, LSF and Moab, for tests.
+
+    with standin("pbs") as queue:
+        set_parallel({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB", "interface": "lo"}})
+        ...
+
+A stand-in really runs the job script as a process group of this machine, in a queue with a number of
+slots, ends it at its walltime, and keeps its exit code. Covered are submission with directives and job
+arrays, the listing, and cancelling, as far as this package and dask-jobqueue use them. What it is not:
+the real scheduler. It knows no users, fair shares or resources beyond slots.
+"""
+
+from espnet3.parallel.testing.standins.place import StandIn, standin
+
+__all__ = ["StandIn", "standin"]

@@ -1,0 +1,225 @@
+"""What the stand-ins share: jobs on disk, a supervisor for each that runs them as process groups.
+
+A job is a file for each of its elements (one, or as many as its array has). Whoever holds the lock
+may read and write them. The supervisor starts an element when slots are free, in the order of
+submission, ends it at its walltime or when it is cancelled, and keeps its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+TICK = 0.05  # seconds between a supervisor's looks
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One job, or one element of a job array.
+
+    Attributes:
+        job: The job's number.
+        index: The element's index; None where the job is no array.
+        state: "waiting", "running" or "done".
+        name: The job's name.
+        queue: Its queue.
+        cores: Slots it takes.
+        limit: Elements of its array that may run at once; 0: any number.
+        walltime: Seconds it may run; None: for ever.
+        folder: Where it starts.
+        output: File of its standard output ("%J" and "%I" are the job and the index); None: nowhere.
+        error: File of its standard error; None: with the output.
+        variables: What its environment has beyond the submitter's.
+        index_variable: The one that holds the index.
+        script: The script.
+        pid: Its process, the leader of its group.
+        exit_code: Its exit code (128 + n if signal n ended it).
+        ended_by: "walltime" or "cancel" where it did not end by itself.
+    """
+
+    job: int
+    index: int | None
+    name: str
+    queue: str
+    cores: int
+    limit: int
+    walltime: float | None
+    folder: str
+    output: str | None
+    error: str | None
+    variables: dict[str, str]
+    index_variable: str
+    script: str
+    state: str = "waiting"
+    pid: int | None = None
+    started: float | None = None
+    exit_code: int | None = None
+    ended_by: str = ""
+
+
+class Store:
+    """The jobs of one stand-in.
+
+    Args:
+        folder: Its folder; None: the one of the command that runs.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path(os.environ["ESPNET3_STANDIN"])
+        self.slots = int(os.environ.get("ESPNET3_STANDIN_SLOTS", "8"))
+        self.user = getpass.getuser()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock."""
+        with open(self.folder / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, job: int, index: int | None) -> Path:
+        return self.folder / f"{job}.{'one' if index is None else index}.json"
+
+    def save(self, element: Element) -> None:
+        """Write an element, whole or not at all."""
+        path = self._path(element.job, element.index)
+        draft = path.with_suffix(f".{os.getpid()}.draft")
+        draft.write_text(json.dumps(asdict(element)))
+        draft.replace(path)
+
+    def elements(self) -> list[Element]:
+        """Return all elements, in the order of submission."""
+        found = [Element(**json.loads(path.read_text())) for path in self.folder.glob("*.*.json")]
+        return sorted(found, key=lambda each: (each.job, each.index or 0))
+
+    def select(self, job: int, index: int | None = None) -> list[Element]:
+        """Return a job's elements, or one of them."""
+        mine = [each for each in self.elements() if each.job == job]
+        return mine if index is None else [each for each in mine if each.index == index]
+
+    # --- submission ---
+
+    def submit(self, text: str, indices: list[int] | None, **facts: Any) -> int:
+        """Queue a script; its supervisor runs on when this process has ended. Return the number."""
+        with self.locked():
+            counter = self.folder / "last"
+            job = int(counter.read_text()) + 1 if counter.exists() else 1
+            counter.write_text(str(job))
+            script = self.folder / f"{job}.sh"
+            script.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}")
+            script.chmod(0o700)
+            for index in indices or [None]:  # type: ignore[list-item]  # no array: one, without index
+                self.save(Element(job=job, index=index, script=str(script), **facts))
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                quiet = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(quiet, stream)
+                with contextlib.suppress(FileNotFoundError):  # the stand-in was removed
+                    self._supervise(job)
+            os._exit(0)
+        os.wait()
+        return job
+
+    def cancel(self, element: Element) -> bool:
+        """Have an element ended; False if it has ended already."""
+        with self.locked():
+            now = self.select(element.job, element.index)[0]
+            if now.state == "done":
+                return False
+            code = 128 + signal.SIGTERM
+            gone = replace(now, state="done", exit_code=code) if now.state == "waiting" else now
+            self.save(replace(gone, ended_by="cancel"))
+            return True
+
+    def end_all(self) -> None:
+        """Kill every job's processes and wait until no supervisor is at work."""
+        for each in self.elements():
+            self.cancel(each)
+        until = time.monotonic() + 10
+        while any(each.state != "done" for each in self.elements()) and time.monotonic() < until:
+            time.sleep(TICK)
+
+    # --- the supervisor of one job ---
+
+    def _supervise(self, job: int) -> None:
+        running: dict[int | None, subprocess.Popen[bytes]] = {}
+        killed: dict[int | None, float] = {}
+        while True:
+            with self.locked():
+                for each in self.select(job):
+                    if each.state == "waiting" and self._may_start(each):
+                        running[each.index] = self._start(each)
+                    elif each.state == "running":
+                        self._look_after(each, running[each.index], killed)
+                if all(each.state == "done" for each in self.select(job)):
+                    return
+            time.sleep(TICK)
+
+    def _may_start(self, element: Element) -> bool:
+        everyone = self.elements()
+        busy = sum(each.cores for each in everyone if each.state == "running")
+        siblings = sum(each.state == "running" and each.job == element.job for each in everyone)
+        earlier = any(each.state == "waiting" and each.job < element.job for each in everyone)
+        full = element.limit and siblings >= element.limit
+        return not earlier and not full and busy + element.cores <= self.slots
+
+    def _start(self, element: Element) -> subprocess.Popen[bytes]:
+        index = {} if element.index is None else {element.index_variable: str(element.index)}
+        ids = {"PBS_JOBID": str(element.job), "LSB_JOBID": str(element.job)}
+        with contextlib.ExitStack() as stack:
+            output = stack.enter_context(_log(element.output or os.devnull, element))
+            error = stack.enter_context(_log(element.error, element)) if element.error else output
+            hidden = ("ESPNET3_STANDIN", "ESPNET3_STANDIN_SLOTS", "PYTHONPATH")
+            inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+            process = subprocess.Popen(
+                [element.script],
+                cwd=element.folder,
+                env={**inherited, **element.variables, **ids, **index},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=error,
+                start_new_session=True,
+            )
+        self.save(replace(element, state="running", pid=process.pid, started=time.time()))
+        return process
+
+    def _look_after(
+        self, element: Element, process: subprocess.Popen[bytes], killed: dict[int | None, float]
+    ) -> None:
+        code = process.poll()
+        if code is not None:
+            _signal(process.pid, signal.SIGKILL)  # what it left in its group
+            self.save(replace(element, state="done", exit_code=code if code >= 0 else 128 - code))
+            return
+        assert element.started is not None
+        late = element.walltime is not None and time.time() - element.started > element.walltime
+        if late and not element.ended_by:
+            element = replace(element, ended_by="walltime")
+            self.save(element)
+        if element.ended_by and element.index not in killed:
+            killed[element.index] = time.monotonic()
+            _signal(process.pid, signal.SIGTERM)
+        elif element.ended_by and time.monotonic() - killed[element.index] > GRACE:
+            _signal(process.pid, signal.SIGKILL)
+
+
+def _log(pattern: str, element: Element) -> IO[bytes]:
+    return open(pattern.replace("%J", str(element.job)).replace("%I", str(element.index or 0)), "ab")
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)

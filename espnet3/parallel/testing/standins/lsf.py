@@ -1,0 +1,138 @@
+"""LSF: bsub, bjobs and bkill."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Callable
+
+from espnet3.parallel.testing.standins.jobs import Element, Store
+from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+
+QUEUES = ("normal", "gpu", "debug")
+_VALUES = (
+    "-J",
+    "-o",
+    "-e",
+    "-oo",
+    "-eo",
+    "-q",
+    "-P",
+    "-n",
+    "-R",
+    "-M",
+    "-W",
+    "-cwd",
+    "-env",
+    "-G",
+    "-m",
+    "-gpu",
+)
+_FLAGS = ("-x", "-r", "-rn", "-B", "-N")
+
+
+def bsub(words: list[str]) -> int:
+    """Submit a script from standard input or a file, or a command."""
+    given, rest = options("bsub", words, _VALUES, _FLAGS)
+    if not rest:
+        text = sys.stdin.read()
+    elif os.path.isfile(rest[0]) and len(rest) == 1:
+        with open(rest[0]) as file:
+            text = file.read()
+    else:
+        text = f"#!/bin/sh\nexec {shlex.join(rest)}\n"
+    written, _ = options("bsub", directives(text, "#BSUB"), _VALUES, _FLAGS)
+    merged = {name: values[-1] for name, values in {**written, **given}.items()}
+    queue = merged.get("-q", QUEUES[0])
+    if queue not in QUEUES:
+        print(f"{queue}: No such queue. Job not submitted.", file=sys.stderr)
+        return 255
+    name, picked, limit = merged.get("-J", "job"), None, 0
+    if array := re.fullmatch(r"(.*?)\[(.+)\](?:%(\d+))?", name):
+        name, picked, limit = array[1], indices(array[2]), int(array[3] or 0)
+        if picked is None:
+            refuse("bsub", "Bad job array index. Job not submitted.", 255)
+    clock = merged.get("-W")
+    folder = merged.get("-cwd", os.getcwd())
+    job = Store().submit(
+        text,
+        picked,
+        name=name,
+        queue=queue,
+        cores=int(merged.get("-n", "1").split(",")[0]),
+        limit=limit,
+        walltime=seconds(clock, minutes_last=True) if clock else None,
+        folder=folder,
+        output=_file(folder, merged.get("-oo", merged.get("-o"))),
+        error=_file(folder, merged.get("-eo", merged.get("-e"))),
+        variables={"LSB_JOBNAME": name, "LSB_QUEUE": queue, "LS_SUBCWD": os.getcwd(), "LSB_JOBINDEX": "0"},
+        index_variable="LSB_JOBINDEX",
+    )
+    print(f"Job <{job}> is submitted to {'' if '-q' in merged else 'default '}queue <{queue}>.")
+    return 0
+
+
+def _file(folder: str, pattern: str | None) -> str | None:
+    return None if pattern is None else os.path.join(folder, pattern)
+
+
+def state(each: Element) -> str:
+    """Return LSF's word for the state of a job."""
+    if each.state == "done":
+        return "EXIT" if each.exit_code else "DONE"
+    return {"waiting": "PEND", "running": "RUN"}[each.state]
+
+
+def bjobs(words: list[str]) -> int:
+    """List jobs; `-o "jobid stat ... delimiter='|'"` chooses the fields."""
+    given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w"))
+    store = Store()
+    listed = [each for each in store.elements() if "-a" in given or wanted or each.state != "done"]
+    if wanted:
+        listed = [each for each in listed if str(each.job) in {name.split("[")[0] for name in wanted}]
+    if not listed:
+        print("No unfinished job found", file=sys.stderr)
+        return 0
+    chosen = given.get("-o", ["jobid user stat queue exec_host job_name"])[-1]
+    mark = re.search(r"delimiter='(.*?)'", chosen)
+    fields = re.sub(r"delimiter='.*?'", "", chosen).split()
+    joint = mark[1] if mark else " "
+    if "-noheader" not in given:
+        print(joint.join(field.upper() for field in fields))
+    for each in listed:
+        values = {
+            "jobid": str(each.job),
+            "jobindex": str(each.index or 0),
+            "user": store.user,
+            "stat": state(each),
+            "queue": each.queue,
+            "exec_host": socket.gethostname() if each.pid else "-",
+            "exit_code": str(each.exit_code or "-"),
+            "job_name": each.name,
+        }
+        print(joint.join(values.get(field, "-") for field in fields))
+    return 0
+
+
+def bkill(words: list[str]) -> int:
+    """Kill jobs, whole arrays or single elements: 101, "101[2]"."""
+    store = Store()
+    code = 0
+    for name in words:
+        found = re.fullmatch(r"(\d+)(?:\[(\d+)\])?", name)
+        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
+        if not chosen:
+            print(f"Job <{name}>: No matching job found", file=sys.stderr)
+            code = 255
+        elif not [each for each in chosen if store.cancel(each)]:
+            print(f"Job <{name}>: Job has already finished", file=sys.stderr)
+            code = 255
+        else:
+            print(f"Job <{name}> is being terminated")
+    return code
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"bsub": bsub, "bjobs": bjobs, "bkill": bkill}

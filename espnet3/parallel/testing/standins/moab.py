@@ -1,0 +1,63 @@
+"""Moab: msub, showq and canceljob. It reads #PBS lines (dask-jobqueue writes those) and #MSUB lines."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+from espnet3.parallel.testing.standins import pbs
+from espnet3.parallel.testing.standins.jobs import Store
+from espnet3.parallel.testing.standins.reading import indices, options, refuse
+
+_STATES = {"waiting": "Idle", "running": "Running"}
+
+
+def msub(words: list[str]) -> int:
+    """Submit a script; an array is `-t name.[1-4]%2`."""
+    facts, text, array = pbs.read_submission("msub", words, "#PBS")
+    picked: list[int] | None = None
+    if array is not None:
+        found = re.fullmatch(r"(?:(\w+)\.)?\[(.+)\](?:%(\d+))?", array)
+        picked = indices(found[2]) if found else None
+        if found is None or picked is None:
+            refuse("msub", f"invalid job array {array}")
+        facts["limit"] = int(found[3] or 0)
+        facts["name"] = found[1] or facts["name"]
+    print(f"\n{pbs.submit(facts, text, picked, 'MOAB_JOBARRAYINDEX')}")
+    return 0
+
+
+def showq(words: list[str]) -> int:
+    """List the jobs that run and those that wait."""
+    options("showq", words, ("-u", "-w"))
+    store = Store()
+    for title, state in (("active jobs", "running"), ("eligible jobs", "waiting")):
+        print(
+            f"\n{title + '-' * 24}\nJOBID              USERNAME      STATE PROCS   REMAINING            STARTTIME\n"
+        )
+        for each in store.elements():
+            if each.state == state:
+                at = "" if each.index is None else f"[{each.index}]"
+                print(
+                    f"{str(each.job) + at:18} {store.user:>8} {_STATES[state]:>10} {each.cores:5}    00:10:00"
+                )
+    return 0
+
+
+def canceljob(words: list[str]) -> int:
+    """Cancel jobs, whole arrays or single elements."""
+    store = Store()
+    code = 0
+    for name in words:
+        found = re.fullmatch(r"(\d+)(?:\[(\d*)\])?", name)
+        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
+        if not [each for each in chosen if store.cancel(each)]:
+            print(f"ERROR:  invalid job specified ({name})", file=sys.stderr)
+            code = 1
+        else:
+            print(f"\njob '{name}' cancelled")
+    return code
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"msub": msub, "showq": showq, "canceljob": canceljob}

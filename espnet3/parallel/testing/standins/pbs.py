@@ -1,0 +1,194 @@
+"""PBS: qsub, qstat and qdel, as OpenPBS has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from espnet3.parallel.testing.standins.jobs import Element, Store
+from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
+
+QUEUES = ("workq", "gpu", "debug")
+_VALUES = (
+    "-N",
+    "-q",
+    "-A",
+    "-P",
+    "-l",
+    "-o",
+    "-e",
+    "-j",
+    "-J",
+    "-v",
+    "-m",
+    "-M",
+    "-r",
+    "-k",
+    "-W",
+    "-S",
+    "-p",
+)
+_LETTERS = {"waiting": "Q", "running": "R", "done": "F"}
+
+
+def host() -> str:
+    """Return what follows the number in a job's id."""
+    return socket.gethostname().split(".")[0]
+
+
+def job_id(element: Element, *, whole: bool = False) -> str:
+    """Return "7.host", "7[2].host", or of the whole array "7[].host"."""
+    at = "" if element.index is None else "[]" if whole else f"[{element.index}]"
+    return f"{element.job}{at}.{host()}"
+
+
+def qsub(words: list[str]) -> int:
+    """Submit a script, from a file or standard input."""
+    facts, text, array = read_submission("qsub", words, "#PBS")
+    picked: list[int] | None = None
+    if array is not None:
+        spec, _, limit = array.partition("%")
+        picked = indices(spec)
+        if picked is None or len(picked) < 2 or (limit and not limit.isdigit()):
+            refuse("qsub", f"invalid job-array option -J {array}: an array has at least two elements")
+        facts["limit"] = int(limit or 0)
+    job = submit(facts, text, picked, "PBS_ARRAY_INDEX")
+    print(f"{job}{'[]' if picked else ''}.{host()}")
+    return 0
+
+
+def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str, Any], str, str | None]:
+    """Return the facts of a submission, its script, and its array as written."""
+    given, rest = options(command, words, (*_VALUES, "-t"), ("-V", "-h", "-z"))
+    text = sys.stdin.read() if not rest or rest[0] == "-" else _script(command, rest[0])
+    written, _ = options(command, directives(text, mark), (*_VALUES, "-t"), ("-V", "-h", "-z"))
+    merged = {name: [*written.get(name, []), *given.get(name, [])] for name in {**written, **given}}
+
+    def last(name: str, default: str = "") -> str:
+        return merged.get(name, [default])[-1]
+
+    queue = last("-q", QUEUES[0])
+    if queue not in QUEUES:
+        refuse(command, "Unknown queue", 170)
+    resources = ",".join(merged.get("-l", []))
+    wall = re.search(r"walltime=([\d:]+)", resources)
+    cores = re.search(r"(?:ncpus|ppn)=(\d+)", resources)
+    memory = re.search(r"mem=(\d+)([kmgt]?)b", resources, re.IGNORECASE)
+    if (
+        memory and int(memory[1]) * 1024 ** "kmgt".find(memory[2].lower() or "?") > 1024**3
+    ):  # in MB: a petabyte
+        refuse(command, "Job violates queue and/or server resource limits", 188)
+    facts = {
+        "name": last("-N") or os.path.basename(rest[0] if rest else "STDIN"),
+        "queue": queue,
+        "cores": int(cores[1]) if cores else 1,
+        "limit": 0,
+        "walltime": seconds(wall[1]) if wall else None,
+        "output": last("-o"),
+        "error": last("-e"),
+        "joined": last("-j") == "oe",
+    }
+    return facts, text, merged.get("-J", merged.get("-t", [None]))[-1]
+
+
+def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable: str) -> int:
+    """Queue what was read. Jobs of PBS start at home; PBS_O_WORKDIR is where they were submitted."""
+    joined = facts.pop("joined")
+    output = _file(facts["output"], f"{facts['name']}.o%J", f"%J.{host()}.OU")
+    error = None if joined else _file(facts["error"], f"{facts['name']}.e%J", f"%J.{host()}.ER")
+    return Store().submit(
+        text,
+        picked,
+        folder=os.path.expanduser("~"),
+        variables={"PBS_O_WORKDIR": os.getcwd(), "PBS_O_QUEUE": facts["queue"], "PBS_JOBNAME": facts["name"]},
+        index_variable=variable,
+        **{**facts, "output": output, "error": error},
+    )
+
+
+def _script(command: str, path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError as error:
+        refuse(command, f"script file:: {error.strerror}")
+
+
+def _file(wanted: str, default: str, in_folder: str) -> str:
+    place = wanted.split(":", 1)[-1]  # host:path
+    if not place:
+        return os.path.join(os.getcwd(), default)
+    path = os.path.join(os.getcwd(), place)
+    return os.path.join(path, in_folder) if place.endswith("/") or os.path.isdir(path) else path
+
+
+def qstat(words: list[str]) -> int:
+    """List jobs: the wide table with -u, all facts with -f, as JSON with -F json."""
+    given, wanted = options("qstat", _split(words), ("-u", "-F"), ("-x", "-t", "-f", "-a"))
+    store = Store()
+    listed = [each for each in store.elements() if "-x" in given or wanted or each.state != "done"]
+    for name in wanted:
+        number = re.match(r"\d+", name)
+        if number is None or not store.select(int(number[0])):
+            refuse("qstat", f"Unknown Job Id {name}", 153)
+        listed = [each for each in listed if each.job == int(number[0])]
+    if "-F" in given:
+        jobs = {job_id(each): _facts(each) for each in listed}
+        print(json.dumps({"Jobs": jobs}, indent=1))
+    elif "-f" in given:
+        for each in listed:
+            lines = "\n".join(f"    {name} = {value}" for name, value in _facts(each).items())
+            print(f"Job Id: {job_id(each)}\n{lines}\n")
+    elif listed:
+        print(
+            f"\n{host()}: \n                                                            Req'd  Req'd   Elap"
+        )
+        print("Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time")
+        print("--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----")
+        for each in listed:
+            print(
+                f"{job_id(each):15} {store.user[:8]:8} {each.queue[:8]:8} {each.name[:10]:10} {each.pid or '--':>6} "
+                f"  1 {each.cores:3}    --    --  {_LETTERS[each.state]} 00:00"
+            )
+    return 0
+
+
+def _split(words: list[str]) -> list[str]:
+    """Take joined flags apart: -xtf is -x -t -f."""
+    out: list[str] = []
+    for word in words:
+        out += [f"-{letter}" for letter in word[1:]] if re.fullmatch(r"-[xtfa]{2,}", word) else [word]
+    return out
+
+
+def _facts(each: Element) -> dict[str, Any]:
+    facts: dict[str, Any] = {"Job_Name": each.name, "job_state": _LETTERS[each.state], "queue": each.queue}
+    if each.index is not None:
+        facts["array_index"] = each.index
+    if each.exit_code is not None:
+        facts["Exit_status"] = each.exit_code
+    return facts
+
+
+def qdel(words: list[str]) -> int:
+    """Delete jobs, whole arrays or single elements: 7, 7[], 7[2]."""
+    code = 0
+    store = Store()
+    for name in words:
+        found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
+        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
+        if not chosen:
+            print(f"qdel: Unknown Job Id {name}", file=sys.stderr)
+            code = 153
+        elif not [each for each in chosen if store.cancel(each)]:
+            print(f"qdel: Job has finished {name}", file=sys.stderr)
+            code = 35
+    return code
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"qsub": qsub, "qstat": qstat, "qdel": qdel}

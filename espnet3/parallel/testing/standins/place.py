@@ -1,0 +1,82 @@
+"""Puts the commands of a stand-in on the PATH, and ends its jobs afterwards."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from espnet3.parallel.testing.standins.jobs import Element, Store
+
+NAMES = {
+    "pbs": ("qsub", "qstat", "qdel"),
+    "lsf": ("bsub", "bjobs", "bkill"),
+    "moab": ("msub", "showq", "canceljob"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A stand-in that is in place.
+
+    Attributes:
+        name: "pbs", "lsf" or "moab".
+        folder: Its state; the commands are in `folder/bin`.
+    """
+
+    name: str
+    folder: Path
+
+    def jobs(self) -> list[Element]:
+        """Return every job it has had, an array's elements one by one."""
+        return Store(self.folder).elements()
+
+    def unfinished(self) -> list[Element]:
+        """Return the jobs that wait or run."""
+        return [each for each in self.jobs() if each.state != "done"]
+
+    def cancel_all(self) -> None:
+        """End every job, and wait for its processes."""
+        Store(self.folder).end_all()
+
+
+@contextmanager
+def standin(name: str, slots: int = 8) -> Iterator[StandIn]:
+    """Put the commands of a scheduler on this process's PATH for a block of code.
+
+    Args:
+        name: "pbs" (qsub, qstat, qdel), "lsf" (bsub, bjobs, bkill) or "moab" (msub, showq, canceljob).
+        slots: How many cores jobs may use together; more wait.
+
+    Yields:
+        The stand-in. Afterwards its jobs are ended and its folder is removed.
+
+    Raises:
+        ValueError: There is no stand-in of this name.
+    """
+    if name not in NAMES:
+        raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
+    folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
+    (folder / "bin").mkdir()
+    root = str(Path(__file__).parents[4])
+    for command in NAMES[name]:
+        path = folder / "bin" / command
+        path.write_text(
+            f"#!/bin/sh\nexec env PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))}"
+            f' ESPNET3_STANDIN_SLOTS={slots} {shlex.quote(sys.executable)} -m {__package__} {command} "$@"\n'
+        )
+        path.chmod(0o755)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{before}"
+    try:
+        yield StandIn(name, folder)
+    finally:
+        os.environ["PATH"] = before
+        Store(folder).end_all()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Jobs are taken away in the middle of a run, and refused: Grid Engine, OAR and HTCondor."""
+
+import subprocess
+
+import pytest
+
+from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
+from tests.clusters.counted import Counted
+from tests.clusters.labs import HTCONDOR, OAR, SGE
+from tests.clusters.work import square
+
+pytestmark = pytest.mark.clusters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def labs(started):
+    """Start all of them once."""
+    return {name: started(name) for name in ("sge", "oar", "htcondor")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays():
+    """After each test the queues are empty."""
+    yield
+    for lab in (SGE, OAR, HTCONDOR):
+        lab.wait_for_empty_queue()
+
+
+def job_ids(client):
+    """Return the ids of the jobs of a client's cluster."""
+    return [job.job_id for job in client.cluster.workers.values()]
+
+
+def until_two(client):
+    """Wait for both workers."""
+    client.wait_for_workers(2, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("lab", "command"),
+    [(SGE, ["qdel"]), (OAR, ["oardel"]), (HTCONDOR, ["condor_vacate_job", "-fast"])],
+    ids=["qdel", "oardel", "condor_vacate"],
+)
+def test_a_job_is_taken_away(lab, command, tmp_path):
+    """All results come, none twice, when one of two jobs is deleted or vacated in the middle."""
+    run = Counted(tmp_path, 160, 0.1)
+    with get_client(lab.block(2)) as client:
+        until_two(client)
+        victim = job_ids(client)[0]
+        results = run.meanwhile(
+            lambda: subprocess.run([*command, victim], check=True, capture_output=True), after=20
+        )
+    run.check(results)
+
+
+@pytest.mark.parametrize(
+    ("lab", "options", "said"),
+    [
+        (SGE, {"queue": "nosuch.q"}, "nosuch.q"),
+        (SGE, {"job_extra_directives": ["-no-such-flag"]}, "no-such-flag"),
+        (OAR, {"queue": "nosuch"}, "nosuch"),
+        (HTCONDOR, {"job_extra_directives": {"request_gpus": "$(("}}, "ERROR"),
+    ],
+    ids=["sge queue", "sge directive", "oar queue", "condor directive"],
+)
+def test_a_refused_submission_is_shown(lab, options, said):
+    """What the scheduler says about a job it refuses is raised at once."""
+    with pytest.raises(SubmissionError) as error, get_client(lab.block(2, **options)):
+        parallel_map(square, range(4))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("lab", [SGE, OAR, HTCONDOR], ids=["sge", "oar", "htcondor"])
+def test_jobs_that_die_at_their_start_show_their_log(lab):
+    """The log's end is in the message on every scheduler."""
+    with (
+        pytest.raises(NoWorkersError) as error,
+        get_client(lab.block(2, job_script_prologue=["echo the module is gone >&2", "exit 4"])),
+    ):
+        parallel_map(square, range(4))
+    assert "jobs in a row ended at their start" in str(error.value)
+    assert "the module is gone" in str(error.value)

@@ -1,0 +1,98 @@
+"""TLS, and a size that follows the work, on real SLURM and SSH."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from espnet3.parallel import get_client, parallel_map
+from tests.clusters.labs import SLURM, SSH
+from tests.clusters.work import square
+
+pytestmark = pytest.mark.clusters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def labs(started):
+    """Start both once."""
+    return [started("slurm"), started("ssh")]
+
+
+def stranger(address, how):
+    """Connect in a process of its own; return its exit code and what it printed."""
+    code = (
+        "from distributed import Client, Security\n"
+        f"address = {address!r}\n"
+        f"with Client({how}, timeout='4s'): print('let in')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def own(folder):
+    """Return the code of a Security that uses the run's files."""
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    return f"Security(tls_ca_file={cert!r}, tls_client_cert={cert!r}, tls_client_key={key!r}, require_encryption=True)"
+
+
+@pytest.mark.parametrize("lab", [SLURM, SSH], ids=["slurm", "ssh"])
+def test_a_run_with_a_certificate_takes_nobody_else(lab, tmp_path):
+    """Work goes on over TLS; a client without the certificate, or with another one, is refused."""
+    with get_client({**lab.block(2), "security": "on"}) as client:
+        assert parallel_map(square, range(200)) == [x * x for x in range(200)]
+        address = client.scheduler.address
+        assert address.startswith("tls://")
+        assert all(worker.startswith("tls://") for worker in client.scheduler_info()["workers"])
+        (folder,) = tmp_path.glob("espnet3-tls-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+        for how in ("address, security=Security.temporary()", "address", "address.replace('tls', 'tcp')"):
+            code, said = stranger(address, how)
+            assert code != 0 and "let in" not in said, said
+        assert stranger(address, f"address, security={own(folder)}") == (0, "let in\n")
+    assert not folder.exists()
+
+
+def test_another_user_cannot_read_the_certificate(tmp_path):
+    """The folder is closed to everybody but its owner, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        with get_client({**SLURM.block(1), "security": "on"}):
+            (folder,) = tmp_path.glob("espnet3-tls-*")
+            modes = [path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())]
+        assert not any(modes)
+    finally:
+        os.umask(before)
+
+
+def test_large_results_and_many_small_ones_over_tls():
+    """What TLS decrypts ahead is read too: no run waits for ever."""
+    with get_client({**SLURM.block(2), "security": "on"}):
+        assert parallel_map(len, [b"x" * n for n in range(0, 3_000_000, 300_000)]) == list(
+            range(0, 3_000_000, 300_000)
+        )
+        assert parallel_map(bytes, [100_000] * 40) == [bytes(100_000)] * 40
+        assert parallel_map(square, range(20_000)) == [x * x for x in range(20_000)]
+
+
+def queued():
+    """Return how many jobs there are."""
+    done = subprocess.run(["squeue", "-h", "-t", "PD,R"], capture_output=True, text=True, check=True)
+    return len(done.stdout.splitlines())
+
+
+def test_adapt_follows_the_work():
+    """Without work there is no job; with work there are some, never more than the maximum; then none again."""
+    block = {**SLURM.block(1), "adapt": {"minimum": 0, "maximum": 3}}
+    with get_client(block):
+        assert queued() == 0
+        assert parallel_map(square, range(100)) == [x * x for x in range(100)]
+        assert 1 <= queued() <= 3
+        until = time.monotonic() + 40
+        while queued() and time.monotonic() < until:
+            time.sleep(0.2)
+        assert queued() == 0
+        assert parallel_map(square, range(10)) == [x * x for x in range(10)]
+    SLURM.wait_for_empty_queue()

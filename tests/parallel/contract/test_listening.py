@@ -1,0 +1,66 @@
+"""What the clusters of this package listen on, and which address is told."""
+
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.launchers import client as client_module
+from tests.parallel.contract import work
+
+OPTIONS = [
+    {},
+    {"processes": False},
+    {"dashboard_address": None},
+    {"processes": False, "dashboard_address": None},
+]
+IDS = ["processes", "threads", "processes-no-dashboard", "threads-no-dashboard"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=IDS)
+def test_local_workers_listen_on_loopback_alone(options):
+    """No process of `env: local` listens beyond loopback, whatever its workers are."""
+    mine = {c.laddr for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    with get_client({"env": "local", "n_workers": 2, "options": options}):
+        parallel_map(abs, range(10))
+        here = psutil.Process()
+        listening = {
+            c.laddr
+            for process in [here, *here.children(recursive=True)]
+            for c in process.net_connections("inet")
+            if c.status == psutil.CONN_LISTEN
+        }
+    assert {address.ip for address in listening - mine} == {"127.0.0.1"}
+
+
+@pytest.fixture
+def bokeh(monkeypatch):
+    """Have it look as if bokeh were installed: the scheduler's HTTP server is there in any case."""
+    monkeypatch.setattr(client_module, "find_spec", lambda name: name == "bokeh")
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=IDS[:2])
+def test_the_dashboards_address_is_told_once(options, bokeh, capsys):
+    """A run that shows progress tells where the dashboard is, once for a client, and a server answers there."""
+    runner = work.Times(work.Provider({"factor": 3}))
+    with get_client({"env": "local", "n_workers": 2, "options": options}):
+        runner(range(10))
+        runner(range(10))
+        told, *others = capsys.readouterr().err.splitlines()
+        name, address = told.split(": ", 1)
+        assert name == "dashboard" and address.startswith("http://127.0.0.1:")
+        assert len(others) == 2 and not any("dashboard" in line for line in others)
+        with pytest.raises(urllib.error.HTTPError, match="404"):  # it answers, and has no page without bokeh
+            urllib.request.urlopen(address, timeout=10)
+
+
+def test_a_quiet_run_tells_nothing(bokeh, capsys):
+    """progress=False, parallel_map and a dashboard that was turned off tell no address."""
+    with get_client({"env": "local", "n_workers": 1, "options": {"processes": False}}):
+        work.Times(work.Provider({"factor": 3}), progress=False)(range(10))
+        parallel_map(abs, range(10))
+    with get_client({"env": "local", "n_workers": 1, "options": OPTIONS[3]}):
+        work.Times(work.Provider({"factor": 3}))(range(10))
+    assert "dashboard" not in capsys.readouterr().err

@@ -1,0 +1,237 @@
+"""What one job restores, when it stops, and what a changed source means."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import SubmissionError, set_parallel
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.scheduler import make_job
+from espnet3.parallel.detached.spec import read_spec
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
+from tests.parallel.detached.test_scripts import job_of
+from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of
+
+SLOW = """
+import os, time
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+class Provider(EnvironmentProvider):
+    def build_env_local(self):
+        return {"begin": time.monotonic()}
+
+class Slow(BaseRunner):
+    @staticmethod
+    def forward(idx, begin):
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+        return [os.getcwd(), os.environ.get("MINE"), os.environ.get("OTHER")]
+"""
+
+
+def worker(*words: object) -> int:
+    """Run a job's process to its end."""
+    command = [sys.executable, "-m", "espnet3.parallel.worker", *map(str, words)]
+    return subprocess.run(
+        command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    ).returncode
+
+
+def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
+    """With too little time for another item it ends `unfinished` and asks to be queued again; no item runs twice."""
+    run = run_of(tmp_path / "a", n=4, shards=1)
+    assert run.wait(60).done
+    spec = json.loads(run[0].spec.read_text())
+    layout = Layout(run.path)
+    for name in ("done", "mark.json"):
+        (layout.shard(0) / name).unlink()
+    slow = tmp_path / "slow.py"
+    slow.write_text(SLOW)
+    reference = {"module": "slow", "file": str(slow), "script": False}
+    changed = {
+        **spec,
+        "walltime": 3.0,
+        "items": {"range": [0, 40, 1]},
+        "runner": {**reference, "name": "Slow"},
+        "provider": {**reference, "name": "Provider"},
+        "outcomes": "split.9",
+        "surroundings": {
+            **spec["surroundings"],
+            "sys_path": [str(tmp_path), *spec["surroundings"]["sys_path"]],
+        },
+    }
+    (run.path / "split.9").mkdir()
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(changed))
+    assert worker(file) == EXIT_UNFINISHED
+    ended = json.loads((layout.shard(0) / "ended.json").read_text())
+    assert ended["state"] == "unfinished" and ended["why"].startswith("its walltime is nearly over")
+    assert wants_requeue(read_spec(file))
+    first = (run.path / "split.9/results.jsonl").read_text().splitlines()
+    assert 0 < len(first) < 40
+    file.write_text(json.dumps({**changed, "walltime": None}))
+    assert worker(file) == EXIT_DONE
+    lines = (run.path / "split.9/results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in lines] == list(range(40))
+
+
+def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
+    """The element's index picks the spec, and what the job prints goes to the shard's log."""
+    run = run_of(tmp_path / "a", n=4, shards=2)
+    assert run.wait(60).done
+    layout = Layout(run.path)
+    (layout.shard(1) / "done").unlink()
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps({"first": 5, "specs": [str(job.spec) for job in run]}))
+    before = layout.log(1).read_text()
+    assert worker("--requeue", "exit 1", "--tasks", tasks, 6) == EXIT_DONE
+    assert (
+        layout.log(1).read_text().startswith(before)
+        and "done: 2 ok" in layout.log(1).read_text()[len(before) :]
+    )
+    assert (layout.shard(1) / "done").exists()
+
+
+def test_the_documented_entry_runs_a_spec(tmp_path: Path) -> None:
+    """`python espnet3/parallel/base_runner.py SPEC` is a job's process, too."""
+    run = run_of(tmp_path / "a", n=2, shards=1)
+    assert run.wait(60).done
+    (Layout(run.path).shard(0) / "done").unlink()
+    command = [sys.executable, ROOT / "espnet3/parallel/base_runner.py", run[0].spec]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=True)
+    assert run.status().done
+
+
+def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:
+    """Working directory, additions to sys.path and chosen variables are the submitter's, whoever starts the job."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/slow_one.py").write_text(SLOW)
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys
+        sys.path.append({str(tmp_path / "code")!r})
+        from slow_one import Provider, Slow, set_parallel
+        set_parallel({{"env": "local", "detached": {{"shards": 1, "variables": ["MINE"]}}}})
+        Slow(Provider(), output_dir="run", async_mode=True)(range(1))
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MINE": "a b", "TZ": "UTC"}
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
+    run = DetachedRun.open(tmp_path / "run")
+    assert run.wait(60).done
+    assert json.loads(run[0].spec.read_text())["surroundings"]["variables"]["MINE"] == "a b"
+    assert list(run.merge()) == [[str(tmp_path), "a b", None]]
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) -> None:
+    """With `snapshot` a job that starts later uses the old text; without it `status` names the changed file."""
+    code = tmp_path / "mine"
+    code.mkdir()
+    (code / "__init__.py").write_text("")
+    (code / "times.py").write_text("FACTOR = 2\n")
+    (code / "runner.py").write_text(
+        textwrap.dedent("""
+        from espnet3.parallel import BaseRunner, EnvironmentProvider
+        from mine.times import FACTOR
+
+        class Provider(EnvironmentProvider):
+            def build_env_local(self):
+                return {}
+
+        class Times(BaseRunner):
+            @staticmethod
+            def forward(idx):
+                from mine.late import shift
+                return idx * FACTOR + shift
+        """)
+    )
+    (code / "late.py").write_text("shift = 0\n")  # imported by an item, when the submitter is long gone
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        from espnet3.parallel import set_parallel
+        from mine.runner import Provider, Times
+        set_parallel({{"env": "local", "detached": {{"shards": 1, "snapshot": {snapshot}}}}})
+        run = Times(Provider(), output_dir="run", async_mode=True)(range(3))
+        run.wait(60)
+        run.cancel()
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
+    run = DetachedRun.open(tmp_path / "run")
+    (tmp_path / "run/split.0/results.jsonl").write_bytes(b"")
+    (code / "times.py").write_text("FACTOR = 100\n")
+    (code / "late.py").write_text("shift = 1000\n")
+    notes = run.status().notes
+    run.retry()
+    assert run.wait(60).done
+    assert list(run.merge()) == ([0, 2, 4] if snapshot else [1000, 1100, 1200])
+    assert bool(notes) is not snapshot
+    assert snapshot or str(code / "times.py") in notes[0]
+
+
+def test_a_refused_submission_leaves_shards_that_submit_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the scheduler's command fails its words are shown, the shards are `new`, and `submit` takes them."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    sbatch = programs / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
+    (programs / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize = 1001'\n")
+    (programs / "squeue").write_text("#!/bin/sh\necho '7_0|PENDING|Priority'; echo '7_1|PENDING|Priority'\n")
+    (programs / "scancel").write_text('#!/bin/sh\nprintf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"\n')
+    for program in programs.iterdir():
+        program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    set_parallel(
+        {
+            "env": "slurm",
+            "n_workers": 3,
+            "options": {"cores": 1, "memory": "1GB", "queue": "x"},
+            "detached": {"shards": 2},
+        }
+    )
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)
+    with pytest.raises(SubmissionError, match=r"sbatch.*exit code 1.*\n.*invalid partition"):
+        runner(range(4))
+    run = DetachedRun.open(tmp_path / "run")
+    assert [shard.state for shard in run.status().shards] == [JobState.NEW] * 2
+    sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    assert "2 pending" in " ".join(espnet3("submit", run.path, cwd=tmp_path).stdout.split())
+    assert [job.job_id for job in run] == ["7_0", "7_1"]
+    assert run.status().shards[0].note == "PENDING: Priority"
+    assert run.cancel().counts == {JobState.CANCELLED: 2}
+    assert not calls(tmp_path)
+
+
+def test_memory_is_raised_by_the_factor() -> None:
+    """A job whose shard was killed for want of memory asks for more of it in its header."""
+    from espnet3.parallel.detached.layout import Plan
+
+    options = {"cores": 1, "memory": "2GiB"}
+    plan = Plan("", [0], "specs", [], "slurm", 1, options, {}, "")
+    assert "--mem=2G" in make_job(plan).job_header and "--mem=3G" in make_job(plan, 1.5).job_header
+    assert "--mem=8G" in job_of("slurm").job_header
+
+
+def test_the_states_on_the_page_are_those_of_the_code() -> None:
+    """docs/detached.md has a row for each state, with its sentence."""
+    page = (ROOT / "docs/detached.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page.partition("## States")[2], re.MULTILINE)
+    assert rows == [(state.value, state.sentence) for state in JobState]

@@ -1,0 +1,175 @@
+"""The stand-ins behave as the schedulers they stand for, as far as they claim to."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
+from espnet3.parallel.testing import standin
+from espnet3.parallel.testing.contract_work import square
+
+
+def run(*command, text=None):
+    """Run a command; return its exit code, output and errors."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def until(true, seconds=15):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Write a script in the test's folder, which jobs start in."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{text}\n")
+        return "job.sh"
+
+    return write
+
+
+def test_pbs_arrays_keep_their_limit_their_index_and_their_exit_codes(script, tmp_path):
+    """Elements run `%2` at a time, see their index, and keep their own exit code and output."""
+    path = script("echo element $PBS_ARRAY_INDEX in $PBS_O_WORKDIR; exit $PBS_ARRAY_INDEX")
+    with standin("pbs") as queue:
+        code, out, _ = run("qsub", "-J", "0-3%2", "-j", "oe", "-o", f"{tmp_path}/all", path)
+        assert code == 0 and out.startswith("1[].")
+        until(lambda: not queue.unfinished())
+        assert [(each.index, each.exit_code) for each in queue.jobs()] == [(n, n) for n in range(4)]
+        listed = json.loads(run("qstat", "-xtf", "-F", "json")[1])["Jobs"]
+        assert sorted(each["Exit_status"] for each in listed.values()) == [0, 1, 2, 3]
+    lines = sorted((tmp_path / "all").read_text().splitlines())
+    assert lines == [f"element {n} in {tmp_path}" for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["qsub", "-J", "0-0", "job.sh"], "an array has at least two elements"),
+        (["qsub", "-q", "nosuch", "job.sh"], "Unknown queue"),
+        (["qsub", "--nosuch", "job.sh"], "illegal option --nosuch"),
+        (["qsub", "missing.sh"], "No such file"),
+        (["qdel", "99"], "Unknown Job Id 99"),
+    ],
+)
+def test_pbs_refuses_what_pbs_refuses(command, said, script):
+    """A bad submission queues nothing and says why."""
+    script("true")
+    with standin("pbs") as queue:
+        code, _, error = run(*command)
+        assert code != 0 and said in error
+        assert queue.jobs() == []
+
+
+def test_a_job_ends_at_its_walltime_with_all_it_started(script):
+    """The whole process group is ended, also what ignores SIGTERM."""
+    path = script("trap '' TERM; sleep 300 & echo $! > child; wait; sleep 300")
+    with standin("pbs") as queue:
+        assert run("qsub", "-l", "walltime=00:00:01", path)[0] == 0
+        until(lambda: not queue.unfinished())
+        (job,) = queue.jobs()
+        assert job.ended_by == "walltime" and job.exit_code == 128 + 9
+
+
+def test_slots_make_jobs_wait_and_cancel_takes_them_away(script):
+    """With one slot the second job waits; cancelled, it never starts."""
+    path = script("sleep 300")
+    with standin("lsf", slots=1) as queue:
+        assert run("bsub", text=Path(path).read_text())[1].startswith(
+            "Job <1> is submitted to default queue <normal>"
+        )
+        run("bsub", "sleep", "300")
+        until(lambda: [each.state for each in queue.jobs()] == ["running", "waiting"])
+        assert run("bjobs", "-noheader", "-o", "jobid stat delimiter='|'")[1].split() == ["1|RUN", "2|PEND"]
+        assert run("bkill", "2")[0] == 0
+        assert run("bkill", "1")[0] == 0
+        until(lambda: not queue.unfinished())
+        first, second = queue.jobs()
+        assert (first.exit_code, second.exit_code, second.pid) == (143, 143, None)
+        assert run("bjobs", "-a", "-noheader", "-o", "stat")[1].split() == ["EXIT", "EXIT"]
+        assert run("bkill", "1") == (255, "", "Job <1>: Job has already finished\n")
+
+
+def test_lsf_arrays_count_from_one_and_name_their_files(script, tmp_path):
+    """`%J` and `%I` in a file's name are the job and the element."""
+    with standin("lsf") as queue:
+        text = "#!/bin/sh\n#BSUB -J many[1-3]%2\n#BSUB -o out-%J-%I\necho $LSB_JOBINDEX\n"
+        assert run("bsub", text=text)[0] == 0
+        until(lambda: not queue.unfinished())
+    assert [(tmp_path / f"out-1-{n}").read_text() for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+
+
+def test_moab_reads_directives_and_lists_what_runs(script):
+    """`msub` prints the number after an empty line; `showq` lists it; `canceljob` ends it."""
+    path = script("#PBS -N mine\nsleep 300")
+    with standin("moab") as queue:
+        assert run("msub", path)[1] == "\n1\n"
+        until(lambda: [each.state for each in queue.jobs()] == ["running"])
+        assert "Running" in run("showq", "-u", "anyone")[1]
+        assert run("canceljob", "1")[0] == 0
+        until(lambda: not queue.unfinished())
+        assert queue.jobs()[0].ended_by == "cancel"
+
+
+def test_a_stand_in_leaves_nothing(script):
+    """Leaving the block ends the jobs, removes the folder, and restores the PATH."""
+    before = os.environ["PATH"]
+    path = script("sleep 300")
+    with standin("pbs") as queue:
+        run("qsub", path)
+        until(lambda: [each.state for each in queue.jobs()] == ["running"])
+        pid = queue.jobs()[0].pid
+    assert not os.path.exists(f"/proc/{pid}")
+    assert not queue.folder.exists()
+    assert os.environ["PATH"] == before
+
+
+OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
+
+
+def block(env, **options):
+    """Return a `parallel` block."""
+    return {"env": env, "n_workers": 2, "start_timeout": 30, "options": {**OPTIONS, **options}}
+
+
+@pytest.mark.parametrize(
+    ("env", "said"), [("pbs", "Unknown queue"), ("lsf", "No such queue"), ("moab", "Unknown queue")]
+)
+def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
+    """The scheduler's own words arrive, with the command and its exit code."""
+    monkeypatch.chdir(tmp_path)
+    with (
+        standin(env) as queue,
+        pytest.raises(SubmissionError, match=said) as error,
+        get_client(block(env, queue="nosuch")),
+    ):
+        pass
+    assert error.value.exit_code
+    assert not queue.folder.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("env", ["pbs", "lsf", "moab"])
+def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path):
+    """After three such jobs the run ends, with the log's end in the message."""
+    monkeypatch.chdir(tmp_path)
+    prologue = ["echo the module is gone >&2", "exit 4"]
+    with (
+        standin(env) as queue,
+        pytest.raises(NoWorkersError, match="jobs in a row ended at their start") as error,
+        get_client(block(env, job_script_prologue=prologue)),
+    ):
+        parallel_map(square, range(4))
+    assert "the module is gone" in str(error.value)
+    assert not queue.folder.exists()

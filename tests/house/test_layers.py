@@ -80,6 +80,8 @@ LAYERS = [
             "parallel.launchers.cluster_commands",
             "parallel.launchers.cluster_logs",
             "parallel.launchers.cluster_keeper",
+            "parallel.launchers.cluster_options",
+            "parallel.launchers.cluster_plan",
             "parallel.launchers.cluster_jobs",
             "parallel.launchers.cluster_ssh",
             "parallel.launchers.cluster",
@@ -114,6 +116,7 @@ LAYERS = [
 DASK_SIDE = {
     "parallel.launchers.cluster_jobs",
     "parallel.launchers.cluster_keeper",
+    "parallel.launchers.cluster_options",
     "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",

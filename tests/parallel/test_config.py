@@ -220,7 +220,16 @@ def test_it_reads_like_a_mapping():
     assert "options" in config
     with pytest.raises(KeyError, match="nothing"):
         config["nothing"]
-    assert list(config) == ["env", "n_workers", "options", "setup_timeout", "start_timeout", "detached"]
+    assert list(config) == [
+        "env",
+        "n_workers",
+        "options",
+        "setup_timeout",
+        "start_timeout",
+        "detached",
+        "security",
+        "adapt",
+    ]
     assert dict(config)["options"] == {"threads_per_worker": 1}
     assert dict(**config.options) == {"threads_per_worker": 1}
     assert ParallelConfig.parse(dict(config)) == config

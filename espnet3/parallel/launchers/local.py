@@ -308,7 +308,10 @@ class ForkedCluster(LocalCluster):
 
     def exit_of(self, pid: int) -> str | None:
         """Say how a worker process ended, where that is known yet."""
-        for worker in list(self.workers.values()):
+        workers = list(self.workers.values())
+        if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
+            return None  # the number is in use again
+        for worker in workers:
             if pid in worker.exits:
                 return str(worker.exits[pid])
         return None

@@ -265,7 +265,7 @@ class Pilot:
     def _answer(self, job_id: int, items: Any, block: Block, policy: Policy) -> None:
         done = head_of(block)
         try:
-            parts = pickle_parts(("done", job_id, done, block.values))
+            parts = pickle_parts(("done", job_id, done.fields(), block.values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             parts = self._by_value(job_id, items, block, done, policy)
         with self._send_lock:
@@ -273,10 +273,10 @@ class Pilot:
 
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
-            return pickle_parts(("done", job_id, done, block.values), Pickler)
+            return pickle_parts(("done", job_id, done.fields(), block.values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
-            return pickle_parts(("done", job_id, done, values))
+            return pickle_parts(("done", job_id, done.fields(), values))
 
     def _on_end(self, job_id: int) -> None:
         _, job = self._calls.pop(job_id, (None, None))

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import espnet3
 from espnet3.parallel.testing.standins.jobs import Element, Store
 
 NAMES = {
@@ -65,7 +64,7 @@ def standin(name: str, slots: int = 8) -> Iterator[StandIn]:
         raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
     folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
     (folder / "bin").mkdir()
-    root = str(Path(espnet3.__file__).parents[1])
+    root = str(Path(__file__).parents[4])
     for command in NAMES[name]:
         path = folder / "bin" / command
         path.write_text(

@@ -1,0 +1,166 @@
+"""Verbs for a configuration, before anything is queued; each takes a YAML file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import click
+
+from espnet3.parallel.backends import BACKENDS, load_cluster_class
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.parallel import get_client, parallel_map
+
+_conf = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
+
+
+def read_block(path: str) -> ParallelConfig:
+    """Return the `parallel` block of a YAML file, or the whole file if it is one.
+
+    Raises:
+        ConfigError: The file has none, or it is wrong.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        loaded: Any = OmegaConf.load(path)
+    except (OmegaConfBaseException, ValueError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    except Exception as error:  # PyYAML's errors have no base that can be named without importing it
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
+    block = loaded.get("parallel", loaded if "env" in loaded else None)
+    if block is None:
+        names = ", ".join(map(str, loaded)) or "nothing"
+        raise ConfigError(f"{path} has no block named parallel; it has {names}")
+    return ParallelConfig.parse(block)
+
+
+@click.command()
+@_conf
+def plan(conf: str) -> None:
+    """Print the job script of CONF; nothing is submitted."""
+    try:
+        config = read_block(conf)
+        row = BACKENDS[config.env]
+        if row.queue is None:
+            print(f"{config.n_workers} workers, {row.title}: no job script")
+            return
+        from espnet3.parallel.launchers.cluster_plan import plan_jobs
+
+        planned = plan_jobs(row, config)
+    except ParallelError as error:
+        _fail(error)
+    plural = "s" if planned.workers_per_job > 1 else ""
+    print(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
+    print(planned.script.rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: `good` is None where it could not be checked."""
+
+    good: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        mark = {True: "ok", False: "WRONG", None: "not checked"}[self.good]
+        return f"{mark:>11}  {self.text}"
+
+
+@click.command()
+@_conf
+@click.option("--start", is_flag=True, help="Start one worker and run one item on it.")
+def doctor(conf: str, start: bool) -> None:
+    """Try what can be tried of CONF before anything is queued."""
+    findings: list[Finding] = []
+
+    def tell(good: bool | None, text: str) -> None:
+        findings.append(Finding(good, text))
+        print(findings[-1])
+
+    try:
+        config = read_block(conf)
+    except ParallelError as error:
+        tell(False, str(error))
+        sys.exit(1)
+    row = BACKENDS[config.env]
+    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+    try:
+        load_cluster_class(row)
+        tell(True, f"package {row.package} is installed")
+        if row.queue is not None:
+            _look_at_scheduler(row, config, tell)
+    except ParallelError as error:
+        tell(False, str(error))
+    if start and all(each.good is not False for each in findings):
+        _start_one(config, tell)
+    else:
+        tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
+    wrong = sum(each.good is False for each in findings)
+    print(f"{len(findings)} checks, {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+def _look_at_scheduler(
+    row: Backend, config: ParallelConfig, tell: Callable[[bool | None, str], None]
+) -> None:
+    from espnet3.parallel.launchers.cluster_plan import plan_jobs
+
+    assert row.queue is not None
+    planned = plan_jobs(row, config)
+    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    here = os.getcwd()
+    good = os.access(here, os.W_OK)
+    tell(good, f"{here} can {'' if good else 'not '}be written to: jobs start there")
+    tell(None, f"that the nodes see {here} and {sys.executable}")
+    command = planned.command.split()[0]
+    if shutil.which(command) is None:
+        tell(
+            None,
+            f"the scheduler: {command} is not on the PATH, so jobs cannot be submitted from this machine",
+        )
+        return
+    tell(True, f"{command} is {shutil.which(command)}")
+    query = row.queue.query(os.environ.get("USER", ""))
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        tell(False, f"{' '.join(query)}: {error}")
+        return
+    said = (done.stderr or done.stdout).strip().splitlines()
+    tell(
+        done.returncode == 0,
+        f"{query[0]} answers" if done.returncode == 0 else f"{' '.join(query)}: {said[:3]}",
+    )
+
+
+def _start_one(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
+    one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
+    try:
+        with get_client(one):
+            there = parallel_map(_where, [0])[0]
+    except ParallelError as error:
+        tell(False, f"no item could be run: {error}")
+        return
+    tell(True, f"one item ran on {there}")
+
+
+def _where(_: int) -> str:
+    import socket
+
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _fail(error: ParallelError) -> NoReturn:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(1)

@@ -1,0 +1,125 @@
+"""`espnet3 plan` and `espnet3 doctor`, against golden files and without a scheduler."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from espnet3.cli.configs import doctor, plan
+from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.testing import standin
+
+GOLDEN = Path(__file__).parent / "golden"
+COMMON = "queue: gpu, cores: 4, memory: 32GB, walltime: 4h, interface: lo"
+OPTIONS = {
+    "slurm": f'{COMMON}, account: my-lab, job_extra_directives: ["--gres=gpu:1"]',
+    "pbs": f"{COMMON}, account: my-lab",
+    "sge": COMMON,
+    "lsf": f"{COMMON}, lsf_units: mb",
+    "moab": f"{COMMON}, account: my-lab",
+    "oar": f"{COMMON}, memory_per_core_property_name: memcore",
+    "htcondor": "cores: 4, memory: 32GB, disk: 4GB, interface: lo",
+}
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """Write a configuration into the folder of the test, and go there."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(env, options, n_workers=16):
+        (tmp_path / "conf.yaml").write_text(
+            f"parallel:\n  env: {env}\n  n_workers: {n_workers}\n  options: {{{options}}}\n"
+        )
+        return "conf.yaml"
+
+    return write
+
+
+def test_each_scheduler_has_a_golden_file():
+    """The table's schedulers are those whose job scripts are pinned."""
+    assert {row.name for row in BACKENDS.values() if row.queue} == set(OPTIONS)
+
+
+@pytest.mark.parametrize("env", OPTIONS)
+def test_the_job_script_is_the_golden_one(env, conf, tmp_path):
+    """`espnet3 plan` prints this script; ESPNET3_GOLDEN=write makes the file anew."""
+    done = CliRunner().invoke(plan, [conf(env, OPTIONS[env])])
+    assert done.exit_code == 0, done.output
+    printed = done.output.replace(sys.executable, "PYTHON").replace(shlex.quote(str(tmp_path)), "HERE")
+    golden = GOLDEN / f"{env}.txt"
+    if os.environ.get("ESPNET3_GOLDEN") == "write":
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(printed)
+    assert printed == golden.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["conf.yaml"]
+
+
+def test_a_local_block_has_no_script(conf):
+    """Where nothing is submitted, that is said."""
+    done = CliRunner().invoke(plan, [conf("local", "", 2)])
+    assert done.output == "2 workers, processes of this machine: no job script\n"
+
+
+@pytest.mark.parametrize("verb", [plan, doctor])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("parallel: {env: slrum}", "Did you mean 'slurm'?"),
+        (
+            "parallel: {env: slurm, n_worker: 2, options: {cores: 1, memory: 1GB}}",
+            "Did you mean 'n_workers'?",
+        ),
+        ("parallel: {env: slurm, options: {cores: 1, memory: 1GB, quue: x}}", "Did you mean 'queue'?"),
+        (
+            "parallel: {env: slurm, options: {cores: 1, memory: 1GB, interface: lo0}}",
+            "no such network interface",
+        ),
+        ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
+        ("[1, 2]", "holds no mapping"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
+    """A slip in env, key, option or value is explained, with exit code 1 and without a traceback."""
+    (tmp_path / "conf.yaml").write_text(text)
+    done = CliRunner().invoke(verb, [str(tmp_path / "conf.yaml")])
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_doctor_works_without_the_scheduler_and_says_what_it_could_not_check(conf, monkeypatch):
+    """Where the submit command is missing, all else is checked, and the exit code is 0."""
+    monkeypatch.setenv("PATH", "")
+    done = CliRunner().invoke(doctor, [conf("slurm", OPTIONS["slurm"])])
+    assert done.exit_code == 0, done.output
+    assert "ok  package dask_jobqueue is installed" in done.output
+    assert "not checked  the scheduler: sbatch is not on the PATH" in done.output
+    assert "not checked  that the nodes see" in done.output
+    assert done.output.endswith("7 checks, 0 wrong\n")
+
+
+def test_doctor_runs_an_item_where_there_is_a_scheduler(conf, tmp_path):
+    """`--start` submits one job, runs one item on its worker, and leaves nothing."""
+    with standin("pbs") as queue:
+        done = CliRunner().invoke(doctor, [conf("pbs", "cores: 1, memory: 1GB, interface: lo", 4), "--start"])
+        assert done.exit_code == 0, done.output
+        assert "ok  qstat answers" in done.output
+        assert "ok  one item ran on " in done.output
+        assert len(queue.jobs()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["conf.yaml"]
+
+
+def test_doctor_says_why_no_item_could_be_run(conf):
+    """A queue that does not exist is found by `--start`."""
+    with standin("pbs"):
+        done = CliRunner().invoke(
+            doctor, [conf("pbs", "cores: 1, memory: 1GB, interface: lo, queue: nosuch"), "--start"]
+        )
+    assert done.exit_code == 1
+    assert "WRONG  no item could be run: no job was queued" in done.output
+    assert "Unknown queue" in done.output

@@ -66,7 +66,7 @@ cd "$repository"
 code=0
 runuser -u "$user" -- env \
     HTCONDOR="$(dirname "$(dirname "$python")")/htcondor" HOME="$state/home" TMPDIR="$state/tmp" USER="$user" LOGNAME="$user" PYTHONDONTWRITEBYTECODE=1 \
-    ESPNET3_CLUSTERS="$state" PATH="$(dirname "$python"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" \
+    ESPNET3_CLUSTERS="$state" ESPNET3_CORPUS="${ESPNET3_CORPUS:-}" PATH="$(dirname "$python"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" \
     "$python" -m pytest -m clusters -p no:cacheprovider "$@" || code=$?
 stop
 trap - EXIT

@@ -17,6 +17,11 @@ if [[ $(id -u) != 0 ]]; then
     exit 1
 fi
 "$here/install.sh" "$(dirname "$(dirname "$python")")/htcondor"
+# the corpus of the speech test comes from the package mirror, which cannot be reached from inside
+corpus=$(dirname "$(dirname "$python")")/asterisk
+(cd "$here/../.." && "$python" egs3/asterisk/asr/run.py --stages create_dataset "data_dir=$corpus")
+export ESPNET3_CORPUS=$corpus
+
 state=$(mktemp -d -t espnet3-clusters.XXXXXX)
 trap 'rm -rf "$state"' EXIT
 chmod 755 "$state"

@@ -115,6 +115,7 @@ LAYERS = [
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
     "parallel.launchers.cluster_jobs",
+    "parallel.launchers.cluster_plan",
     "parallel.launchers.cluster_keeper",
     "parallel.launchers.cluster_options",
     "parallel.launchers.cluster_ssh",

@@ -57,6 +57,9 @@ class BaseRunner(ABC):
         setup_timeout: Seconds the env may take to build; None takes the configuration's.
         retry_failed: Run items again that failed in an earlier session of the folder; with
             `on_error="raise"` they always are.
+        item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
+            which one takes longer is killed and replaced, and the item has failed with the cause
+            "timeout". With one worker the items then run in a process of their own.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
@@ -99,6 +102,7 @@ class BaseRunner(ABC):
         max_failures: float | None = None,
         setup_timeout: float | None = None,
         retry_failed: bool = False,
+        item_timeout: float | None = None,
     ) -> None:
         _check_whole("batch_size", batch_size, least=1, or_none=True)
         _check_whole("max_retries", max_retries, least=0)
@@ -109,6 +113,7 @@ class BaseRunner(ABC):
             raise ConfigError(f'resume must be True, False or "force", not {resume!r}')
         _check_number("max_failures", max_failures)
         _check_number("setup_timeout", setup_timeout, above_zero=True)
+        _check_number("item_timeout", item_timeout, above_zero=True)
         _check_provider(provider)
         _check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
@@ -127,6 +132,7 @@ class BaseRunner(ABC):
         self.max_failures = max_failures
         self.setup_timeout = setup_timeout
         self.retry_failed = retry_failed
+        self.item_timeout = item_timeout
 
     # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
 
@@ -308,9 +314,10 @@ class BaseRunner(ABC):
             many=self._batch() if alone else None,
             setup=worker_setup_of(self.provider),
             setup_here=self.provider.build_env_local,
-            policy=self._policy() if alone else Policy(on_error="record"),
+            policy=self._policy() if alone else Policy(on_error="record", poison_after=1),
             setup_timeout=self.setup_timeout,
             check=check,
+            killable=self.item_timeout is not None,
             tells=self.progress,
         )
 
@@ -318,7 +325,14 @@ class BaseRunner(ABC):
         return type(self).batch_forward if self.batch_size and self._overrides("batch_forward") else None
 
     def _policy(self) -> Policy:
-        return Policy(self.on_error, self.max_retries, self.seed, self.batch_size)
+        return Policy(
+            self.on_error,
+            self.max_retries,
+            self.seed,
+            self.batch_size,
+            self.item_timeout,
+            poison_after=2 if self.output_dir is None else 1,
+        )
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(BaseRunner, name)

@@ -246,7 +246,8 @@ class _Loop:
             return False
         # a batch that raised goes again one by one, so that only the guilty item pays
         part = self.items[len(block.values) : len(block.values) + unit]
-        first = tried if unit == 1 else None
+        # a batch of one, at a run's end or where there is a seed: it has been the item's own attempt
+        first = tried if len(part) == 1 or self.policy.seed is not None else None
         return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
 
 

@@ -17,7 +17,8 @@ class Policy:
         batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take before its
             worker is killed; None waits for ever.
-        poison_after: Workers that an item may kill before it is named as poison.
+        poison_after: Workers that an item may kill before it is named as poison; 1 is for those that end
+            by what is done in them (a segmentation fault, an exit), others may have been killed.
     """
 
     on_error: str = "raise"

@@ -12,7 +12,15 @@ from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.plan import Work
 from espnet3.parallel.raising import item_error, load_error
 from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
-from espnet3.parallel.shards import Shard, ShardResult, died_in_items, forget_deaths, poisoned
+from espnet3.parallel.shards import (
+    Shard,
+    ShardResult,
+    died_in_items,
+    forget_deaths,
+    forget_flight,
+    in_flight,
+    poisoned,
+)
 
 if TYPE_CHECKING:
     from espnet3.parallel.item_driver import Launch, Report
@@ -115,9 +123,11 @@ def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
     Raises:
         PoisonItemError: If the guilty item is known and failures are not recorded.
     """
+    if death.cause == "timeout":
+        return _without_late(shard, death, policy)
     if death.cause != "poison":  # the shard's result could not travel, though its values are checked
         raise item_error(RuntimeError(death.message), death)
-    guilty, in_batch = poisoned(shard)
+    guilty, in_batch = poisoned(shard, death.attempts)
     if guilty:
         failures = {k: replace(death, index=shard.items[k]) for k in guilty}
         if policy.on_error == "raise":
@@ -132,3 +142,25 @@ def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
         death, index=f"shard {shard.number}", message=f"{death.message}; outside its items, in a hook"
     )
     raise item_error(RuntimeError(outside.message), outside)
+
+
+def _without_late(shard: Shard, late: ItemFailure, policy: Policy) -> Shard:
+    """Return the shard to run in place of one whose worker was killed for an item that took too long.
+
+    Raises:
+        ItemError: If the item has had all its attempts and failures are not recorded.
+    """
+    stretch = in_flight(shard)
+    forget_flight(shard)  # it was no crash
+    if stretch is None:
+        raise item_error(TimeoutError(late.message), late)
+    at, end = stretch
+    if end - at > 1:  # a batch: its items have the same time each
+        return replace(shard, alone=True)
+    attempts = shard.late.get(at, 0) + 1
+    if attempts <= policy.max_retries:
+        return replace(shard, late={**shard.late, at: attempts})
+    failure = replace(late, index=shard.items[at], attempts=attempts)
+    if policy.on_error == "raise":
+        raise item_error(TimeoutError(failure.message), failure)
+    return replace(shard, skip={**shard.skip, at: failure})

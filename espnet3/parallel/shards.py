@@ -26,7 +26,6 @@ from espnet3.parallel.records import ItemFailure, Policy
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
 _DEATHS = "deaths.json"
-_DEADLY = 2  # workers one item may take with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class Shard:
         begin: The position of the first one in the run's index list.
         cost: What it costs, in the unit of the items' costs.
         skip: Positions not to run, with the failure to put in their place (poison of earlier tries).
+        late: How often the item at a position has run out of time.
         alone: Run its items one by one, without batches: one of a batch is poison.
     """
 
@@ -60,6 +60,7 @@ class Shard:
     begin: int = 0
     cost: float = 1.0
     skip: dict[int, ItemFailure] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
     alone: bool = False
 
 
@@ -195,7 +196,7 @@ def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_v
         index = state["index"] if doing == "write_record" else f"{doing} of {name}"
         failure = failure_of(error, index, 1, name)
         return replace(result, stop=failure, error=pickle_error(error))
-    mark.unlink()
+    mark.unlink(missing_ok=True)  # none where all items were skipped
     (folder / _DEATHS).unlink()
     return replace(result, retries=retries)
 
@@ -231,13 +232,26 @@ def died_in_items(shard: Shard) -> bool:
     return bool(_read_deaths(Path(shard.folder)))
 
 
-def poisoned(shard: Shard) -> tuple[list[int], bool]:
-    """Return what two deaths of a shard's worker had in common.
+def in_flight(shard: Shard) -> tuple[int, int] | None:
+    """Return the stretch [begin, end) of items that a shard's worker was in when it ended."""
+    try:
+        begin, end = json.loads((Path(shard.folder) / _MARK).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return begin, end
+
+
+def poisoned(shard: Shard, deadly: int) -> tuple[list[int], bool]:
+    """Return what deaths of a shard's worker had in common.
+
+    Args:
+        shard: The shard.
+        deadly: How many deaths that are.
 
     Returns:
-        Positions that were alone in flight at two deaths, and whether a batch was at two.
+        Positions that were alone in flight at so many deaths, and whether a batch was.
     """
     counts = Counter(tuple(d) for d in _read_deaths(Path(shard.folder)))
-    deadly = [stretch for stretch, n in counts.items() if n >= _DEADLY]
-    alone = [begin for begin, end in deadly if end - begin == 1 and begin not in shard.skip]
-    return alone, any(end - begin > 1 for begin, end in deadly)
+    common = [stretch for stretch, n in counts.items() if n >= deadly]
+    alone = [begin for begin, end in common if end - begin == 1 and begin not in shard.skip]
+    return alone, any(end - begin > 1 for begin, end in common)

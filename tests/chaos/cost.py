@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,9 +34,14 @@ def count_again(disturbances: Sequence[Disturbance], calls: Sequence[Sequence[in
     Args:
         disturbances: In order; their `again` grows.
         calls: Of each start, the items begun; the last start was not disturbed.
+
+    Raises:
+        AssertionError: The last start has computed an item twice.
     """
     places = [sum(d.first <= start for d in disturbances) - 1 for start in range(len(calls))]
     places[-1] = len(disturbances)
+    repeated = sorted(idx for idx, times in Counter(calls[-1]).items() if times > 1)
+    assert not repeated, f"items {repeated} were computed more than once in a start that was not disturbed"
     last: dict[int, int] = {}  # where an item was computed before
     for now, items in zip(places, calls, strict=True):
         for idx in items:

@@ -69,7 +69,10 @@ def _survives(whom: Callable[[Start], list[int]]) -> Callable[[Round], Start]:
         start = r.start(pool=True)
         if r.wait_for_a_moment(start):
             kill(sorted(whom(start))[:1])
-        r.expect(start.end() == 0 and start.finished(), start, "it did not end well")
+        ended_well = start.end() == 0 and start.finished()
+        # before the first workers are up there is nothing to go on with
+        no_server = "the server that forks local workers is gone" in start.text and not start.told.items
+        r.expect(ended_well or no_server, start, "it did not end well")
         return start
 
     return do

@@ -159,7 +159,9 @@ def main(settings: dict[str, Any]) -> None:
     runner(range(settings["items"]))
     tell(pipe, PHASE, ENDED)
     assert runner.summary is not None
-    print(f"computed {runner.summary.items}, kept {runner.summary.kept}")
+    print(
+        f"computed {runner.summary.items}, kept {runner.summary.kept}, lost {runner.summary.deaths} workers"
+    )
 
 
 if __name__ == "__main__":

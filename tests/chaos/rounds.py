@@ -75,7 +75,10 @@ def play(seed: int, home: Path, undisturbed: dict[str, outcome.Outcome]) -> Play
         try:
             round_.play(undisturbed[round_.played.variant])
         except AssertionError as error:
-            round_.played.wrong = str(error)
+            last = round_.starts[-1] if round_.starts else None
+            round_.played.wrong = f"{error}\n" + (
+                f"the last start printed: {last.text[-300:]}" if last else ""
+            )
     return round_.played
 
 

@@ -72,3 +72,5 @@ def test_items_computed_again_are_counted_for_what_lost_them() -> None:
     ]
     count_again(found, [[1, 2, 3], [3, 4, 4], [5], [], [1, 5, 6]])
     assert [d.again for d in found] == [1, 1, 2]
+    with pytest.raises(AssertionError, match=r"items \[6\] were computed more than once"):
+        count_again(found, [[], [], [], [], [6, 5, 6]])

@@ -195,6 +195,24 @@ def test_a_job_that_is_preempted_is_queued_again(slurm: Lab, tmp_path: Path) -> 
     assert set(calls(tmp_path).values()) == {1}
 
 
+def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) -> None:
+    """A job that runs out of time queues itself again, and goes on where it stopped: no item runs twice."""
+    block = slurm.block(1, walltime="00:00:12")
+    set_parallel({**block, "detached": {"shards": 1}})
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    provider = Provider({"folder": str(tmp_path), "bad": [1.0, "slow"]})
+    run = Squares(provider, **folders, async_mode=True)(range(14))
+    _wait_for_requeue(run[0].job_id)
+    (first,) = tmp_path.glob("calls.*")
+    while Path(f"/proc/{first.suffix[1:]}").exists():  # SLURM, which waits two minutes, ends it long before
+        time.sleep(0.1)
+    _start_now(run[0].job_id)
+    finished(run, slurm)
+    assert len(run.merge()) == 14
+    assert set(calls(tmp_path).values()) == {1}
+    assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
+
+
 def test_a_scheduler_that_is_away_is_said(
     slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,40 +238,13 @@ def _squeue(job: str, field: str) -> str:
 
 
 def _start_now(job: str, *update: str) -> None:
-    """Let a requeued job run at once: SLURM would wait two minutes."""
-    until = time.monotonic() + 60
-    while "PENDING" not in _squeue(job, "%T"):
-        assert time.monotonic() < until, _squeue(job, "%T %r")
-        time.sleep(0.1)
+    """Wait until a job is queued again, and let it run at once: SLURM would wait two minutes."""
+    _wait_for_requeue(job)
     subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)
 
 
-def test_hosts_share_a_run_over_ssh(lab_of: Callable[[str], Lab], tmp_path: Path) -> None:
-    """A supervisor on each host survives the connection; the merged bytes are those of this process."""
-    lab = lab_of("ssh")
-    folder = tmp_path / "a «b» 'c' $(d)"
-    folder.mkdir()
-    hold(folder, 5)
-    run = submit(lab, folder, shards=6)
-    assert {job.job_id for job in run} == {f"ssh.{shard}" for shard in range(6)}
-    assert len(list((run.path / "detached").glob("supervisor.*"))) == 3
-    held(folder, 5)
-    assert status_json(run.path, tmp_path)["alive"]
-    let_go(folder, 5)
-    finished(run, lab)
-    run.merge()
-    assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b")
-    assert set(calls(folder).values()) == {1}
-
-
-def test_cancel_ends_the_supervisors_of_hosts(lab_of: Callable[[str], Lab], tmp_path: Path) -> None:
-    """`cancel` leaves no supervisor and no job, and `retry` goes on."""
-    lab = lab_of("ssh")
-    hold(tmp_path, 4)
-    run = submit(lab, tmp_path)
-    held(tmp_path, 4)
-    assert not run.cancel(grace=0.5).alive
-    let_go(tmp_path, 4, dead=True)
-    run.retry()
-    finished(run, lab)
-    assert calls(tmp_path)[4] == 2 and len(run.merge()) == 12
+def _wait_for_requeue(job: str) -> None:
+    until = time.monotonic() + 60
+    while "PENDING" not in _squeue(job, "%T") or "BeginTime" not in _squeue(job, "%r"):
+        assert time.monotonic() < until, _squeue(job, "%T %r")
+        time.sleep(0.1)

@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from dataset.dataset import ManifestDataset
+from espnet3.parallel import DetachedRun
 from src.recogniser import Recogniser
 from src.report import DemoFigures, demo_report, metrics_table, percent
 
@@ -74,6 +75,28 @@ def test_workers_batches_and_order_never_change_the_answer(
     assert done.returncode == 0, done.stderr
     for name in ("prompts/text", "prompts/hyp.scp", "prompts/ref.scp", "metrics.json"):
         assert (tmp_path / "exp/inference" / name).read_bytes() == (one_process / name).read_bytes(), name
+
+
+def test_detached_jobs_give_the_same_text(one_process: Path, corpus: Path, tmp_path: Path) -> None:
+    """Submitted jobs, and the stage run again when they are done, give the same bytes as one process."""
+    args = [*FEW, "--stages", "infer", f"data_dir={corpus}", "exp_dir=exp"]
+    local = ["--parallel_config", "parallel_local"]
+    done = script("run.py", *args, *local, "runner.async_mode=true", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = DetachedRun.open(tmp_path / "exp/inference/prompts")
+    try:
+        status = run.wait(120)
+    finally:
+        run.cancel()
+    assert status.done, (status, dict(run.logs()))
+    calls = {job.shard: job.result.stat().st_size for job in run}
+    done = script("run.py", *args, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "resuming: 4 done, 0 left" in done.stderr
+    assert {job.shard: job.result.stat().st_size for job in run} == calls
+    for name in ("text", "hyp.scp", "ref.scp", "results.jsonl"):
+        found = tmp_path / "exp/inference/prompts" / name
+        assert found.read_bytes() == (one_process / "prompts" / name).read_bytes(), name
 
 
 def test_the_recogniser_keeps_no_state(corpus: Path) -> None:

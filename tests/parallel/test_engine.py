@@ -96,6 +96,22 @@ def test_a_batch_that_raises_goes_again_one_by_one():
     assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("retries", [0, 2])
+def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed):
+    """The last batch of a run may hold one item, and seeded ones always do: that has been its first attempt."""
+    calls = []
+
+    def many(items):
+        calls.append(list(items))
+        return [fails_at(8)(i) for i in items]
+
+    policy = Policy("record", max_retries=retries, batch_size=4, seed=seed)
+    block = run_items(range(9), Call(fails_at(8), many), policy, "w")
+    assert block.failed == [8]
+    assert block.values[8].attempts == calls.count([8]) == 1 + retries
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda b: b[:-1], lambda b: [*b, 1], lambda b: None, lambda b: "x" * len(b)]
 )

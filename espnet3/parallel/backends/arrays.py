@@ -109,7 +109,7 @@ PBS = Array(
     variable="$PBS_ARRAY_INDEX",
     element="{job}[{index}]",
     query=("qstat", "-t", "-x", "-u", "{user}"),
-    line=r"^(?P<id>\d+\[\d+\])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
+    line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
     words={
         **dict.fromkeys(("Q", "W", "T", "H"), "pending"),
         **dict.fromkeys(("R", "E", "B", "S", "U"), "running"),
@@ -127,7 +127,7 @@ MOAB = Array(
     variable="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
     element="{job}[{index}]",
     query=("showq", "-u", "{user}"),
-    line=r"^(?P<id>\d+\[\d+\])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
+    line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
     words={
         **dict.fromkeys(("Idle", "Deferred", "Hold", "BatchHold", "UserHold"), "pending"),
         **dict.fromkeys(("Running", "Starting"), "running"),

@@ -14,20 +14,21 @@ from typing import Any
 
 from espnet3.parallel.detached import launching
 from espnet3.parallel.detached.handing import hand_over, put_specs
-from espnet3.parallel.detached.layout import ENDED, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import ENDED, TEMPLATE, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking import refuse_living, run_status
 from espnet3.parallel.detached.prepare import restored_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import IncompleteRunError
-from espnet3.parallel.ledger.files import Appender
+from espnet3.parallel.ledger.files import Appender, read_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
+from espnet3.parallel.raising import item_error
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -56,7 +57,7 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
-    layout.order_stop({"state": JobState.CANCELLED.value, "why": by})
+    layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
     launching.launcher(plan.env).cancel(layout, plan, grace)
     _wait_for_leases(layout, plan, grace)
     for shard in run_status(layout, plan).shards:
@@ -133,6 +134,9 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
+    if receipt.failed and read_json(layout.folder / TEMPLATE)["policy"]["on_error"] == "raise":
+        failure = next(Results(layout.run).failures())
+        raise item_error(RuntimeError(failure.message), failure)
     if plan.keep_values:
         return Results(layout.run)
     runner = restored_runner(layout) if runner is None else runner

@@ -56,7 +56,7 @@ def run_hooks(
     )
     make_check(hooks)(env)
     shard = Shard(spec.shard, str(folder), spec.items, spec.begin)
-    guilty, in_batch = poisoned(shard)
+    guilty, in_batch = poisoned(shard, 2)
     skip = {k: _poison(spec.items[k]) for k in guilty}
     if skip and spec.policy.on_error == "raise":
         first = min(skip)

@@ -183,5 +183,6 @@ class DetachedRun(Sequence[JobRecord]):
 
         Raises:
             IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
+            ItemError: An item failed, and the runner's `on_error` is "raise".
         """
         return acting.merge(self._layout, self._plan, self._runner)

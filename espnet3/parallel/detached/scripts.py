@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,11 @@ def directives(array: Array, chunk: Chunk, header: str, surface: Surface) -> lis
 def _filled(template: str, array: Array, chunk: Chunk, name: str) -> str:
     last = array.first + len(chunk.shards) - 1
     return template.format(
-        first=array.first, last=last, count=len(chunk.shards), limit=chunk.limit, name=name
+        first=array.first,
+        last=last,
+        count=len(chunk.shards),
+        limit=chunk.limit,
+        name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.states import GRACE, JobState
 
 # TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+EXIT_CUT = 75  # as for any job that has items left
 _LOOK = 1.0  # seconds between two looks at the run folder
 _MARGIN = 30.0  # seconds kept for the end of a job, at most
 _SHARE = 0.05  # of the walltime, at most
@@ -46,6 +49,8 @@ class Stopping:
         self._signal: signal.Signals | None = None
         self._ordered: JobState | None = None
         self._why = ""
+        self._grace = GRACE
+        self._end: threading.Timer | None = None
 
     def listen(self) -> None:
         """Take the signals; from now on they end the job in order."""
@@ -56,6 +61,12 @@ class Stopping:
         self._signal = signal.Signals(number)
         if self.told is not None:
             self.told()
+        self._look()
+        if self._ordered is JobState.CANCELLED and self._end is None:
+            # the item may never end, and a scheduler may leave it ten minutes before it kills
+            self._end = threading.Timer(self._grace, os._exit, (EXIT_CUT,))
+            self._end.daemon = True
+            self._end.start()
         if self.building:
             raise StopNow
 
@@ -76,6 +87,7 @@ class Stopping:
         ordered = self._layout.stopped()
         if ordered is not None:
             self._ordered = JobState(ordered.get("state", JobState.CANCELLED))
+            self._grace = float(ordered.get("grace", GRACE))
             self._why = str(ordered.get("why", "the run was told to stop"))
 
     @property

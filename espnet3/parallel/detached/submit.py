@@ -92,6 +92,8 @@ def submit_detached(
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     left = sum(plan.size(shard) for shard in shards)
+    if not runner.progress:
+        return DetachedRun(layout, runner)
     print(
         f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
         f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",

@@ -308,7 +308,7 @@ class PilotRun:
                 self._losses.too_late(slot.flying.popleft(), slot)
                 slot.late = None
         else:
-            self._done(slot, message[2], message[3])
+            self._done(slot, Done(*message[2]), message[3])
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         run = slot.flying.popleft()

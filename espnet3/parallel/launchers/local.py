@@ -48,6 +48,7 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # starts in a row that may fail before a worker is given up
+_EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
@@ -68,6 +69,10 @@ def describe_exit(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exited with code {os.WEXITSTATUS(status)}"
+
+
+class _EndedEarlyError(RuntimeError):
+    """A worker did start, and was gone before it was taken note of."""
 
 
 class ForkedWorker(ProcessInterface):
@@ -101,6 +106,8 @@ class ForkedWorker(ProcessInterface):
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
         self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
+        if options.get("dashboard_address") is None:  # older versions then listen on every interface
+            options.update(dashboard_address="127.0.0.1:0", dashboard=False)
         self.options = {**options, "name": name, "memory_limit": self.memory_limit}
         self.pid: int | None = None
         self.directory: str | None = None
@@ -151,12 +158,12 @@ class ForkedWorker(ProcessInterface):
         started = await pid
         line = await reader.readline()
         answer = json.loads(line) if line else {"error": "it ended while it was starting"}
-        if self._gone.is_set():  # of which nobody was told, as it was not up
-            answer = {"error": "it ended as soon as it had started"}
         if "error" in answer:
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
         self.directory = answer["directory"]
+        if self._gone.is_set():  # of which nobody was told, as it was not up
+            raise _EndedEarlyError(f"worker {self.name} ended as soon as it had started")
         self._up = True
         self._end = loop.create_task(self._watch_end(reader, started))
         if self.memory_limit:
@@ -192,19 +199,26 @@ class ForkedWorker(ProcessInterface):
             self._restart = asyncio.get_running_loop().create_task(self._respawn())
 
     async def _respawn(self) -> None:
-        # what an item had started may hold the dead worker's connections open: to the scheduler it lives
-        # on then, and its name is taken
-        if self.address is not None:
-            await self._lost(self.address)
-        for _ in range(_STARTS):
+        failed = early = 0
+        while failed < _STARTS and early < _EARLY:
+            if self.address is not None:
+                # what an item had started may hold the dead worker's connections open: to the scheduler
+                # it lives on then, and its name is taken
+                await self._lost(self.address)
             try:
                 await self._spawn()
+            except _EndedEarlyError as error:
+                self.failure = str(error)
+                early += 1
             except (RuntimeError, OSError) as error:
                 self.failure = str(error)
-                continue
-            self.failure = None
-            return
-        logger.error("worker %s is given up after %d failed starts: %s", self.name, _STARTS, self.failure)
+                failed += 1
+            else:
+                self.failure = None
+                return
+        logger.error(
+            "worker %s is given up after %d failed starts: %s", self.name, failed + early, self.failure
+        )
 
     async def _watch_memory(self, pid: int) -> None:
         process, limit = psutil.Process(pid), self.memory_limit
@@ -294,7 +308,10 @@ class ForkedCluster(LocalCluster):
 
     def exit_of(self, pid: int) -> str | None:
         """Say how a worker process ended, where that is known yet."""
-        for worker in list(self.workers.values()):
+        workers = list(self.workers.values())
+        if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
+            return None  # the number is in use again
+        for worker in workers:
             if pid in worker.exits:
                 return str(worker.exits[pid])
         return None

@@ -33,6 +33,11 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
+    from espnet3.parallel.launchers.pilot import STARTED
+
+    STARTED.clear()
+    # the folder of a worker that died is removed by the cluster, and by each worker that starts next to it
+    logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)
     sock.setblocking(False)
     stop = asyncio.Event()
 
@@ -53,6 +58,7 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
         await _say(sock, {"error": traceback.format_exc()})
         return
     await _say(sock, {"address": worker.address, "directory": worker.local_directory})
+    STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")

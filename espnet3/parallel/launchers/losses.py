@@ -4,8 +4,8 @@ What the mark of a dead slot says about the run it was in:
 
 - nothing begun: all of its items go back;
 - items 40 to 47: these go one by one, in a process that does nothing else; all others go back;
-- item 40, and nothing else in the process: it goes again, alone, and at its second death
-  (`poison_after`) it is poison;
+- item 40, and nothing else in the process: it goes again, alone, and at its second death it is poison;
+  at its first where `poison_after` says so and the process ended by what was done in it;
 - there is no mark, as the worker was on another host: all of its items go one by one, and the one that
   takes a second worker with it is poison.
 """
@@ -19,6 +19,11 @@ from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.records import ItemFailure, Policy
 
 _UNMARKED = 2  # workers an item takes with it before it is named, where nobody saw it begin
+# How a process ends by what is done inside it: nobody sends these signals, and the memory's guards send SIGKILL
+_OWN_DOING = (
+    "exited with",
+    *(f"killed by SIG{name}" for name in ("SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP")),
+)
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before their runs are suspected
 
 
@@ -103,10 +108,20 @@ class Losses:
             self._work.put_back(guilty)
         else:
             guilty.deaths += 1
-            if guilty.deaths < self._policy.poison_after:
+            if guilty.deaths < self._deadly(slot):
                 self._work.put_back(guilty)
             else:
                 self._poison(guilty, guilty.deaths, slot)
+
+    def _deadly(self, slot: Slot) -> int:
+        """Return after how many deaths an item is poison, that of this slot's process included.
+
+        One alone may not be held against it where somebody else may have killed the process.
+        """
+        least = self._policy.poison_after
+        if least >= _UNMARKED or self._how_it_ended(slot.hello.pid).startswith(_OWN_DOING):
+            return least
+        return _UNMARKED
 
     def _without_others(self, run: Run, at: int, n: int) -> Run:
         """Put back what was not in progress, and return the rest as a suspect."""

@@ -41,6 +41,11 @@ from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
+# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
+# look like a worker that cannot start.
+STARTED = threading.Event()
+STARTED.set()
+
 
 class PilotHost(WorkerPlugin):
     """Opens this worker's slots to one driver.
@@ -103,6 +108,7 @@ class PilotHost(WorkerPlugin):
             channel.close()
 
     def _slot(self) -> None:
+        STARTED.wait()
         # a unix socket is in the pool's private folder; a TCP address leads to another host
         mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
         channel = self._connect(replace(self._hello, mark=mark.name))
@@ -259,7 +265,7 @@ class Pilot:
     def _answer(self, job_id: int, items: Any, block: Block, policy: Policy) -> None:
         done = head_of(block)
         try:
-            parts = pickle_parts(("done", job_id, done, block.values))
+            parts = pickle_parts(("done", job_id, done.fields(), block.values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             parts = self._by_value(job_id, items, block, done, policy)
         with self._send_lock:
@@ -267,10 +273,10 @@ class Pilot:
 
     def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
         try:
-            return pickle_parts(("done", job_id, done, block.values), Pickler)
+            return pickle_parts(("done", job_id, done.fields(), block.values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
-            return pickle_parts(("done", job_id, done, values))
+            return pickle_parts(("done", job_id, done.fields(), values))
 
     def _on_end(self, job_id: int) -> None:
         _, job = self._calls.pop(job_id, (None, None))

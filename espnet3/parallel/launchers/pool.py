@@ -128,6 +128,9 @@ class Pool:
                 channel.close()
                 return
             if hello.control:
+                former = self._controls.pop(hello.address, None)
+                if former is not None:  # of a worker that is gone, at the same address
+                    former.close()
                 self._controls[hello.address] = channel
                 return
             self.met = True

@@ -3,7 +3,7 @@
 Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
     ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
     `as_lines`).
-Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, Done, values), ("late", id, Late),
+Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
     ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
 """
 
@@ -94,6 +94,10 @@ class Done:
     seconds: float
     stop: ItemFailure | None = None
     error: bytes | None = None
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return what travels: a tuple, as an item may have removed this very module from its process."""
+        return self.failed, self.retries, self.seconds, self.stop, self.error
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,10 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
 def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> bytes:
     head = head_of(block)
     try:
-        return pickling.dumps(("done", job_id, head, block.values))
+        return pickling.dumps(("done", job_id, head.fields(), block.values))
     except ANYTHING:  # some result cannot travel: find it
         values, head = portable(items, block, job.policy, worker)
-        return pickling.dumps(("done", job_id, head, values))
+        return pickling.dumps(("done", job_id, head.fields(), values))
 
 
 async def end_job(pool: str, job_id: int) -> None:

@@ -72,7 +72,8 @@ def infer(config: Any) -> dict[str, InferResult]:
     - `limit` (optional): only the first so many items of each set;
     - `text_key` (optional): the output key that is also written as a Kaldi `text` file;
     - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
-      such as `on_error` or `resume` of the runner;
+      such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
+      as detached jobs, and the stage run again without it, when they are done, writes the files;
     - `parallel` (optional): given to `set_parallel`.
 
     Args:
@@ -131,7 +132,9 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     run = runner(indices)
     seconds = time.perf_counter() - begin
     failed = 0
-    if isinstance(run, Sequence):
+    if runner.async_mode:
+        logger.info("submitted; the stage writes its files when it is run again without async_mode")
+    elif isinstance(run, Sequence):
         failed = sum(isinstance(result, ItemFailure) for result in run)
         if (text_key := whole.get("text_key")) is not None:
             _write_text(folder, str(text_key))

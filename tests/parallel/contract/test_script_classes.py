@@ -124,14 +124,14 @@ class Fail(BaseRunner):
 USES = """
 set_parallel({"env": "local", "n_workers": 4})
 check(Make(Provider(), progress=False)(range(40)))
-check(parallel_map(make, range(40)))
-check(parallel_for(make, range(40), ordered=True))
-assert parallel_map(lambda each: each.x, [Slots(3), Data(4), Plain(5)]) == [3, 4, 5]
-assert parallel_map(Plain.setting, [Plain(5)]) == ["as it was"]
-assert parallel_map(use_caches, range(3)) == [0, 2, 4] and parallel_map(loaded, [1]) == [[7, 1]]
-assert Plain.setting is method and method.__globals__ is globals()
 
 with get_client() as client:
+    check(parallel_map(make, range(40)))
+    check(parallel_for(make, range(40), ordered=True))
+    assert parallel_map(lambda each: each.x, [Slots(3), Data(4), Plain(5)]) == [3, 4, 5]
+    assert parallel_map(Plain.setting, [Plain(5)]) == ["as it was"]
+    assert parallel_map(use_caches, range(3)) == [0, 2, 4] and parallel_map(loaded, [1]) == [[7, 1]]
+    assert Plain.setting is method and method.__globals__ is globals()
     for n, _ in enumerate(parallel_for(Plain, range(500)), 1):
         Plain.seen += 1  # what comes in must not put the class back to what it was when it left
         assert Plain.seen == n

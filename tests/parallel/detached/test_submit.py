@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ItemFailure
-from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_receipt
 from tests.parallel.detached.work import Files, calls, espnet3, held, here, hold, let_go, run_of, status_json
@@ -90,6 +89,14 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
     assert run.wait(60).done
     assert len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
+
+
+def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
+    """With on_error="raise" a run whose last item failed is complete, and its merge raises that `ItemError`."""
+    run = run_of(tmp_path / "a", n=3, shards=1, config={"bad": [2, "raise"]})
+    assert not run.wait(60).done
+    with pytest.raises(ItemError, match="item 2 failed .* no square of 2"):
+        run.merge()
 
 
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ class Squares(BaseRunner):
         if pipe.exists():
             pipe.write_text(str(os.getpid()))  # opens when the test reads
             (folder / f"go.{idx}").read_text()  # opens when the test writes, which it need not do
-        if bad is not None and idx == bad[0] and not (folder / "repaired").exists():
+        if bad is not None and bad[1] == "slow":
+            time.sleep(bad[0])  # an item of real work: its length is what the test is about
+        elif bad is not None and idx == bad[0] and not (folder / "repaired").exists():
             if bad[1] == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError(f"no square of {idx}")

@@ -176,6 +176,17 @@ class TestOnTwoWorkers:
         )
         assert runner(range(20)) == [i * i for i in range(20)]
 
+    @pytest.mark.parametrize("mark", ["[3, 4]", ""])
+    def test_a_shard_that_an_earlier_session_left_in_the_middle(self, mark: str, folder: Path) -> None:
+        """What was in flight when a driver was killed is not held against any item, also where a mark is empty."""
+        run(SquareFiles, "leave", 11, n=20, output_dir=folder, batch_size=20)
+        shard = folder / "split.0"
+        (shard / "done").unlink()
+        (shard / "in_flight.json").write_text(mark)
+        (shard / "deaths.json").write_text("[[3, 4]]")
+        results, _ = run(SquareFiles, "leave", 11, n=20, output_dir=folder, batch_size=20)
+        check(results, 11, cause="poison", n=20)
+
     @pytest.mark.parametrize("fault", CRASHES)
     def test_parallel_map_and_for_name_the_item(self, fault: str) -> None:
         """From `parallel_map` and `parallel_for`, a crash is a `PoisonItemError` that names the item."""

@@ -26,10 +26,15 @@ class Provider:
 
 
 def identity(
-    items: Sequence[Any], config: Any = None, runner: type = Runner, seed: int | None = None
+    items: Sequence[Any],
+    config: Any = None,
+    runner: type = Runner,
+    seed: int | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> Identity:
     """Describe a run of `Runner`."""
-    return identify(runner, Provider, {"beam": 5} if config is None else config, items, seed=seed)
+    config = {"beam": 5} if config is None else config
+    return identify(runner, Provider, config, items, seed=seed, plan=plan)
 
 
 def begin(path: Path, items: Sequence[Any] = range(N), resume: bool | str = True, **what: Any) -> OpenRun:

@@ -1,0 +1,62 @@
+"""Job arrays of the schedulers that have only a stand-in here: PBS, LSF and Moab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import DetachedRun, set_parallel
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.testing import standin
+from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
+
+NAMES = ["pbs", "lsf", "moab"]
+
+
+def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:
+    """Submit squares."""
+    options: dict[str, Any] = {
+        "cores": 1,
+        "memory": "1GB",
+        "walltime": "00:10" if name == "lsf" else "00:10:00",
+    }
+    if name == "lsf":
+        options["lsf_units"] = "mb"
+    set_parallel({"env": name, "n_workers": 2, "options": options, "detached": {"shards": shards}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
+    return runner(range(n))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_array_gives_the_results_of_this_process(name: str, shards: int, tmp_path: Path) -> None:
+    """An array, and a job alone, leave the same bytes as a run in this process, from a folder of any name."""
+    folder = tmp_path / "a «b» 'c' $(d)"
+    folder.mkdir()
+    with standin(name):
+        run = submit(name, folder, shards=shards)
+        status = run.wait(60)
+        assert status.done, (status, dict(run.logs()))
+        run.merge()
+    assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=6)
+    assert set(calls(folder).values()) == {1}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_and_cancel(name: str, tmp_path: Path) -> None:
+    """What waits is `pending` in the scheduler's list, `cancel` ends all, `retry` completes."""
+    hold(tmp_path, 0)
+    with standin(name, slots=1):
+        run = submit(name, tmp_path)
+        held(tmp_path, 0)
+        states = [shard.state for shard in run.status().shards]
+        assert states == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
+        assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
+        let_go(tmp_path, 0, dead=True)
+        run.retry()
+        status = run.wait(60)
+        assert status.done, (status, dict(run.logs()))
+    assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}

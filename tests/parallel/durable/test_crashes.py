@@ -1,0 +1,169 @@
+"""Items that crash, hang or are shot, in runs that go to a folder."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import BaseRunner, ConfigError, ItemError, ItemFailure, PoisonItemError, get_client
+from espnet3.parallel.ledger import check_receipt
+from tests.parallel.durable.work import Files, Provider, calls, note
+
+N = 60
+BAD = 17
+LIMIT = 0.5
+
+
+def misbehave(idx: int, log: str | None, stop: Any) -> None:
+    """Do what `stop` names at one index."""
+    note(log, idx)
+    if idx != BAD or stop is None:
+        return
+    kind, mark = stop
+    if kind == "hang":
+        time.sleep(60)
+    elif kind == "leave":
+        os._exit(3)
+    elif kind == "segfault":
+        ctypes.string_at(1)
+    elif kind == "shot once" and not os.path.exists(mark):  # as an operator would
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+class Items(BaseRunner):
+    """Squares, but for one item."""
+
+    @staticmethod
+    def forward(idx: int, log: str | None, stop: Any) -> int:
+        """Return the square."""
+        misbehave(idx, log, stop)
+        return idx * idx
+
+    @staticmethod
+    def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[int]:
+        """Return the squares."""
+        return [Items.forward(idx, log, stop) for idx in indices]
+
+
+class Shards(Files):
+    """The same, into files."""
+
+    @staticmethod
+    def forward(idx: int, log: str | None, stop: Any) -> int:
+        """Return the square."""
+        return Items.forward(idx, log, stop)
+
+    batch_forward = staticmethod(Items.batch_forward)
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[None]:
+    """Open two workers, which are killed and replaced many times."""
+    with get_client({"env": "local", "n_workers": 2}):
+        yield
+
+
+def make(folder: Path, cls: type[BaseRunner], kind: str, **options: Any) -> BaseRunner:
+    """Return a runner whose one item does this."""
+    config = {"log": str(folder / "log"), "stop": (kind, str(folder / "mark"))}
+    return cls(Provider(config), output_dir=folder / "run", progress=False, **options)
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("cls", [Items, Shards])
+class TestOnTwoWorkers:
+    """One bad item among sixty, alone and in batches, with and without files."""
+
+    @pytest.mark.parametrize("kind", ["leave", "segfault"])
+    def test_a_crash_is_named(
+        self, kind: str, cls: type[BaseRunner], batch_size: int, tmp_path: Path
+    ) -> None:
+        """The item is poison, its neighbours have results, and a second call does not touch it again."""
+        runner = make(tmp_path, cls, kind, on_error="record", batch_size=batch_size)
+        results = runner(range(N))
+        (failure,) = [r for r in results if isinstance(r, ItemFailure)]
+        assert (failure.index, failure.cause) == (BAD, "poison")
+        assert [r for r in results if r is not failure and not isinstance(r, ItemFailure)] == [
+            i * i for i in range(N) if i != BAD
+        ]
+        assert check_receipt(tmp_path / "run").failed == {"poison": 1}
+        before = calls(tmp_path / "log")[BAD]
+        assert make(tmp_path, cls, kind, on_error="record", batch_size=batch_size)(range(N)) == results
+        assert calls(tmp_path / "log")[BAD] == before
+
+    def test_a_hang_is_given_up(self, cls: type[BaseRunner], batch_size: int, tmp_path: Path) -> None:
+        """With `item_timeout` the item fails with the cause "timeout", and the run goes on."""
+        options: dict[str, Any] = {"on_error": "record", "batch_size": batch_size, "item_timeout": LIMIT}
+        results = make(tmp_path, cls, "hang", **options)(range(N))
+        (failure,) = [r for r in results if isinstance(r, ItemFailure)]
+        assert (failure.index, failure.cause) == (BAD, "timeout")
+        assert sum(r for r in results if not isinstance(r, ItemFailure)) == sum(
+            i * i for i in range(N) if i != BAD
+        )
+        assert check_receipt(tmp_path / "run").failed == {"timeout": 1}
+
+    def test_a_worker_that_was_shot_costs_nobody(
+        self, cls: type[BaseRunner], batch_size: int, tmp_path: Path
+    ) -> None:
+        """A worker that somebody kills with an item in it does not make the item poison."""
+        runner = make(tmp_path, cls, "shot once", on_error="record", batch_size=batch_size)
+        assert runner(range(N)) == [i * i for i in range(N)]
+        assert runner.summary is not None
+        assert (runner.summary.deaths, runner.summary.retries) == (1, 0)
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_crash_is_named_after_one_death(tmp_path: Path) -> None:
+    """Where outcomes go to a folder, the mark of the item in progress is enough: it ran once."""
+    results = make(tmp_path, Items, "leave", on_error="record")(range(N))
+    assert results[BAD].attempts <= 2
+    alone = make(tmp_path / "alone", Items, "leave", on_error="record")
+    (failure,) = alone([BAD])
+    assert failure.attempts == 1
+    assert calls(tmp_path / "alone" / "log")[BAD] == 1
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize("cls", [Items, Shards])
+def test_by_default_they_stop_the_run(cls: type[BaseRunner], tmp_path: Path) -> None:
+    """With `on_error="raise"` a crash and a hang are errors that name the item."""
+    with pytest.raises(PoisonItemError, match=f"item {BAD} failed"):
+        make(tmp_path / "a", cls, "segfault")(range(N))
+    with pytest.raises(ItemError, match=f"item {BAD} failed") as caught:
+        make(tmp_path / "b", cls, "hang", item_timeout=LIMIT)(range(N))
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert caught.value.failure.cause == "timeout"
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize("cls", [Items, Shards])
+def test_a_hang_is_tried_again(cls: type[BaseRunner], tmp_path: Path) -> None:
+    """`max_retries` counts for items that take too long as well."""
+    options: dict[str, Any] = {"on_error": "record", "item_timeout": LIMIT, "max_retries": 1}
+    results = make(tmp_path, cls, "hang", **options)(range(N))
+    assert (results[BAD].cause, results[BAD].attempts) == ("timeout", 2)
+    assert calls(tmp_path / "log")[BAD] == 2
+
+
+def test_one_worker_with_a_time_limit_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """In the calling process nothing could be killed: the items run in one that can."""
+    results = make(tmp_path, Items, "hang", on_error="record", item_timeout=LIMIT)(range(N))
+    assert results[BAD].cause == "timeout"
+    assert not (tmp_path / f"log.{os.getpid()}").exists()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "1", float("inf"), True])
+def test_a_wrong_time_limit_is_refused(wrong: Any) -> None:
+    """It is a number of seconds above 0."""
+    with pytest.raises(ConfigError, match="item_timeout must be a number above 0"):
+        Items(Provider({}), item_timeout=wrong)

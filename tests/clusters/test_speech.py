@@ -20,7 +20,9 @@ PROMPTS = 60
 
 def recognised(folder, block=None):
     """Run the stage `infer` in a process of its own, as a user does; return the bytes of `text`."""
-    command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer", "--limit", str(PROMPTS)]
+    command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer"]
+    # spread evenly over the corpus: its first prompts are its longest ones
+    command += [f"test_sets.prompts.at_most={PROMPTS}"]
     if block is not None:
         OmegaConf.save({"parallel": block}, folder / "parallel.yaml")
         command += ["--parallel_config", str(folder / "parallel.yaml")]

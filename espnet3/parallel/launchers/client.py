@@ -22,6 +22,7 @@ from espnet3.parallel.injection import ENVS, SetupFn, check_setup
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
+from espnet3.parallel.launchers.pilot import PilotHost
 from espnet3.parallel.launchers.pool import close_pool, has_work
 from espnet3.parallel.launchers.protocol import Hello
 
@@ -226,6 +227,10 @@ def dashboard_of(client: Any) -> str | None:
 
 
 async def _close_threads(cluster: Any) -> None:
+    for worker in cluster.workers.values():
+        for plugin in worker.plugins.values():
+            if isinstance(plugin, PilotHost):
+                plugin.abandon()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)
 

@@ -85,6 +85,10 @@ class PilotHost(WorkerPlugin):
         while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
 
+    def abandon(self) -> None:
+        """Let `teardown` wait for nothing: what is in hand is not wanted any more."""
+        self._pilots = []
+
     def _open_slots(self, n: int) -> None:
         for _ in range(n):
             threading.Thread(target=self._slot, name="pilot", daemon=True).start()

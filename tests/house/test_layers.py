@@ -118,6 +118,7 @@ DASK_SIDE = {
     "parallel.launchers.cluster_plan",
     "parallel.launchers.cluster_keeper",
     "parallel.launchers.cluster_options",
+    "parallel.launchers.cluster_plan",
     "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",

@@ -66,7 +66,7 @@ class BaseRunner(ABC):
 
     Raises:
         ConfigError: An argument is wrong.
-        SignatureError: When a subclass is defined whose `forward` is not static.
+        SignatureError: When a subclass is defined whose `forward` is not static, or is asynchronous.
     """
 
     summary: RunSummary | None = None
@@ -81,6 +81,11 @@ class BaseRunner(ABC):
                 raise SignatureError(
                     f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
                     f"Put @staticmethod above it and take what it needs from the env"
+                )
+            if inspect.iscoroutinefunction(getattr(own, "__func__", own)):
+                raise SignatureError(
+                    f"{cls.__qualname__}.{name} must be a plain function: nothing would await what an `async "
+                    "def` returns. Call asyncio.run(...) in it"
                 )
 
     def __init__(

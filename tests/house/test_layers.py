@@ -118,7 +118,6 @@ DASK_SIDE = {
     "parallel.launchers.cluster_plan",
     "parallel.launchers.cluster_keeper",
     "parallel.launchers.cluster_options",
-    "parallel.launchers.cluster_plan",
     "parallel.launchers.cluster_ssh",
     "parallel.launchers.client",
     "parallel.launchers.dask",

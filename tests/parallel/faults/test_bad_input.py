@@ -124,6 +124,17 @@ def test_arguments_of_a_runner(options: dict[str, Any], word: str, folder: Path)
         TouchFile(options.pop("provider"), progress=False, **options)(range(10))
 
 
+@pytest.mark.parametrize("name", ["forward", "batch_forward", "write_record"])
+def test_async_functions(name: str) -> None:
+    """A runner's function that is a coroutine function is refused when the class is defined."""
+
+    async def later(*_: Any, **__: Any) -> None:
+        """Never awaited."""
+
+    with pytest.raises(SignatureError, match=rf"Wrong\.{name} must be a plain function"):
+        type("Wrong", (BaseRunner,), {name: staticmethod(later)})
+
+
 def test_forward_that_is_not_static() -> None:
     """A `forward` with `self` is refused when its class is defined."""
     with pytest.raises(SignatureError, match=r"Wrong\.forward must be static"):

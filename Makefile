@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 AUDIO  ?=
 ARGS   ?=
+JOBS   ?= 3
 N      ?= 200
 
 RUN := $(VENV)/bin/python
@@ -25,8 +26,8 @@ help: ## show this list
 demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes your own wav files
 	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
-test: $(VENV)/dev.stamp ## run the default test suite
-	$(RUN) -m pytest $(ARGS)
+test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)

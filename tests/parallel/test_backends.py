@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import subprocess
 import sys
 from importlib import import_module, invalidate_caches
 
@@ -513,3 +514,15 @@ def test_secrets_are_masked_at_any_depth():
     }
     assert masked({"name": "MY_SECRET", "value": "s"}) == {"name": "MY_SECRET", "value": "***"}
     assert value["a"][0] == {"api_key": "s"}
+
+
+def test_loading_a_cluster_class_leaves_ctrl_c_alone():
+    """dask-jobqueue sets a handler of SIGINT when it is imported; the one that was there is put back."""
+    code = (
+        "import signal\n"
+        "from espnet3.parallel.backends import BACKENDS, load_cluster_class\n"
+        "before = signal.getsignal(signal.SIGINT)\n"
+        "load_cluster_class(BACKENDS['slurm'])\n"
+        "assert signal.getsignal(signal.SIGINT) is before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

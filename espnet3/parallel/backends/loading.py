@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.errors import MissingPackageError
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module of a backend's package, and keep the signal handlers as they are.
+
+    dask-jobqueue 0.9 replaces the one of SIGINT when it is imported: Ctrl-C would be a silent SystemExit.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    module = import_module(name)
+    if signal.getsignal(signal.SIGINT) is not before:  # so this is the main thread
+        signal.signal(signal.SIGINT, before)
+    return module
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:
@@ -22,7 +36,7 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
         raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
     module, _, name = row.cluster.partition(":")
     try:
-        loaded: Callable[..., Any] = getattr(import_module(module), name)
+        loaded: Callable[..., Any] = getattr(load_module(module), name)
     except ImportError as error:
         # dask-cuda without its [cu12] or [cu13] half is such a case.
         raise _missing(row, f"env {row.name!r} needs {module}, which cannot be imported: {error}.") from error

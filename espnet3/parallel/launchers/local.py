@@ -46,6 +46,16 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
     if not logging.getLogger(_name).level:
         logging.getLogger(_name).setLevel(logging.ERROR)
 
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    """Whether a record tells of more than a task that was cancelled, as all are when a cluster closes."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, asyncio.CancelledError)
+
+
+for _name in ("distributed.client", "distributed.core", "distributed.scheduler", "distributed.worker"):
+    logging.getLogger(_name).addFilter(_is_an_error)
+
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # starts in a row that may fail before a worker is given up
 _EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer

@@ -132,6 +132,9 @@ class Pool:
                 if former is not None:  # of a worker that is gone, at the same address
                     former.close()
                 self._controls[hello.address] = channel
+                waits = not self._idle and any(not lease.slots for lease in self._leases)
+                if waits:  # it asked for more before this worker could hear it
+                    self._ask(hello.address, channel)
                 return
             self.met = True
             self._idle.append(Slot(channel, hello, mark))
@@ -176,11 +179,14 @@ class Pool:
             busy = not self._idle and self._leased
             controls = list(self._controls.items()) if busy else []
         for address, control in controls:
-            try:
-                control.send(1)
-            except ChannelClosedError:
-                control.close()
-                self._controls.pop(address, None)
+            self._ask(address, control)
+
+    def _ask(self, address: str, control: Channel) -> None:
+        try:
+            control.send(1)
+        except ChannelClosedError:
+            control.close()
+            self._controls.pop(address, None)
 
     def _take(self, lease: Lease) -> list[Slot]:
         """Hand idle slots to a lease, as many of a worker as it has threads.

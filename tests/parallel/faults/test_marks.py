@@ -296,8 +296,9 @@ def test_on_a_cluster_of_the_users_own() -> None:
         policy = Policy("record", poison_after=1)
         results, tally, retries = run(crash, range(40), policy, own, at=(17,), pause=0.005)
         (failure,) = failures(results)
-        assert (failure.index, failure.cause, failure.attempts) == (17, "poison", 1)
-        assert (tally.deaths, retries) == (1, 0)
+        # two: how a nanny's worker ended is not known here, and one death may be somebody else's doing
+        assert (failure.index, failure.cause, failure.attempts) == (17, "poison", 2)
+        assert (tally.deaths, retries) == (2, 0)
 
 
 @pytest.mark.usefixtures("client")

@@ -166,15 +166,16 @@ class TestOnTwoWorkers:
         assert file.read_text() == "".join(f"{i} {i * i}\n" for i in range(20) if i not in bad)
 
     def test_two_items_of_a_shard_that_each_crash_once(self, folder: Path) -> None:
-        """A crash of one item is not held against another of the same shard: nobody has killed twice."""
-        runner = CrashOnceFiles(
-            Provider({"root": str(folder), "at": (3, 11)}),
-            on_error="record",
-            progress=False,
-            output_dir=folder / "out",
-            batch_size=20,
-        )
-        assert runner(range(20)) == [i * i for i in range(20)]
+        """Each is named after its own crash, nobody else is, and `retry_failed` gives them their results."""
+        options: dict[str, Any] = {"on_error": "record", "progress": False, "output_dir": folder / "out"}
+        provider = Provider({"root": str(folder), "at": (3, 11)})
+        results = CrashOnceFiles(provider, batch_size=20, **options)(range(20))
+        assert [(r.index, r.cause, r.attempts) for r in results if isinstance(r, ItemFailure)] == [
+            (3, "poison", 1),
+            (11, "poison", 1),
+        ]
+        again = CrashOnceFiles(provider, retry_failed=True, **options)(range(20))
+        assert again == [i * i for i in range(20)]
 
     @pytest.mark.parametrize("mark", ["[3, 4]", ""])
     def test_a_shard_that_an_earlier_session_left_in_the_middle(self, mark: str, folder: Path) -> None:

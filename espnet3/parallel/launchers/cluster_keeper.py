@@ -95,6 +95,7 @@ class JobKeeper:
         self._logs = logs
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
+        self._at_start = False
         self._early = 0
         self._refused = 0
         self._not_before = 0.0
@@ -211,11 +212,12 @@ class JobKeeper:
             if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
                 continue
             await self._bury(name, each)
-        if self._missing and not self.broken and time.monotonic() >= self._not_before and self.wanted():
+        due = self._missing and not self.broken and time.monotonic() >= self._not_before
+        if due and (self._at_start or self.wanted()):
             await self._replace()
 
     async def _replace(self) -> None:
-        missing, self._missing = self._missing, 0
+        missing, self._missing, self._at_start = self._missing, 0, False
         try:
             await self._submit(missing)
         except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
@@ -242,6 +244,7 @@ class JobKeeper:
         if each.seen or each.view.state is JobState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
+        self._at_start = True  # whoever waits for the first workers has no work for them yet
         # its files may come a moment later, over a shared file system
         tail = log_tail(self._logs, str(each.job.job_id))
         if not tail:

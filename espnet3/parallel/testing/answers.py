@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.parallel import get_client
@@ -22,7 +24,8 @@ def same_answer(
     a batch whose padding leaks into its items, a dependency on the order.
 
     Args:
-        runner: A `BaseRunner` without `output_dir`; its `batch_size` is put back afterwards.
+        runner: A `BaseRunner`; its `batch_size` and `output_dir` are put back afterwards. With an
+            `output_dir` each run goes to a temporary folder of its own, so that none is resumed.
         indices: What to run.
         n_workers: Worker counts to try; 1 is this process.
         batch_sizes: Batch sizes to try.
@@ -31,7 +34,7 @@ def same_answer(
         AssertionError: Names the first index whose result differs, both results, and where.
     """
     items = list(indices)
-    before = runner.batch_size, runner.progress
+    before = runner.batch_size, runner.progress, runner.output_dir
     reference: list[Any] | None = None
     where = ""
     try:
@@ -46,7 +49,7 @@ def same_answer(
                     results, here = _run(runner, items[::-1], n)[::-1], f"{here}, backwards"
                 _compare(items, reference, where, results, here)
     finally:
-        runner.batch_size, runner.progress = before
+        runner.batch_size, runner.progress, runner.output_dir = before
     return reference or []
 
 
@@ -57,6 +60,14 @@ def _compare(items: list[Any], one: list[Any], where: str, other: list[Any], her
 
 
 def _run(runner: Any, items: list[Any], n_workers: int) -> list[Any]:
+    if runner.output_dir is None:
+        return _run_on(runner, items, n_workers)
+    with TemporaryDirectory(prefix="espnet3-same-answer-") as folder:
+        runner.output_dir = Path(folder)
+        return _run_on(runner, items, n_workers)
+
+
+def _run_on(runner: Any, items: list[Any], n_workers: int) -> list[Any]:
     if n_workers == 1:
         from espnet3.parallel.parallel import get_parallel_config, set_parallel
 

@@ -60,6 +60,14 @@ def test_state_kept_between_items_is_found_out():
         same_answer(Stateful(Provider()), range(50), n_workers=(1, 2), batch_sizes=(None,))
 
 
+def test_runs_that_go_to_a_folder_are_not_resumed(tmp_path):
+    """With an `output_dir` each run is a fresh one elsewhere: state is found out, and the folder stays empty."""
+    runner = Stateful(Provider(), output_dir=tmp_path)
+    with pytest.raises(AssertionError, match="differs"):
+        same_answer(runner, range(20), n_workers=(1,), batch_sizes=(None,))
+    assert (runner.output_dir, list(tmp_path.iterdir())) == (tmp_path, [])
+
+
 def test_random_numbers_without_a_seed_are_found_out_and_a_seed_mends_it():
     """Draws differ without `seed`; with it they agree for any workers and batch size."""
     with pytest.raises(AssertionError, match="differs"):

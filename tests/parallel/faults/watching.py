@@ -19,7 +19,7 @@ import psutil
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
-PATIENCE = 5.0  # seconds for the kernel to take away what has been killed
+PATIENCE = 15.0  # seconds for a busy machine to take away what has been killed, or to replace it
 
 
 # --- messages from items ---------------------------------------------------------------------------

@@ -60,9 +60,13 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
 
 def decode_failure(index: bytes, failure: bytes) -> ItemFailure:
     """Return the record of a failed item from the two parts of its line."""
-    facts = from_json(failure)
+    return failure_from(from_json(index), from_json(failure))
+
+
+def failure_from(index: Any, facts: dict[str, Any]) -> ItemFailure:
+    """Return the record of a failed item from its index and the facts of its line."""
     return ItemFailure(
-        index=from_json(index),
+        index=index,
         error_type=facts["type"],
         message=facts["message"],
         traceback=facts["traceback"],

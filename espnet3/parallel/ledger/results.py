@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.lines import failure_from
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
 from espnet3.parallel.ledger.values import from_json
@@ -170,13 +171,4 @@ class Results(Sequence[Any]):
 
 def _failure(line: bytes) -> ItemFailure:
     facts = from_json(line)
-    return ItemFailure(
-        index=facts["index"],
-        error_type=facts["type"],
-        message=facts["message"],
-        traceback=facts["traceback"],
-        attempts=facts["attempts"],
-        worker=facts["worker"],
-        cause=facts["cause"],
-        seconds=facts.get("seconds"),
-    )
+    return failure_from(facts["index"], facts)

@@ -68,12 +68,12 @@ class ForkServer:
         finally:
             theirs.close()
         self._waiting: list[Callable[[int], None]] = []
-        self._on_exit: dict[int, Callable[[int], None]] = {}
-        self._exits: list[Callable[[int], None]] = []
+        self._on_exit: dict[int, Callable[[int, int], None]] = {}
+        self._exits: list[Callable[[int, int], None]] = []
         self._inbox = b""
 
-    def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int], None]) -> None:
-        """Ask for a worker that talks over `fd`; `on_pid` and `on_exit` are called by `read_events`.
+    def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
+        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status).
 
         Raises:
             OSError: If the server is gone.
@@ -105,7 +105,7 @@ class ForkServer:
                 self._on_exit[pid] = self._exits.pop(0)
                 self._waiting.pop(0)(pid)
             else:
-                self._on_exit.pop(pid)(status)
+                self._on_exit.pop(pid)(pid, status)
         return True
 
     def close(self) -> None:

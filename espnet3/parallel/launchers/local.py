@@ -58,6 +58,7 @@ for _name in ("distributed.client", "distributed.core", "distributed.scheduler",
 
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # starts in a row that may fail before a worker is given up
+_PAUSE = 0.2  # seconds before the second of them; more before each further one
 _EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
@@ -166,9 +167,12 @@ class ForkedWorker(ProcessInterface):
         await loop.run_in_executor(None, send_boot, ours, boot)
         reader, self._writer = await asyncio.open_connection(sock=ours)
         started = await pid
-        line = await reader.readline()
-        answer = json.loads(line) if line else {"error": "it ended while it was starting"}
+        try:
+            answer = json.loads(await reader.readline())
+        except ValueError:  # nothing, or half a line
+            answer = {"error": "it ended while it was starting"}
         if "error" in answer:
+            kill_group(started)  # what is left of it would stand in the way of the next
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
         self.directory = answer["directory"]
@@ -190,12 +194,13 @@ class ForkedWorker(ProcessInterface):
         try:
             await asyncio.wait_for(self._gone.wait(), _GRACE)
         except asyncio.TimeoutError:
-            if pid == self.pid:
-                self._on_exit(None)
+            if pid not in self.exits:
+                self._on_exit(pid, None)
 
-    def _on_exit(self, status: int | None) -> None:
-        if self.pid is not None:
-            self.exits[self.pid] = describe_exit(status) if status is not None else "ended"
+    def _on_exit(self, pid: int, status: int | None) -> None:
+        self.exits[pid] = describe_exit(status) if status is not None else "ended"
+        if pid != self.pid:  # said late: another has taken its place
+            return
         if self._watch is not None:
             self._watch.cancel()
         if self._writer is not None:
@@ -211,18 +216,19 @@ class ForkedWorker(ProcessInterface):
     async def _respawn(self) -> None:
         failed = early = 0
         while failed < _STARTS and early < _EARLY:
-            if self.address is not None:
-                # what an item had started may hold the dead worker's connections open: to the scheduler
-                # it lives on then, and its name is taken
-                await self._lost(self.address)
             try:
+                if self.address is not None:
+                    # what an item had started may hold the dead worker's connections open: to the scheduler
+                    # it lives on then, and its name is taken
+                    await self._lost(self.address)
                 await self._spawn()
             except _EndedEarlyError as error:
                 self.failure = str(error)
                 early += 1
-            except (RuntimeError, OSError) as error:
+            except Exception as error:  # whatever it is, it is said below, or by who waits for a worker
                 self.failure = str(error)
                 failed += 1
+                await asyncio.sleep(_PAUSE * failed)
             else:
                 self.failure = None
                 return

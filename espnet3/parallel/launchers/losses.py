@@ -18,6 +18,7 @@ from espnet3.parallel.launchers.pool import Slot
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.records import ItemFailure, Policy
 
+_IN_COMPANY = 3  # workers a suspect takes with it while another job has an item there too, before it is named
 _UNMARKED = 2  # workers an item takes with it before it is named, where nobody saw it begin
 # How a process ends by what is done inside it: nobody sends these signals, and the memory's guards send SIGKILL
 _OWN_DOING = (
@@ -108,7 +109,7 @@ class Losses:
             self._work.put_back(guilty)
         else:
             guilty.deaths += 1
-            if guilty.deaths < self._deadly(slot):
+            if guilty.deaths < (self._deadly(slot) if alone else _IN_COMPANY):
                 self._work.put_back(guilty)
             else:
                 self._poison(guilty, guilty.deaths, slot)

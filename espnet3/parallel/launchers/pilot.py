@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from dataclasses import replace
@@ -25,7 +26,6 @@ from espnet3.parallel.injection import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.launchers.mark import Mark
 from espnet3.parallel.launchers.protocol import (
-    Done,
     Hello,
     Job,
     SetupReport,
@@ -40,6 +40,9 @@ from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
+
+_ATTEMPTS = 4  # at a handshake, which takes longer than its time limit on a host that does too much
+_PAUSE = 0.5  # seconds after the first one; more after each further one
 
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
 # look like a worker that cannot start.
@@ -70,7 +73,7 @@ class PilotHost(WorkerPlugin):
         # a worker has more slots than threads while jobs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
-        self._pilots: list[Pilot] = []
+        self._pilots: set[Pilot] = set()
         encrypted = worker.address.startswith("tls")
         self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._open_slots(worker.state.nthreads)
@@ -87,19 +90,24 @@ class PilotHost(WorkerPlugin):
 
     def abandon(self) -> None:
         """Let `teardown` wait for nothing: what is in hand is not wanted any more."""
-        self._pilots = []
+        self._pilots = set()
 
     def _open_slots(self, n: int) -> None:
         for _ in range(n):
             threading.Thread(target=self._slot, name="pilot", daemon=True).start()
 
     def _connect(self, hello: Hello) -> Channel | None:
-        try:
-            channel = connect(self.address, self.key, tls=self._tls)
-            channel.send(hello)
-        except (OSError, PermissionError):  # the driver has gone, or cannot be reached from here
-            return None
-        return channel
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                channel = connect(self.address, self.key, tls=self._tls)
+                channel.send(hello)
+            except (FileNotFoundError, ConnectionRefusedError, PermissionError):
+                break  # the driver has gone, or is another one
+            except OSError:  # it cannot be reached from here, or has no time just now
+                time.sleep(_PAUSE * attempt)
+            else:
+                return channel
+        return None
 
     def _control(self) -> None:
         channel = self._connect(replace(self._hello, control=True))
@@ -119,11 +127,11 @@ class PilotHost(WorkerPlugin):
         if channel is not None:
             alone = self._hello.process != self.driver
             pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
-            self._pilots.append(pilot)
+            self._pilots.add(pilot)
             try:
                 pilot.serve()
             finally:
-                self._pilots.remove(pilot)
+                self._pilots.discard(pilot)  # it may be abandoned
 
 
 class Pilot:
@@ -197,9 +205,9 @@ class Pilot:
             self._send(("setup", job_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
-        self._mark.set_up(job_id)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
+            self._mark.set_up(job_id)
             try:
                 job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(job)
@@ -221,15 +229,6 @@ class Pilot:
         if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
             return
         call, job = self._calls[job_id]
-        self._mark.begin(job_id, start)
-        if isinstance(items, bytes):
-            try:
-                items = pickle.loads(items)
-            except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                self._broken.add(job_id)
-                del self._calls[job_id]
-                self._send(("setup", job_id, setup_report(error, self.worker)))
-                return
 
         def report(late: Late) -> None:
             try:
@@ -237,26 +236,39 @@ class Pilot:
             finally:  # also where the driver has gone
                 end_process()
 
-        with self._permits, on_a_worker(report if self._alone else None):
-            block = run_items(
-                items,
-                call,
-                job.policy,
-                self.worker,
-                BUDGET,
-                lambda: self.leaving or self._ended(job_id),
-                self._mark.step,
-                singly,
-            )
-        self._mark.leave(len(block.values))
-        if positions is not None:
-            to_lines(block, positions, items, job.policy, self.worker)
+        with self._permits:
+            self._mark.begin(job_id, start)
+            if isinstance(items, bytes):
+                try:
+                    items = pickle.loads(items)
+                except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
+                    self._broken.add(job_id)
+                    del self._calls[job_id]
+                    self._mark.clear()
+                    self._send(("setup", job_id, setup_report(error, self.worker)))
+                    return
+            with on_a_worker(report if self._alone else None):
+                block = run_items(
+                    items,
+                    call,
+                    job.policy,
+                    self.worker,
+                    BUDGET,
+                    lambda: self.leaving or self._ended(job_id),
+                    self._mark.step,
+                    singly,
+                )
+            self._mark.leave(len(block.values))
+            if positions is not None:
+                to_lines(block, positions, items, job.policy, self.worker)
+            parts = self._pickled(job_id, items, block, job.policy)
         try:
             sys.stdout.flush()
         except ANYTHING:  # an item has closed it, or put something of its own there
             pass
-        self._answer(job_id, items, block, job.policy)
-        self._mark.clear()
+        with self._send_lock:
+            self.channel.send_parts(*parts)
+        self._mark.clear()  # not before: an item may have closed what it is sent over
 
     def _ended(self, job_id: int) -> bool:
         while self.channel.readable():
@@ -266,16 +278,12 @@ class Pilot:
     def _said_to_end(self, job_id: int) -> bool:
         return any(m[0] == "end" and m[1] == job_id for m in self._inbox)
 
-    def _answer(self, job_id: int, items: Any, block: Block, policy: Policy) -> None:
+    def _pickled(self, job_id: int, items: Any, block: Block, policy: Policy) -> Any:
         done = head_of(block)
         try:
-            parts = pickle_parts(("done", job_id, done.fields(), block.values))
+            return pickle_parts(("done", job_id, done.fields(), block.values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
-            parts = self._by_value(job_id, items, block, done, policy)
-        with self._send_lock:
-            self.channel.send_parts(*parts)
-
-    def _by_value(self, job_id: int, items: Any, block: Block, done: Done, policy: Policy) -> Any:
+            pass
         try:
             return pickle_parts(("done", job_id, done.fields(), block.values), Pickler)
         except ANYTHING:  # ... or cannot travel at all

@@ -29,6 +29,7 @@ from espnet3.parallel.plan import Run
 from espnet3.parallel.watch import Late
 
 _BACKLOG = 1024
+_ENDS = 256  # lost slots to remember: more than any host loses at once
 
 
 class Slot:
@@ -57,6 +58,11 @@ class Slot:
         """Return the channel's descriptor, for selectors."""
         return self.channel.fileno()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is in an item, as far as that is known, or was when its worker died."""
+        return bool(self.mark.read().items if self.mark is not None else self.flying)
+
 
 class Pool:
     """All slots of one client's workers.
@@ -72,6 +78,7 @@ class Pool:
         self._leased = 0
         self._controls: dict[str, Channel] = {}  # by the worker's address
         self._leases: list[Lease] = []
+        self._ends: deque[tuple[Lease, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.met = False
@@ -151,14 +158,13 @@ class Pool:
             return None
 
     def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
-        """Whether a process may be inside an item of another lease."""
+        """Whether a process is inside an item of another lease, or was when it died."""
         with self._lock:
+            if any(process == ended and other is not lease for other, ended in self._ends):
+                return True  # the other one was told of the death first
             others = [s for other in self._leases if other is not lease for s in list(other.slots)]
             others += self._idle  # it may still be in an item of a job that was given up
-        return any(
-            s.hello.process == process and (s.mark.read().items if s.mark is not None else s.flying)
-            for s in others
-        )
+        return any(s.hello.process == process and s.is_inside for s in others)
 
     @property
     def busy(self) -> bool:
@@ -222,9 +228,11 @@ class Pool:
         for other in others:
             other.wake()
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, lease: Lease, slot: Slot) -> None:
         with self._lock:
             self._leased -= 1
+            if slot.is_inside:
+                self._ends.append((lease, slot.hello.process))
         slot.channel.close()
 
     def close(self) -> None:
@@ -291,7 +299,7 @@ class Lease:
     def lost(self, slot: Slot) -> None:
         """Drop a slot whose worker is gone."""
         self.slots.discard(slot)
-        self._pool._forget(slot)
+        self._pool._forget(self, slot)
 
     def close(self) -> None:
         """Return the slots."""

@@ -6,7 +6,7 @@ import logging
 import resource
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ def open_cluster(config: ParallelConfig) -> Any:
         from espnet3.parallel.launchers.cluster_ssh import start_ssh
 
         return start_ssh(row, config)
-    make = load_cluster_class(row)
-    options = dict(config.options)
     if row.name == "kube":
-        cluster = make(**options)
-        cluster.scale(config.n_workers)
-        return cluster
-    return make(n_workers=config.n_workers, **options)
+        from espnet3.parallel.launchers.cluster_kube import start_kube
+
+        return start_kube(row, config)
+    from espnet3.parallel.launchers.cluster_gpu import start_gpus
+
+    return start_gpus(row, config)
 
 
 def make_room(config: ParallelConfig) -> None:

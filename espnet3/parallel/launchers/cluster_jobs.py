@@ -94,9 +94,7 @@ def watched_cluster(row: Backend) -> Any:
 
         def went_with_job(self, worker: str, address: str) -> bool | None:
             """Tell whether a lost worker went because its job ended; None: not known yet."""
-            if _is_elsewhere(self, worker, address):
-                return False  # its nanny has started it again: the job goes on
-            return None if self.keeper is None else self.keeper.has_left(worker)
+            return _went_with_job(self, worker, address)
 
         def waiting(self) -> str:
             """Say of each job what it does and what to look at."""
@@ -115,9 +113,12 @@ def watched_cluster(row: Backend) -> Any:
     return JobCluster
 
 
-def _is_elsewhere(cluster: Any, worker: str, address: str) -> bool:
+def _went_with_job(cluster: Any, worker: str, address: str) -> bool | None:
     workers = list(cluster.scheduler_info["workers"].items())
-    return any(str(each["name"]) == worker and there != address for there, each in workers)
+    if any(str(each["name"]) == worker and there != address for there, each in workers):
+        return False  # its nanny has started it again: the job goes on
+    said: bool | None = None if cluster.keeper is None else cluster.keeper.has_left(worker)
+    return said
 
 
 def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:

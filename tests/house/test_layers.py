@@ -138,7 +138,7 @@ HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 OPTIONAL = {"numpy"}
 
 # Import names that differ from the name of the distribution.
-DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py"}
+DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py", "dask_kubernetes": "dask-kubernetes"}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
   plan.json        the shards, the backend and where the specs are; written once
   indices.json     the index list, for the merge
   template.json    the specs, but for what differs from shard to shard
-  runner.json      the runner's plain attributes, for a `merge` of its own
+  runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
   stop.json        whoever is at work is to end: cancelled, or an item failed
   shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
@@ -57,6 +57,7 @@ class Plan:
         sources: Files of the user's code, with the hash they had.
         hooks: The runner writes files of its own.
         keep_values: Its results are wanted beside them.
+        outputs: Its runner writes files from the whole results when they are merged.
     """
 
     indices_sha256: str
@@ -71,6 +72,7 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
+    outputs: bool = False
 
     @property
     def n_shards(self) -> int:

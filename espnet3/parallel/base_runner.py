@@ -169,14 +169,9 @@ class BaseRunner(ABC):
         raise NotImplementedError
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
-        """Write what a complete run leaves beside its results. Optional; not called where `merge` is overridden.
+        """Write more files of a complete run's results. Optional, for runners without `merge`.
 
-        Called at the end of a call, or by `merge` of a detached run, in whichever process that is: there the
-        runner has only those attributes that JSON can hold, and `output_dir` is the run's folder.
-
-        Args:
-            indices: The indices of the run.
-            results: As many results, in the same order; a failed item's place holds its `ItemFailure`.
+        Also called by a detached run's merge, for a runner with such attributes alone as JSON can hold.
         """
 
     def __call__(self, indices: Iterable[Any]) -> Any:

@@ -1,4 +1,7 @@
-"""Prompts of the recipe as detached jobs of each backend: the same file as in one process, whoever dies."""
+"""Prompts of the recipe as detached jobs of each scheduler: the same file as in one process, whoever dies.
+
+Local jobs do the same in the default suite (tests/egs3/test_asterisk_decode.py).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return text
 
 
-@pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor", "ssh", "local", "pbs", "lsf", "moab"])
+@pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor", "ssh", "pbs", "lsf", "moab"])
 def test_the_text_is_the_same_after_the_submitter_was_killed(
     name: str, reference: bytes, tmp_path: Path, started: Callable[[str], Lab]
 ) -> None:
@@ -39,10 +42,9 @@ def test_the_text_is_the_same_after_the_submitter_was_killed(
         if name in LABS:
             block = LABS[name].block(2)
             started(name)
-        elif name == "local":
-            block = {"env": name, "n_workers": 2}
         else:
             stack.enter_context(standin(name))
-            block = {"env": name, "n_workers": 2, "options": {**COMMON, "walltime": "10m"}}
-        run = submit_and_die(tmp_path, {**block, "detached": {"shards": 3}}, *CUT)
+            walltime = "00:10" if name == "lsf" else "00:10:00"
+            block = {"env": name, "n_workers": 2, "options": {**COMMON, "walltime": walltime}}
+        run = submit_and_die(tmp_path, {**block, "detached": {"shards": 2}}, *CUT)
         assert merged_elsewhere(run, elsewhere) == reference

@@ -43,7 +43,14 @@ def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> P
     """
     (folder / "submit.py").write_text(_SUBMIT)
     (folder / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
-    words = ["--stages", "infer", "--parallel_config", "parallel.yaml", "runner.async_mode=true", "exp_dir=exp"]
+    words = [
+        "--stages",
+        "infer",
+        "--parallel_config",
+        "parallel.yaml",
+        "runner.async_mode=true",
+        "exp_dir=exp",
+    ]
     with subprocess.Popen(
         [sys.executable, "submit.py", str(RECIPE / "run.py"), *words, *arguments],
         cwd=folder,

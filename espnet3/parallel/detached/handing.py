@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.marks import forget_deaths
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
@@ -56,6 +58,10 @@ def put_specs(
             continue
         for name in (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
+        if retry_failed and FAILED in part:  # what they were given up for is settled
+            again = {begin + place for place, one in enumerate(part) if one == FAILED}
+            forget_deaths(folder, again)
+            LateItems(folder).forget(again)
         spec = replace(
             base,
             shard=shard,

@@ -7,7 +7,7 @@
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
   stop.json        whoever is at work is to end: cancelled, or an item failed
-  shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
+  shard.7/         lease.*.json  mark.json  deaths.json  late.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
 """
 
@@ -37,6 +37,7 @@ DONE = "done"
 ENDED = "ended.json"
 MARK = "mark.json"
 DEATHS = "deaths.json"
+LATE = "late.json"
 LOG = "log.txt"
 
 

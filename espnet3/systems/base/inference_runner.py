@@ -30,9 +30,9 @@ class InferenceRunner(BaseRunner):
     A result is a dict with a single value under `idx_key` and an entry for every output key. An
     entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
 
-    With `output_dir` the files are written there after the run, in the order of the indices; those of a
-    detached run are written by its `merge`. Items that failed (`on_error="record"`) are left out of them, listed in `errors.jsonl` and counted in
-    a warning.
+    With `output_dir` the files are written there after the run, in the order of the indices; those of
+    a detached run by its `merge`. Items that failed (`on_error="record"`) are left out of them,
+    listed in `errors.jsonl` and counted in a warning.
 
     With `batch_size` the model is given a list for each input key. When it returns a list with one
     entry per item, `output_fn` is called for each item as before; anything else is passed on, with

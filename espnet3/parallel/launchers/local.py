@@ -48,12 +48,17 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
-    """Whether a record tells of more than a task that was cancelled, as all are when a cluster closes."""
-    kind = record.exc_info[0] if record.exc_info else None
+    """Whether a record tells of more than what is cancelled, as all tasks are when a cluster closes."""
+    kind, error, _ = record.exc_info or (None, None, None)
+    if isinstance(error, NameError):  # Ctrl-C before what `distributed.utils.sync` is to cancel has begun
+        return error.name != "future"
     return kind is None or not issubclass(kind, asyncio.CancelledError)
 
 
-for _name in ("distributed.client", "distributed.core", "distributed.scheduler", "distributed.worker"):
+for _name in (
+    *(f"distributed.{part}" for part in ("client", "core", "scheduler", "worker")),
+    "tornado.application",
+):
     logging.getLogger(_name).addFilter(_is_an_error)
 
 _NO_SERVER = "the server that forks local workers is gone"
@@ -356,7 +361,8 @@ def drop(cluster: LocalCluster) -> None:
         # what was half done on the loop fails now, and nobody is left to be told
         loop: Any = cluster.loop
         loop.asyncio_loop.set_exception_handler(lambda *_: None)
-        runner.stop()
+        with suppress(TimeoutError):  # a task of Dask's did not take its end, and its thread is a daemon
+            runner.stop(timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.forkserver.close()
 

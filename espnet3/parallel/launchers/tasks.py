@@ -266,11 +266,11 @@ class TaskPool:
     def ask_for_more(self) -> None:
         """Nothing to do: a task waits at the scheduler."""
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, lease: Lease, slot: Slot) -> None:
         slot.channel.close()
         self._room = 1
-        for lease in self._leases:
-            lease.wake()
+        for each in self._leases:
+            each.wake()
 
     def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
         self._leases.remove(lease)

@@ -169,10 +169,7 @@ class BaseRunner(ABC):
         raise NotImplementedError
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
-        """Write more files of a complete run's results. Optional, for runners without `merge`.
-
-        Also called by a detached run's merge, for a runner with such attributes alone as JSON can hold.
-        """
+        """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.budget import count_failures
 from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import forget_deaths
@@ -50,6 +51,8 @@ def put_specs(
         begin, end = plan.bounds[shard], plan.bounds[shard + 1]
         part = state[begin:end]
         folder = layout.shard(shard)
+        if base.max_failures is not None:
+            count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
         left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
         if not left:
             counts = {"ok": part.count(OK), "failed": part.count(FAILED)}

@@ -6,6 +6,7 @@
   template.json    the specs, but for what differs from shard to shard
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
+  failed/7         as long as the shard has failed items, where `max_failures` limits them
   stop.json        whoever is at work is to end: cancelled, or an item failed
   shard.7/         lease.*.json  mark.json  deaths.json  late.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
@@ -32,6 +33,7 @@ TEMPLATE = "template.json"
 RUNNER = "runner.json"
 JOBS = "jobs.json"
 STOP = "stop.json"
+FAILURES = "failed"
 SUPERVISOR = "supervisor"
 DONE = "done"
 ENDED = "ended.json"
@@ -129,6 +131,11 @@ class Layout:
     def supervisor(self) -> Path:
         """The folder of the supervisor's lease and log."""
         return self.folder / SUPERVISOR
+
+    @property
+    def failures(self) -> Path:
+        """The folder that counts failed items, by shard."""
+        return self.folder / FAILURES
 
     @property
     def stop(self) -> Path:

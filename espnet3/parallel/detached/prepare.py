@@ -86,6 +86,7 @@ def template(
         policy=what.policy,
         surroundings=record(settings.variables, interpreter(config)),
         max_failures=runner.max_failures,
+        total=what.identity.indices["count"],
         setup_timeout=timeout,
         walltime=walltime,
         batched=what.batched,

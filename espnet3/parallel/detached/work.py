@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.detached.budget import Budget
 from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.hooks import run_hooks
 from espnet3.parallel.detached.late import LateItems
@@ -120,6 +121,7 @@ class _Attempt:
         self.marks = Marks(self.folder)
         stopping.told = self.marks.excuse
         self.late = LateItems(self.folder)
+        self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.outcomes = ShardOutcomes(spec, lease)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
@@ -152,7 +154,9 @@ class _Attempt:
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()
         if self.spec.hooks:
-            return run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.late)
+            ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.late)
+            self.budget.add(self.outcomes.failed)
+            return self._check_budget(last=True) or ended
         if not left:
             return JobState.DONE, ""
         call = self._prepare()
@@ -161,7 +165,7 @@ class _Attempt:
                 stop = self._stretch(begin, end, call)
                 if stop is not None:
                     return stop
-        return JobState.DONE, ""
+        return self._check_budget(last=True) or (JobState.DONE, "")
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         """Return the runner's class and the env."""
@@ -225,6 +229,7 @@ class _Attempt:
     def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
         """Put a block on disk; return how the attempt ends, or None to go on."""
         self.outcomes.append(begin, block)
+        self.budget.add(len(block.failed))
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length
                 raise block.error
@@ -269,6 +274,7 @@ class _Attempt:
 
     def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
         self.outcomes.append_failure(position, failure)
+        self.budget.add(1)
         if self.spec.policy.on_error == "raise":
             return self._fail(failure)
         return self._check_budget()
@@ -277,16 +283,20 @@ class _Attempt:
         """Stop the whole run at an item, as on_error="raise" says."""
         why = f"item {failure.index!r} failed: {failure.error_type}: {failure.message}"
         say(failure.traceback)
-        stopped = f"shard {self.spec.shard} stopped the run: {why}"
-        self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped})
+        self._stop_all(why)
         return JobState.FAILED, why
 
-    def _check_budget(self) -> tuple[JobState, str] | None:
-        limit, n = self.spec.max_failures, len(self.spec.items)
-        failed = self.outcomes.failed
-        if limit is None or failed <= (limit * n if 0 < limit < 1 else limit):
+    def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
+        """Stop the whole run where too many of its items have failed."""
+        why = self.budget.exceeded(last)
+        if not why:
             return None
-        return JobState.FAILED, f"{failed} of {n} items of the shard failed, and max_failures is {limit:g}"
+        self._stop_all(why)
+        return JobState.FAILED, why
+
+    def _stop_all(self, why: str) -> None:
+        stopped = f"shard {self.spec.shard} stopped the run: {why}"
+        self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped})
 
     def _count(self, in_flight: tuple[int, int] | None = None) -> None:
         self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed

@@ -90,6 +90,8 @@ LAYERS = [
             "parallel.launchers.cluster_plan",
             "parallel.launchers.cluster_jobs",
             "parallel.launchers.cluster_ssh",
+            "parallel.launchers.cluster_gpu",
+            "parallel.launchers.cluster_kube",
             "parallel.launchers.cluster",
         ],
     ),
@@ -144,7 +146,7 @@ HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 OPTIONAL = {"numpy"}
 
 # Import names that differ from the name of the distribution.
-DISTRIBUTION = {"hydra": "hydra-core"}
+DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py"}
 
 
 @dataclass(frozen=True)

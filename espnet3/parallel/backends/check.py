@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, 
 from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.backends.table import Backend
-from espnet3.parallel.backends.wording import shown
+from espnet3.parallel.backends.wording import did_you_mean, shown
 
 # OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
 MISSING = "???"
@@ -59,6 +60,8 @@ def _refused_value(row: Backend | None, name: str, value: Any) -> str:
         return ""
     if row.is_jobqueue and value is not None:
         return _refused_by_scheduler(row, name, value)
+    if row.name == "kube" and value is not None:
+        return _refused_by_kubernetes(name, value)
     if row.name == "ssh" and name == "hosts" and (not isinstance(value, list) or not value):
         return "must be a list of host names, such as [node1, node2]; the first runs the scheduler"
     return ""
@@ -84,6 +87,23 @@ def _refused_by_scheduler(row: Backend, name: str, value: Any) -> str:
         return f"must be a list: {name}: [{shown(value, name)}]"
     return ""
 
+
+def _refused_by_kubernetes(name: str, value: Any) -> str:
+    if name == "name" and not (isinstance(value, str) and _KUBE_NAME.fullmatch(value) and len(value) <= 50):
+        return "must be lower-case letters, digits and hyphens, 50 at most, beginning with a letter"
+    if name == "create_mode" and getattr(value, "value", value) not in _KUBE_MODES:
+        return f"must be one of {', '.join(_KUBE_MODES)}.{did_you_mean(value, _KUBE_MODES)}"
+    if name == "resources":
+        kinds = value.items() if isinstance(value, Mapping) else [("", None)]
+        if any(kind not in ("limits", "requests") or not isinstance(each, Mapping) for kind, each in kinds):
+            return "must be such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"
+    if name == "env" and not isinstance(value, (Mapping, list)):
+        return "must be a mapping of names to values, or a list of {name: ..., value: ...}"
+    return ""
+
+
+_KUBE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_KUBE_MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
 
 # dask-jobqueue would take a text apart into its letters.
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
+
+logger = logging.getLogger(__name__)
+
+_FILES = 4  # that the driver has open for a worker, beside one for each of its threads
+_OWN_FILES = 256  # and for all else
+_THREADS = 16  # of a worker, where its options do not say
 
 
 def open_cluster(config: ParallelConfig) -> Any:
@@ -19,6 +27,7 @@ def open_cluster(config: ParallelConfig) -> Any:
         MissingPackageError: The backend's package is not installed.
         SubmissionError: A scheduler refused a job.
     """
+    make_room(config)
     row = BACKENDS[config.env]
     if row.queue is not None:
         from espnet3.parallel.launchers.cluster_jobs import start_jobs
@@ -28,10 +37,35 @@ def open_cluster(config: ParallelConfig) -> Any:
         from espnet3.parallel.launchers.cluster_ssh import start_ssh
 
         return start_ssh(row, config)
-    make = load_cluster_class(row)
-    options = dict(config.options)
     if row.name == "kube":
-        cluster = make(**options)
-        cluster.scale(config.n_workers)
-        return cluster
-    return make(n_workers=config.n_workers, **options)
+        from espnet3.parallel.launchers.cluster_kube import start_kube
+
+        return start_kube(row, config)
+    from espnet3.parallel.launchers.cluster_gpu import start_gpus
+
+    return start_gpus(row, config)
+
+
+def make_room(config: ParallelConfig) -> None:
+    """Let this process open as many files as its workers take, as Dask's own command for a scheduler does.
+
+    Many systems start a process with a limit of 1024, which is two hundred workers.
+    """
+    workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
+    threads = _THREADS
+    if BACKENDS[config.env].is_jobqueue and config.options.get("cores"):
+        threads = config.options["cores"] // (config.options.get("processes") or 1)
+    need = _OWN_FILES + workers * (_FILES + threads)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or need <= soft:
+        return
+    enough = hard == resource.RLIM_INFINITY or need <= hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need if enough else hard, hard))
+    if not enough:
+        logger.warning(
+            "%d workers take about %d open files here, and the limit is %d: those beyond it cannot connect. "
+            "Raise it (ulimit -Hn), or ask for fewer workers with more processes or threads each",
+            workers,
+            need,
+            hard,
+        )

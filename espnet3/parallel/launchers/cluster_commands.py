@@ -1,15 +1,20 @@
-"""A scheduler's commands: a few at a time, and one that fails says what it said."""
+"""A scheduler's commands: a few at a time, many jobs in one where it can be, and one that fails says what it said."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import weakref
 from typing import Any
 
 from espnet3.parallel.errors import SubmissionError
 
+logger = logging.getLogger(__name__)
+
 _AT_ONCE = 8  # commands that run at the same time on one event loop
+_MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
+_IN_ONE = 500  # jobs that one command cancels at most
 _limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
@@ -38,3 +43,43 @@ async def call(command: list[str], *, shell: bool = False) -> str:
         said = err.decode(errors="replace") or out.decode(errors="replace")
         raise SubmissionError(shown, process.returncode, said)
     return str(out.decode(errors="replace"))
+
+
+class _Batch:
+    """Jobs that wait for the command that will cancel them."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.jobs: list[str] = []
+        self.done = asyncio.get_running_loop().create_task(self._cancel(command))
+
+    async def _cancel(self, command: list[str]) -> None:
+        await asyncio.sleep(_MOMENT)
+        _batches[asyncio.get_running_loop()].pop(tuple(command))  # who comes now is for the next one
+        for at in range(0, len(self.jobs), _IN_ONE):
+            part = self.jobs[at : at + _IN_ONE]
+            # where one job has gone already, some schedulers leave the others where they are
+            if not await _cancelled(command, part) and len(part) > 1:
+                await asyncio.gather(*(_cancelled(command, [job]) for job in part))
+
+
+_batches: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], _Batch]] = weakref.WeakKeyDictionary()
+
+
+async def cancel(command: list[str], job: str) -> None:
+    """Cancel a job, together with all that are cancelled in the same moment; one that is gone is no error.
+
+    A command for each of two hundred jobs is what a scheduler feels, and takes its time.
+    """
+    mine = _batches.setdefault(asyncio.get_running_loop(), {})
+    batch = mine.get(tuple(command)) or mine.setdefault(tuple(command), _Batch(command))
+    batch.jobs.append(job)
+    await asyncio.shield(batch.done)
+
+
+async def _cancelled(command: list[str], jobs: list[str]) -> bool:
+    try:
+        await call([*command, *jobs])
+    except SubmissionError as error:
+        logger.debug("%s", error)
+        return False
+    return True

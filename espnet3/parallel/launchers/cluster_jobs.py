@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import shutil
 from typing import Any
 
@@ -23,7 +24,7 @@ from espnet3.parallel.backends import load_cluster_class
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.launchers.cluster_commands import call
+from espnet3.parallel.launchers.cluster_commands import call, cancel
 from espnet3.parallel.launchers.cluster_keeper import JobKeeper
 from espnet3.parallel.launchers.cluster_options import prepare, secure
 from espnet3.parallel.security import RunCertificate
@@ -44,6 +45,11 @@ def watched_job(job_class: Any) -> Any:
             except BaseException:
                 self.status = Status.failed
                 raise
+
+        @classmethod
+        async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
+            if job_id:
+                await cancel(shlex.split(cancel_command), job_id)
 
         async def close(self) -> None:
             """Cancel the job; one that is gone already is not an error."""
@@ -71,6 +77,13 @@ def watched_cluster(row: Backend) -> Any:
             # job too. The keeper asks the queue instead.
             Cluster._update_worker_status(self, op, msg)
 
+        def scale(self, *args: Any, **kwargs: Any) -> Any:
+            """As the base; the keeper watches the jobs that come of it."""
+            done = super().scale(*args, **kwargs)
+            if self.keeper is not None and self.status is Status.running:
+                self.loop.add_callback(self.keeper.resized)
+            return done
+
         def failure(self) -> str | None:
             """Return why no worker will come, once that is known."""
             return None if self.keeper is None else self.keeper.broken
@@ -81,12 +94,7 @@ def watched_cluster(row: Backend) -> Any:
 
         def went_with_job(self, worker: str, address: str) -> bool | None:
             """Tell whether a lost worker went because its job ended; None: not known yet."""
-            if any(
-                str(each["name"]) == worker and there != address
-                for there, each in list(self.scheduler_info["workers"].items())
-            ):
-                return False  # its nanny has started it again: the job goes on
-            return None if self.keeper is None else self.keeper.has_left(worker)
+            return _went_with_job(self, worker, address)
 
         def waiting(self) -> str:
             """Say of each job what it does and what to look at."""
@@ -103,6 +111,14 @@ def watched_cluster(row: Backend) -> Any:
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
+
+
+def _went_with_job(cluster: Any, worker: str, address: str) -> bool | None:
+    workers = list(cluster.scheduler_info["workers"].items())
+    if any(str(each["name"]) == worker and there != address for there, each in workers):
+        return False  # its nanny has started it again: the job goes on
+    said: bool | None = None if cluster.keeper is None else cluster.keeper.has_left(worker)
+    return said
 
 
 def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import getpass
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,10 @@ from espnet3.parallel.launchers.cluster_logs import log_tail
 
 logger = logging.getLogger(__name__)
 
+_FIRST, _NEXT = 8, 32  # jobs submitted before anything else is done, and at a time after that
 _EARLY = 3  # jobs in a row that may end before a worker of theirs came
-_REFUSED = 5  # submissions in a row that may fail where a job is replaced: about a minute
+_REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
+_PATIENCE = 300.0  # seconds between submissions that fail, at most
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNLISTED = 3.0  # seconds a job just submitted may be missing from the queue
 _SHOWN = 5  # jobs that a message describes one by one
@@ -103,15 +106,19 @@ class JobKeeper:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
+        self._submission: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self, jobs: int) -> None:
-        """Submit the first jobs and begin to watch.
+        """Submit the first jobs and begin to watch; the others are submitted while the first ones work.
 
         Raises:
-            SubmissionError: One of them could not be submitted.
+            SubmissionError: One of the first could not be submitted.
         """
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        await self._submit(jobs)
+        first = jobs if self.adaptive else min(jobs, _FIRST)
+        await self._submit(first)
+        self._missing, self._at_start = jobs - first, jobs > first
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def grow_to(self, jobs: int) -> None:
@@ -123,8 +130,17 @@ class JobKeeper:
             self._missing = 0  # asked for again as long as they are missing
             self._wake.set()
 
+    async def resized(self) -> None:
+        """Watch what another number of workers has changed; what was still to be submitted is not wanted."""
+        self._missing = 0
+        await self._cluster._correct_state()
+        self._wake.set()
+
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
+        self._stopping = True
+        if self._submission is not None:  # a job whose id is not known yet could not be cancelled
+            await asyncio.wait({self._submission})
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -145,11 +161,11 @@ class JobKeeper:
 
     def has_left(self, worker: str) -> bool | None:
         """Tell whether the job of a lost worker is over, or waits again; None: it seems to run."""
-        for name, each in list(self._jobs.items()):
-            if self._is_of(worker, name):
-                gone = each.view.state.is_over or each.view.state is JobState.WAITING
-                return True if gone and not each.up else None
-        return True  # no longer among ours: it ended, and was replaced
+        each = self._jobs.get(self._job_of(worker))
+        if each is None:
+            return True  # no longer among ours: it ended, and was replaced
+        gone = each.view.state.is_over or each.view.state is JobState.WAITING
+        return True if gone and not each.up else None
 
     # --- the loop ---
 
@@ -163,6 +179,8 @@ class JobKeeper:
                 await self._settle()
                 if before != {name: each.view for name, each in self._jobs.items()}:
                     quick_until = time.monotonic() + 60
+            if self._due():
+                continue
             pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
@@ -176,15 +194,19 @@ class JobKeeper:
         """Whether there is something only the queue can tell, or something to make good."""
         return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
 
-    def _is_of(self, worker: str, job: str) -> bool:
-        return worker == job or worker.startswith(f"{job}-")
+    def _job_of(self, worker: str) -> str:
+        """Return the name of a worker's job, which several processes of a job put a number behind."""
+        return worker if worker in self._jobs else worker.rpartition("-")[0]
 
     def _count_workers(self) -> None:
         for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
             del self._jobs[name]  # there was no work for it
-        names = [str(worker.name) for worker in self._cluster.scheduler.workers.values()]
+        for name, job in self._cluster.workers.items():
+            if name not in self._jobs and getattr(job, "job_id", None):
+                self._jobs[name] = Watched(job)  # the user asked for more
+        up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
         for name, each in self._jobs.items():
-            each.up = sum(self._is_of(worker, name) for worker in names)
+            each.up = up[name]
             if each.up and not each.seen:
                 each.seen = True
                 self._early = 0
@@ -212,23 +234,33 @@ class JobKeeper:
             if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
                 continue
             await self._bury(name, each)
-        due = self._missing and not self.broken and time.monotonic() >= self._not_before
-        if due and (self._at_start or self.wanted()):
+        if self._due():
             await self._replace()
 
+    def _due(self) -> bool:
+        """Whether jobs are to be submitted now."""
+        due = (
+            self._missing and not self.broken and not self._stopping and time.monotonic() >= self._not_before
+        )
+        return bool(due) and (self._at_start or self.wanted())
+
     async def _replace(self) -> None:
-        missing, self._missing, self._at_start = self._missing, 0, False
+        part = min(self._missing, _NEXT)
+        before = len(self._jobs)
+        self._submission = asyncio.get_running_loop().create_task(self._submit(part))
         try:
-            await self._submit(missing)
+            await asyncio.shield(self._submission)
         except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
-            self._missing = missing
             self._refused += 1
-            self._not_before = time.monotonic() + 2**self._refused
-            logger.warning("a job could not be replaced, try %d of %d: %s", self._refused, _REFUSED, error)
-            if self._refused >= _REFUSED:
-                self.broken = f"a job could not be replaced, {self._refused} times in a row: {error}"
+            self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
+            logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
+            # while some are at work it may be that a user's jobs are limited
+            if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
+                self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
         else:
             self._refused = 0
+        self._missing = max(0, self._missing - (len(self._jobs) - before))
+        self._at_start = self._at_start and self._missing > 0
 
     async def _bury(self, name: str, each: Watched) -> None:
         del self._jobs[name]
@@ -283,7 +315,7 @@ class JobKeeper:
                     cluster.worker_spec.pop(name)
                     cluster.workers.pop(name, None)
                 else:
-                    self._jobs[name] = Watched(job)
+                    self._jobs.setdefault(name, Watched(job))
 
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""

@@ -210,7 +210,8 @@ class Pool:
                 if held[slot.hello.address] < slot.hello.threads:
                     held[slot.hello.address] += 1
                     taken.append(slot)
-            self._idle = [slot for slot in self._idle if slot not in taken]
+            chosen = set(taken)
+            self._idle = [slot for slot in self._idle if slot not in chosen]
             self._leased += len(taken)
             return taken
 

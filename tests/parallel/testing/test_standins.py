@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_map
+from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.contract_work import square
 
@@ -19,7 +19,7 @@ def run(*command, text=None):
     return done.returncode, done.stdout, done.stderr
 
 
-def until(true, seconds=15):
+def until(true, seconds=60):
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not true():
@@ -173,3 +173,41 @@ def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path)
         parallel_map(square, range(4))
     assert "the module is gone" in str(error.value)
     assert not queue.folder.exists()
+
+
+def test_work_begins_while_most_jobs_are_still_to_be_submitted(monkeypatch, tmp_path):
+    """Of more jobs than are submitted at first the others follow while the work goes on, and all are cancelled."""
+    monkeypatch.chdir(tmp_path)
+    with standin("pbs", slots=1) as queue:
+        with get_client({**block("pbs"), "n_workers": 12}) as client:
+            assert parallel_map(square, range(40)) == [x * x for x in range(40)]
+            until(lambda: len(queue.jobs()) == 12)
+            assert len(client.scheduler_info()["workers"]) == 1
+        until(lambda: not queue.unfinished())
+        assert [each.ended_by for each in queue.jobs()] == ["cancel"] * 12
+
+
+def slow_square(x):
+    """Return the square, after a moment."""
+    time.sleep(0.05)
+    return x * x
+
+
+def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp_path):
+    """Jobs of `cluster.scale` are replaced like the first ones; with fewer asked for, none comes back."""
+    monkeypatch.chdir(tmp_path)
+    with standin("pbs", slots=4) as queue:
+        with get_client({**block("pbs"), "n_workers": 1}) as client:
+            client.cluster.scale(2)
+            client.wait_for_workers(2, timeout=60)
+            first, second = queue.jobs()
+            run("qdel", str(second.job))
+            results = parallel_for(slow_square, range(120), ordered=True)
+            seen = [next(results)]
+            until(lambda: len(queue.jobs()) == 3)
+            assert seen + list(results) == [x * x for x in range(120)]
+            client.cluster.scale(1)
+            until(lambda: len(queue.unfinished()) == 1)
+        until(lambda: not queue.unfinished())
+        assert len(queue.jobs()) == 3
+        assert first.job in [each.job for each in queue.jobs()]

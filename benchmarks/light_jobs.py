@@ -1,0 +1,165 @@
+"""A batch scheduler whose jobs are light: real Dask workers, forked from one process that has imported all.
+
+It has SLURM's commands (sbatch, squeue, scancel) as far as `env: slurm` uses them, and runs every job at
+once. A worker costs some ten megabytes and no import, so two cores hold hundreds of them.
+
+    sbatch, squeue, scancel ──unix socket──> the server ──fork──> distributed's own worker command
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import ROOT
+
+COMMANDS = ("sbatch", "squeue", "scancel")
+
+_CLIENT = """#!{python} -IS
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect({address!r})
+    line.sendall("\\0".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]).encode())
+    line.shutdown(socket.SHUT_WR)
+    sys.stdout.write(line.makefile().read())
+"""
+
+
+@contextmanager
+def scheduler() -> Iterator[None]:
+    """Put the commands on the PATH for a block of code; what its jobs left is killed at the end."""
+    with tempfile.TemporaryDirectory(prefix="espnet3-light-") as name:
+        folder = Path(name)
+        address = str(folder / "line")
+        for command in COMMANDS:
+            (folder / command).write_text(_CLIENT.format(python=sys.executable, address=address))
+            (folder / command).chmod(0o755)
+        path = os.environ["PATH"]
+        server = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.light_jobs", address],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
+        try:
+            assert server.stdout is not None
+            if not server.stdout.readline():
+                raise RuntimeError("the server of the light jobs did not start; see what it printed above")
+            yield
+        finally:
+            os.environ["PATH"] = path
+            server.communicate()  # closes its standard input: it ends its jobs, then itself
+
+
+class Server:
+    """Answers the commands, and forks the jobs."""
+
+    def __init__(self, address: str) -> None:
+        """Listen at an address."""
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind(address)
+        self.door.listen(512)
+        self.jobs: dict[int, int] = {}  # pid by number
+        self.last = 0
+
+    def serve(self) -> None:
+        """Answer until standard input ends."""
+        while True:
+            readable, _, _ = select.select([self.door, sys.stdin], [], [], 0.2)
+            self._reap()
+            if sys.stdin in readable:
+                break
+            if self.door in readable:
+                line, _ = self.door.accept()
+                with line:
+                    verb, *words = line.makefile().read().split("\0")
+                    line.sendall(getattr(self, "_" + verb)(words, line).encode())
+        for pid in self.jobs.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _reap(self) -> None:
+        for job, pid in list(self.jobs.items()):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self.jobs[job]
+
+    def _sbatch(self, words: list[str], line: socket.socket) -> str:
+        script = Path(words[-1]).read_text()
+        self.last += 1
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            self.door.close()
+            log = re.search(r"^#SBATCH -e (.+)$", script, re.MULTILINE)
+            assert log is not None, script
+            _work(shlex.split(script.strip().splitlines()[-1]), log[1].replace("%J", str(self.last)))
+        self.jobs[self.last] = pid
+        return f"Submitted batch job {self.last}\n"
+
+    def _squeue(self, words: list[str], line: socket.socket) -> str:
+        return "".join(f"{job}|RUNNING|None|light\n" for job in self.jobs)
+
+    def _scancel(self, words: list[str], line: socket.socket) -> str:
+        for word in words:
+            with contextlib.suppress(KeyError, ProcessLookupError):
+                os.kill(self.jobs[int(word)], signal.SIGTERM)
+        return ""
+
+
+def _work(command: list[str], log: str) -> None:
+    """Be a job: run `python -m module arguments` in this process, write to a log, and end with it."""
+    from distributed.cli.dask_worker import main
+
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream in (1, 2):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        module = command.index("-m")
+        assert command[module + 1] == "distributed.cli.dask_worker", command
+        main(command[module + 2 :], standalone_mode=False)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def serve(address: str) -> None:
+    """Import what a worker needs, listen, say so, and serve."""
+    import dask
+    import distributed.cli.dask_worker  # noqa: F401  # jobs find it imported, and the next one too
+
+    import espnet3.parallel.launchers.pilot  # noqa: F401  # as above
+
+    # hundreds of processes that wake up many times a second would measure themselves
+    dask.config.set(
+        {
+            "distributed.worker.profile.enabled": False,
+            "distributed.admin.tick.interval": "5s",
+            "distributed.admin.tick.limit": "1h",
+            "distributed.admin.system-monitor.interval": "5s",
+        }
+    )
+    server = Server(address)
+    print("ready", flush=True)
+    server.serve()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,243 @@
+"""`python -m benchmarks.scale`: what hundreds of workers cost the driver: time per item, and memory.
+
+The workers are jobs of a scheduler of our own (`light_jobs`), which come, connect over TCP and are replaced
+like any cluster's. Their items sleep: two cores have nothing for 200 workers to compute with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import OUT, ROOT, light_jobs, machine, memory, tables
+
+WORKERS = (10, 50, 100, 200)
+ITEMS = 100_000
+SECONDS = 0.005  # of an item that sleeps
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The figures of one number of workers; times in seconds, memory in bytes.
+
+    Attributes:
+        workers: How many.
+        first_s: From the start to the first result.
+        start_s: From the start until every worker has had an item.
+        start_cpu_s: Processor time of the driver meanwhile.
+        empty_us: Processor time of the driver per item of an empty function, in microseconds.
+        empty_s: Wall time of these items.
+        sleep_us: As `empty_us`, of items that sleep.
+        sleep_s: Their wall time.
+        resident: Driver memory after both.
+        files: Open files of the driver.
+        shrink_s: From the request until half of the workers are gone, in the middle of a run.
+        shrink_right: Whether that run has every result.
+        idle_cpu: Share of one processor the driver takes while nothing runs.
+        end_s: Closing the client: workers and jobs gone.
+    """
+
+    workers: int
+    first_s: float
+    start_s: float
+    start_cpu_s: float
+    empty_us: float
+    empty_s: float
+    sleep_us: float
+    sleep_s: float
+    resident: int
+    files: int
+    shrink_s: float
+    shrink_right: bool
+    idle_cpu: float
+    end_s: float
+
+
+def double(x: int) -> int:
+    """Return twice `x`: the empty item."""
+    return 2 * x
+
+
+def nap(x: int) -> int:
+    """Sleep, and return the process: the item that takes time."""
+    time.sleep(SECONDS)
+    return os.getpid()
+
+
+def nap_double(x: int) -> int:
+    """Sleep, and return twice `x`."""
+    time.sleep(SECONDS)
+    return 2 * x
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return what a call returns, its wall time, and the processor time this process took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    value = call()
+    return value, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def measure(workers: int, items: int) -> Point:
+    """Start the workers, run the items, halve the workers, end."""
+    import psutil
+
+    from espnet3.parallel import get_client, parallel_map
+
+    options = {
+        "cores": 1,
+        "memory": "200MB",
+        "nanny": False,  # a second process for each job
+        "interface": "lo",
+        # not the address that means "this machine": pilots connect over TCP, as they do on a cluster
+        "scheduler_options": {"host": "127.0.0.2"},
+        "worker_extra_args": ["--no-dashboard"],
+    }
+    with light_jobs.scheduler():
+        begin, cpu = time.perf_counter(), time.process_time()
+        block = {"env": "slurm", "n_workers": workers, "start_timeout": 300, "options": options}
+        with get_client(block) as client:
+            parallel_map(double, [0])
+            first = time.perf_counter() - begin
+            while len(set(parallel_map(nap, range(20 * workers)))) < workers:
+                pass
+            start, start_cpu = time.perf_counter() - begin, time.process_time() - cpu
+            right, empty, empty_cpu = timed(lambda: parallel_map(double, range(items)))
+            assert right == [2 * x for x in range(items)]
+            pids, sleep, sleep_cpu = timed(lambda: parallel_map(nap, range(items)))
+            assert len(set(pids)) == workers
+            resident, files = memory.resident(), psutil.Process().num_fds()
+            _, second, idle = timed(lambda: time.sleep(2))
+            shrink, shrink_right = _shrink(client, workers // 2, items)
+            closing = time.perf_counter()
+        end = time.perf_counter() - closing
+    per_item = 1e6 / items
+    return Point(
+        workers,
+        first,
+        start,
+        start_cpu,
+        empty_cpu * per_item,
+        empty,
+        sleep_cpu * per_item,
+        sleep,
+        resident,
+        files,
+        shrink,
+        shrink_right,
+        idle / second,
+        end,
+    )
+
+
+def _shrink(client: Any, left: int, items: int) -> tuple[float, bool]:
+    """Ask for fewer workers in the middle of a run; return the seconds it took, and whether all is right."""
+    from espnet3.parallel import parallel_for
+
+    results = parallel_for(nap_double, range(items), client=client, ordered=True)
+    seen = [next(results)]  # it runs
+    begin = time.perf_counter()
+    client.cluster.scale(left)
+    gone: list[float] = []
+
+    def watch() -> None:
+        while len(client.cluster.scheduler.workers) > left:
+            time.sleep(0.01)
+        gone.append(time.perf_counter() - begin)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    seen += results
+    watching.join(60)
+    return gone[0], seen == [2 * x for x in range(items)]
+
+
+def table(points: Sequence[Point]) -> str:
+    """Return the figures as a table."""
+    head = [
+        "workers",
+        "first result, s",
+        "all at work, s",
+        "driver CPU, s",
+        "µs per empty item",
+        "µs per item of 5 ms",
+        "its wall, s",
+        "driver, MiB",
+        "files",
+        "idle, % of a core",
+        "half gone, s",
+        "end, s",
+    ]
+    rows = [
+        [
+            str(p.workers),
+            *map(
+                tables.number,
+                (
+                    p.first_s,
+                    p.start_s,
+                    p.start_cpu_s,
+                    p.empty_us,
+                    p.sleep_us,
+                    p.sleep_s,
+                    p.resident / 2**20,
+                ),
+            ),
+            str(p.files),
+            *map(tables.number, (100 * p.idle_cpu, p.shrink_s, p.end_s)),
+        ]
+        for p in points
+    ]
+    return tables.grid(head, rows)
+
+
+def main() -> int:
+    """Measure each number of workers in a process of its own, print the table, write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="default %(default)s")
+    parser.add_argument("--items", type=int, default=ITEMS, help="default %(default)s")
+    parser.add_argument("--out", type=Path, default=OUT / "scale.json", help="default %(default)s")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # the child: prints its figures
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(asdict(measure(args.workers[0], args.items))))
+        return 0
+
+    points = []
+    for n in args.workers:
+        child = [
+            sys.executable,
+            "-m",
+            "benchmarks.scale",
+            "--one",
+            "--workers",
+            str(n),
+            "--items",
+            str(args.items),
+        ]
+        done = subprocess.run(child, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        points.append(Point(**json.loads(done.stdout.splitlines()[-1])))
+        print(f"{n} workers: measured", file=sys.stderr, flush=True)
+    print(table(points))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    report = {
+        "schema": 1,
+        "items": args.items,
+        "machine": machine.describe(["dask-jobqueue", "distributed"]),
+        "points": [asdict(p) for p in points],
+    }
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written: {args.out}", file=sys.stderr)
+    return 0 if all(p.shrink_right for p in points) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

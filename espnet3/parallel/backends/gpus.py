@@ -1,0 +1,145 @@
+"""The GPUs of this machine that CUDA would show this process, counted without touching CUDA.
+
+NVML says what there is, CUDA_VISIBLE_DEVICES what of it may be used. dask-cuda itself counts the commas of the
+variable, so that "", "-1" and "none" would all be one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.errors import ConfigError, MissingPackageError
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or a part of one that NVML lists as a device (MIG).
+
+    Attributes:
+        index: Its number among the GPUs of the machine, in the order of their PCI bus; a part has that of its GPU.
+        uuid: "GPU-..." or "MIG-...".
+        name: What it is called, such as "NVIDIA A100-SXM4-40GB".
+    """
+
+    index: int
+    uuid: str
+    name: str
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part, which only its UUID names."""
+        return self.uuid.startswith("MIG-")
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.name} ({self.uuid})"
+
+
+def gpus_of_machine() -> list[Gpu]:
+    """Return all GPUs of the machine, each followed by its parts; none where there is no NVIDIA driver.
+
+    Raises:
+        MissingPackageError: nvidia-ml-py is not installed.
+        ConfigError: There is a driver, and it does not answer; the message has what NVML said.
+    """
+    if not installed("pynvml"):
+        raise MissingPackageError(
+            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
+            "pip install 'espnet3-parallel[gpu]'",
+            name="pynvml",
+        )
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return []
+    except pynvml.NVMLError as error:
+        raise _unanswered(error) from error
+    found = []
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            found.append(Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)))
+            found += _parts(pynvml, handle, index)
+    except pynvml.NVMLError as error:
+        raise _unanswered(error) from error
+    finally:
+        pynvml.nvmlShutdown()
+    return found
+
+
+def _unanswered(error: Exception) -> ConfigError:
+    return ConfigError(f"the GPUs of this machine cannot be counted: NVML says {error!s}; see nvidia-smi")
+
+
+def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
+    """Return the parts of a GPU that MIG has cut."""
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError_NotSupported:  # a GPU that cannot be cut
+        return []
+    parts = []
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
+        try:
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except pynvml.NVMLError_NotFound:  # fewer parts than there could be
+            continue
+        parts.append(Gpu(index, pynvml.nvmlDeviceGetUUID(part), pynvml.nvmlDeviceGetName(part)))
+    return parts
+
+
+def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], str]:
+    """Return those GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, and the word at which it ends.
+
+    Args:
+        gpus: What `gpus_of_machine` returned.
+        variable: The variable's value: numbers or beginnings of UUIDs between commas; None: it is not set.
+
+    Returns:
+        The GPUs, and the first word that names none: as CUDA does, it and all after it are left out. "": all do.
+    """
+    if variable is None:
+        return [gpu for gpu in gpus if not gpu.is_part], ""
+    left: list[Gpu] = []
+    for word in map(str.strip, variable.split(",")):
+        if word.isdigit():
+            named = [gpu for gpu in gpus if not gpu.is_part and gpu.index == int(word)]
+        else:
+            named = [gpu for gpu in gpus if word.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(word)]
+        if len(named) != 1 or named[0] in left:  # nothing, more than one, or the same one again
+            return left, word
+        left += named
+    return left, ""
+
+
+def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tuple[list[Gpu], str | None]:
+    """Return the visible GPUs, and a warning where there are more of them than workers.
+
+    Args:
+        gpus: What `gpus_of_machine` returned.
+        variable: CUDA_VISIBLE_DEVICES.
+        n_workers: How many workers there are to be, one for each GPU.
+
+    Raises:
+        ConfigError: There are fewer GPUs than workers; the message lists them.
+    """
+    visible, end = visible_gpus(gpus, variable)
+    because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
+    if end:
+        because += f" (which ends for CUDA at {end!r})"
+    listed = "; ".join(map(str, visible))
+    if n_workers <= len(visible):
+        fewer = n_workers < len(visible)
+        return visible, f"n_workers = {n_workers} of {len(visible)} visible GPUs: {listed}" if fewer else None
+    if not gpus:
+        raise ConfigError(
+            f"n_workers = {n_workers}: env local_gpu needs as many GPUs, and NVML finds no GPU on this machine; "
+            "use env: local, or a machine with an NVIDIA driver (see nvidia-smi)"
+        )
+    there = f"are visible{because}: {listed}" if visible else f"is none visible{because}"
+    fix = f"set n_workers: {len(visible)}" if visible else "name some of them"
+    of = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
+    raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and there {there}; {fix}{of}")

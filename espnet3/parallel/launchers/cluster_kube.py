@@ -1,0 +1,83 @@
+"""Workers as pods: the operator's KubeCluster, with what it gets wrong put right.
+
+options ──> spec of the DaskCluster (commands that today's dask has) ──created, never joined──> KubeCluster
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import re
+import sys
+import uuid
+from typing import Any
+
+from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import NoWorkersError
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3  # at a creation that the operator has overlooked (dask-kubernetes issue 968)
+_SPEC = ("image", "resources", "env", "worker_command", "scheduler_service_type", "idle_timeout", "jupyter")
+
+
+def start_kube(row: Backend, config: ParallelConfig) -> Any:
+    """Create the cluster; workers come when they come.
+
+    Raises:
+        MissingPackageError: dask-kubernetes is not installed.
+        NoWorkersError: The operator did not act on the new cluster.
+    """
+    make = load_cluster_class(row)
+    for attempt in range(1, _ATTEMPTS + 1):
+        options = kube_options(config)
+        try:
+            return make(**options)
+        except TimeoutError as error:
+            if attempt == _ATTEMPTS:
+                raise NoWorkersError(
+                    f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
+                    f"{error}. Look whether it runs: "
+                    "kubectl get pods -A -l app.kubernetes.io/name=dask-kubernetes-operator"
+                ) from error
+            logger.warning("the operator did not act on a new cluster, try %d: %s", attempt, error)
+    raise AssertionError("unreachable")
+
+
+def kube_options(config: ParallelConfig) -> dict[str, Any]:
+    """Return what KubeCluster is made with: a spec of our own, under a name that nobody has."""
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
+    options = dict(config.options)
+    # Joining the cluster of another run by its name would delete it when this run ends.
+    mode = options.pop("create_mode", "CREATE_ONLY")
+    options["create_mode"] = CreateMode(getattr(mode, "value", mode))
+    if options.get("custom_cluster_spec") is None:
+        options["custom_cluster_spec"] = _spec(options, config.n_workers)
+    else:
+        options["n_workers"] = config.n_workers
+    return options
+
+
+def _spec(options: dict[str, Any], n_workers: int) -> dict[str, Any]:
+    """Take what belongs to the spec out of the options, and return it."""
+    from dask_kubernetes.operator import make_cluster_spec
+
+    given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
+    if "image" not in given:
+        logger.warning(
+            "options.image is not given: Dask's own image has neither this package nor your code, and perhaps "
+            "another Python than %d.%d here; build one that has them",
+            *sys.version_info[:2],
+        )
+    # what KubeCluster would name are scripts that distributed 2026.6 no longer has
+    given.setdefault("worker_command", ["dask", "worker"])
+    user = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower()).strip("-") or "user"
+    name = options.pop("name", None) or f"espnet3-{user[:20]}-{uuid.uuid4().hex[:8]}"
+    spec: dict[str, Any] = make_cluster_spec(name=name, n_workers=n_workers, **given)
+    (scheduler,) = spec["spec"]["scheduler"]["spec"]["containers"]
+    if scheduler["args"][:1] == ["dask-scheduler"]:
+        scheduler["args"][:1] = ["dask", "scheduler"]
+    return spec

@@ -36,7 +36,6 @@ from espnet3.parallel.launchers.protocol import (
 )
 from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.raising import ANYTHING
-from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
@@ -261,6 +260,8 @@ class Pilot:
                 )
             self._mark.leave(len(block.values))
             if positions is not None:
+                from espnet3.parallel.recording import to_lines  # 20 ms that a first result need not wait for
+
                 to_lines(block, positions, items, job.policy, self.worker)
             parts = self._pickled(job_id, items, block, job.policy)
         try:

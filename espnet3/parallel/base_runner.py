@@ -168,6 +168,9 @@ class BaseRunner(ABC):
         """Combine what the shards wrote; what it returns is the result of the call. Optional."""
         raise NotImplementedError
 
+    def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
+        """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
+
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
@@ -197,6 +200,8 @@ class BaseRunner(ABC):
             progress.close()
             raise
         progress.close(self.summary)
+        if not self._overrides("merge"):
+            self.write_outputs(items, result)
         return result
 
     # --- how ---
@@ -213,6 +218,7 @@ class BaseRunner(ABC):
             batched=self._batch() is not None,
             hooks=writes,
             keep_values=not self._overrides("merge"),
+            outputs=self._overrides("write_outputs"),
             retry_failed=self.retry_failed or self.on_error == "raise",
         )
         return submit_detached(self, items, get_parallel_config(), submission)

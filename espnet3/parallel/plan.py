@@ -2,7 +2,8 @@
 
 A run is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
 one, the most expensive items go first. Nobody sets a chunk size: a run is cut to what a worker
-did in 50 ms so far, capped by the bytes its results took, and gets shorter near the end.
+did in 50 ms so far (up to four times that where there is much to do), capped by the bytes its results took,
+and gets shorter near the end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
+SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
+_LONGEST = 0.2  # seconds of work per run where there is much to do: fewer messages, for the same balance
+_SHARE = 20  # of all that a slot has to do, at most one part in so many is a run longer than the budget
 GROW = 8  # a run may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per run
 MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver and of the worker
@@ -262,7 +266,7 @@ class Sizer:
     def __init__(self, slots: Callable[[], int]) -> None:
         self._slots = slots
         self._rate = 0.0  # units per second of one slot
-        self._units = 0.0
+        self._most = 0.0  # units of the next run, however quick the last ones were
         self._runs = 0.0
         self._bytes_per_item = 0.0
 
@@ -273,7 +277,12 @@ class Sizer:
         self._runs += 1.0
         self._rate += (rate - self._rate) * weight
         self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
-        self._units = min(self._rate * BUDGET, max(units, self._units) * GROW)
+        self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
+
+    def budget(self, left: float) -> float:
+        """Return how many seconds the next run is to take."""
+        ahead = left / (max(1, self._slots()) * self._rate) if self._rate else 0.0
+        return min(max(BUDGET, ahead / _SHARE), _LONGEST) if ahead < float("inf") else BUDGET
 
     def next(self, left: float) -> tuple[float, int]:
         """Return the units and the most items of the next run.
@@ -285,11 +294,13 @@ class Sizer:
         if self._bytes_per_item:
             most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
         share = max(left / (4 * max(1, self._slots())), self._rate * _FLOOR)
-        return min(self._units, share), most
+        return min(self._most, self._rate * self.budget(left), share), most
 
     def window(self, left: float) -> int:
         """Return how many runs a slot may hold: a second one only while plenty is left.
 
         A run that waits behind a long item is a run nobody else can take.
         """
-        return 2 if self._runs and left > 8 * max(1, self._slots()) * self._units else 1
+        return (
+            2 if self._runs and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1
+        )

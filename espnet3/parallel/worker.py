@@ -84,10 +84,11 @@ def _element(path: Path, again: list[str] | None) -> int:
 
 def _run(path: Path) -> int:
     try:
-        return run_shard(read_spec(path))
+        spec = read_spec(path)
     except ParallelError as error:
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED
+    return run_shard(spec)
 
 
 def _check() -> int:

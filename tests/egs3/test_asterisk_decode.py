@@ -18,6 +18,7 @@ from dataset.dataset import ManifestDataset
 from espnet3.parallel import DetachedRun
 from src.recogniser import Recogniser
 from src.report import DemoFigures, demo_report, metrics_table, percent
+from tests.egs3.submitted import merged_elsewhere, submit_and_die
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "egs3" / "asterisk" / "asr"
@@ -99,6 +100,22 @@ def test_detached_jobs_give_the_same_text(one_process: Path, corpus: Path, tmp_p
         assert found.read_bytes() == (one_process / "prompts" / name).read_bytes(), name
 
 
+def test_the_submitter_is_killed_and_another_process_merges_the_text(
+    one_process: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """After SIGKILL of the submitter, `wait` and `merge` in another folder leave the bytes of one process."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    block: dict[str, object] = {"env": "local", "n_workers": 2, "detached": {"shards": 2}}
+    run = submit_and_die(tmp_path, block, *FEW, f"data_dir={corpus}")
+    assert merged_elsewhere(run, elsewhere) == (one_process / "prompts/text").read_bytes()
+    for name in ("hyp.scp", "ref.scp", "results.jsonl"):
+        assert (run / name).read_bytes() == (one_process / "prompts" / name).read_bytes(), name
+    done = script("run.py", "--stages", "measure", "exp_dir=exp", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (run.parent / "metrics.json").read_bytes() == (one_process / "metrics.json").read_bytes()
+
+
 def test_the_recogniser_keeps_no_state(corpus: Path) -> None:
     """An utterance gets the same words whatever was decoded before it, and from a new decoder."""
     dataset = ManifestDataset(corpus / "manifest.jsonl", min_words=5)
@@ -175,6 +192,7 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
         (["--parallel_config", "parallel_slrum"], "no config 'parallel_slrum'"),
         (["--parallel_config", "inference"], "must hold the block 'parallel' and nothing else"),
         (["--stages", "infre"], "no stage 'infre'"),
+        (["runner.async_mode=true"], "run infer alone, then `espnet3 wait` and `espnet3 merge`"),
         (["--parallel_config", "parallel_local", "parallel.n_workers=0"], "n_workers = 0"),
     ],
 )

@@ -72,7 +72,13 @@ LAYERS = [
     ),
     (
         "processes of this machine: the server loads the worker's side before it forks",
-        ["parallel.launchers.local_worker", "parallel.launchers.forkserver", "parallel.launchers.local"],
+        [
+            "parallel.launchers.quiet",
+            "parallel.launchers.local_worker",
+            "parallel.launchers.forkserver",
+            "parallel.launchers.forked_worker",
+            "parallel.launchers.local",
+        ],
     ),
     (
         "processes of other machines: what is submitted, watched and replaced",
@@ -126,10 +132,12 @@ DASK_SIDE = {
     "parallel.launchers.dask",
     "parallel.launchers.giving_up",
     "parallel.launchers.inquest",
+    "parallel.launchers.forked_worker",
     "parallel.launchers.local",
     "parallel.launchers.losses",
     "parallel.launchers.pilot",
     "parallel.launchers.pool",
+    "parallel.launchers.quiet",
     "parallel.launchers.tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}

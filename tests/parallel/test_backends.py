@@ -5,7 +5,7 @@ import inspect
 import os
 import subprocess
 import sys
-from importlib import import_module, invalidate_caches
+from importlib import invalidate_caches
 
 import pytest
 import yaml
@@ -22,6 +22,7 @@ from espnet3.parallel.backends import (
     row,
 )
 from espnet3.parallel.backends.hints import owners
+from espnet3.parallel.backends.loading import load_module
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.backends.wording import did_you_mean, masked, shown
@@ -47,7 +48,7 @@ def required(env: str) -> dict[str, object]:
 def live(reference: str) -> inspect.Signature:
     """Return the signature of the imported function that a reference names."""
     module, _, path = reference.partition(":")
-    found = import_module(module)
+    found = load_module(module)  # which leaves Ctrl-C to the tests that come after this one
     for name in path.split("."):
         found = getattr(found, name)
     return inspect.signature(found)

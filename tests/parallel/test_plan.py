@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from espnet3.parallel.plan import BUDGET, MAX_BYTES, Run, Sizer, Work
 
 
@@ -106,10 +108,22 @@ def test_run_lengths_follow_the_measured_speed():
     sizes, n = [], 1
     for _ in range(12):
         sizer.seen(n, n, n * 1e-5, 0)
-        n = int(sizer.next(10**9)[0])
+        n = int(sizer.next(10**5)[0])
         sizes.append(n)
     assert all(b <= 8 * a for a, b in itertools.pairwise(sizes))
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
+
+
+def test_where_there_is_much_to_do_runs_are_longer():
+    """A run is four times the budget at most, a twentieth of what a slot has to do, and the budget at the end."""
+    sizer = Sizer(lambda: 2)
+    assert sizer.budget(10**9) == BUDGET  # nothing measured yet
+    for _ in range(9):
+        sizer.seen(1000, 1000, 1.0, 0)
+    assert sizer.budget(10**9) == 4 * BUDGET
+    assert sizer.budget(5000) == pytest.approx(2.5 / 20)
+    assert sizer.budget(500) == sizer.budget(float("inf")) == BUDGET
+    assert sizer.next(5000)[0] == pytest.approx(125)
 
 
 def test_large_results_make_short_runs():

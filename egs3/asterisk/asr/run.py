@@ -4,6 +4,7 @@
     python egs3/asterisk/asr/run.py --stages create_dataset infer measure
     python egs3/asterisk/asr/run.py --parallel_config parallel_local parallel.n_workers=4
     python egs3/asterisk/asr/run.py --stages infer measure --limit 20 test_sets.prompts.min_words=5
+    python egs3/asterisk/asr/run.py --stages infer --parallel_config parallel_slurm runner.async_mode=true
 
 A config is found by its path, or by its name in conf/. `key=value` overrides any key of the
 configs that have it.
@@ -21,6 +22,7 @@ if (_HERE := str(Path(__file__).resolve().parent)) not in sys.path:
     sys.path.insert(0, _HERE)
 
 from dataset.builder import SourceError  # the path above comes first
+from espnet3.parallel import DetachedRun
 from espnet3.systems.base.system import BaseSystem
 from src.configs import load_configs
 from src.logs import show_logs
@@ -67,15 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         configs = load_configs(
             args.inference_config, args.metrics_config, args.parallel_config, args.overrides
         )
+        system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
+        system.check_jobs(args.stages)
     except (FileNotFoundError, TypeError, ValueError) as error:
         parser.error(str(error))
-    system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
     try:
         results = system.run(args.stages)
     except SourceError as error:
         print(f"create_dataset: {error}", file=sys.stderr)
         return 1
     for name, result in results.get("infer", {}).items():
+        if isinstance(result.run, DetachedRun):
+            print(f"{name}: {result.items} utterances in {len(result.run)} jobs, {result.folder}")
+            continue
         counts = f"{result.items} utterances, {result.failed} failed"
         print(f"{name}: {counts}, {result.seconds:.1f} s, {result.folder}")
     if "measure" in results:

@@ -31,6 +31,8 @@ class Array:
         cancel: What is given to the cancel command for a whole array.
         single: A job of one element: the directives instead of `directive`; None: as any other.
         extra: Further directives; what the scheduler itself prints goes to a name without a folder.
+        printed: That name, from the `{job}` and the `{index}`; empty: it is not looked at.
+        starved: Pattern of what is printed there where a job was killed for want of memory.
         site_limit: Prints the largest index the site allows, and the pattern that finds it.
         most: The largest index where the site does not say.
         rerun: Directives that let the scheduler queue an element again after preemption or a lost node.
@@ -53,6 +55,8 @@ class Array:
     cancel: str = "{job}"
     single: tuple[str, ...] | None = None
     extra: tuple[str, ...] = ()
+    printed: str = ""
+    starved: str = ""
     site_limit: tuple[tuple[str, ...], str] | None = None
     most: int = 1000
     rerun: tuple[str, ...] = ()
@@ -74,6 +78,9 @@ SLURM = Array(
     words=of_shards(words.SLURM),
     first=0,
     extra=("-o out-%A_%a.txt",),
+    printed="out-{job}_{index}.txt",
+    # of jobacct_gather, whose kill the queue calls FAILED, and of the cgroup plugins
+    starved=r"exceeded (?:job |step )?memory limit|oom[-_ ]kill|Out Of Memory",
     # the value is one more than the largest index
     site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
     rerun=("--requeue",),
@@ -125,6 +132,8 @@ LSF = Array(
     line=r"^(?P<job>\d+)\|(?P<index>\d+)\|(?P<word>\w+)",
     words=of_shards(words.LSF),
     extra=("-o out-%J_%I.txt",),
+    printed="out-{job}_{index}.txt",
+    starved="TERM_MEMLIMIT",
     rerun=("-r",),
     by_stdin=True,
     minutes_last=True,

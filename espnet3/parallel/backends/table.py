@@ -83,7 +83,7 @@ _LOCAL_INSTEAD = {
 # `local_gpu`; both hand on to Worker what they do not know.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
-    "espnet3.parallel.launchers.local:ForkedWorker.__init__",
+    "espnet3.parallel.launchers.forked_worker:ForkedWorker.__init__",
     "distributed.worker:Worker.__init__",
 )
 _NANNY_SIGNATURES = (

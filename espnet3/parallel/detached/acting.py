@@ -16,7 +16,7 @@ from espnet3.parallel.detached import launching
 from espnet3.parallel.detached.handing import hand_over, put_specs
 from espnet3.parallel.detached.layout import ENDED, TEMPLATE, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking import refuse_living, run_status
-from espnet3.parallel.detached.prepare import restored_runner
+from espnet3.parallel.detached.prepare import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ParallelError
@@ -120,7 +120,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
     Args:
         layout: The run's paths.
         plan: Its plan.
-        runner: Has the method `merge`, where it is overridden; None makes it again.
+        runner: Has `merge` or `write_outputs`, where one is overridden; None makes it again.
     """
     with _driving(layout):
         items = layout.items()
@@ -137,9 +137,13 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
     if receipt.failed and read_json(layout.folder / TEMPLATE)["policy"]["on_error"] == "raise":
         failure = next(Results(layout.run).failures())
         raise item_error(RuntimeError(failure.message), failure)
+    results = Results(layout.run)
+    if plan.keep_values and not plan.outputs:
+        return results  # a runner is not made again, nor its module imported, for nothing
+    runner = finishing_runner(layout, runner)
     if plan.keep_values:
-        return Results(layout.run)
-    runner = restored_runner(layout) if runner is None else runner
+        runner.write_outputs(items, results)
+        return results
     return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
 
 

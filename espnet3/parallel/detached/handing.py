@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached import launching
+from espnet3.parallel.detached.budget import count_failures
+from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.marks import forget_deaths
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
@@ -48,6 +51,8 @@ def put_specs(
         begin, end = plan.bounds[shard], plan.bounds[shard + 1]
         part = state[begin:end]
         folder = layout.shard(shard)
+        if base.max_failures is not None:
+            count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
         left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
         if not left:
             counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
@@ -56,6 +61,10 @@ def put_specs(
             continue
         for name in (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
+        if retry_failed and FAILED in part:  # what they were given up for is settled
+            again = {begin + place for place, one in enumerate(part) if one == FAILED}
+            forget_deaths(folder, again)
+            LateItems(folder).forget(again)
         spec = replace(
             base,
             shard=shard,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.outcomes import ShardOutcomes
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.detached.states import JobState
@@ -22,16 +24,18 @@ from espnet3.parallel.shards import (
     Shard,
     ShardResult,
     forget_flight,
+    in_flight,
     make_check,
     make_shard_function,
     poisoned,
 )
+from espnet3.parallel.watch import Late, Report, end_process
 
 BuildEnv = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 def run_hooks(
-    spec: JobSpec, outcomes: ShardOutcomes, build: BuildEnv, stopping: Stopping
+    spec: JobSpec, outcomes: ShardOutcomes, build: BuildEnv, stopping: Stopping, late: LateItems
 ) -> tuple[JobState, str]:
     """Run a shard from `open_writers` to `close_writers`, in an emptied folder.
 
@@ -40,6 +44,7 @@ def run_hooks(
         outcomes: Its outcomes.
         build: Returns the runner's class and the env.
         stopping: A signal may end it at any time, as it starts over anyway.
+        late: Where items are noted that take too long.
 
     Returns:
         The state it ended in, and why.
@@ -58,13 +63,18 @@ def run_hooks(
     shard = Shard(spec.shard, str(folder), spec.items, spec.begin)
     guilty, in_batch = poisoned(shard, 2)
     skip = {k: _poison(spec.items[k]) for k in guilty}
+    for at, one in late.given_up(spec.policy).items():
+        k = at - spec.begin
+        skip[k] = late.failure(
+            one, spec.items[k], spec.policy, f"shard {spec.shard} on {os.uname().nodename}"
+        )
     if skip and spec.policy.on_error == "raise":
         first = min(skip)
         outcomes.append_failure(spec.begin + first, skip[first])
-        return JobState.FAILED, f"item {skip[first].index!r} killed its job twice"
-    shard = replace(shard, skip=skip, alone=in_batch)
+        return JobState.FAILED, f"item {skip[first].index!r} failed: {skip[first].message}"
+    shard = replace(shard, skip=skip, alone=in_batch or bool(late.suspects))
     try:
-        with on_a_worker():
+        with on_a_worker(_report(shard, late) if spec.policy.item_timeout is not None else None):
             result: ShardResult = make_shard_function(hooks, spec.policy, spec.keep_values)(shard, **env)
     except StopNow:
         forget_flight(shard)  # it was told to stop: what was in flight is not to blame
@@ -84,6 +94,20 @@ def run_hooks(
     write_json(folder / DONE, mark)
     outcomes.append(spec.begin, Block(values=result.values, failed=result.failed))
     return JobState.DONE, ""
+
+
+def _report(shard: Shard, late: LateItems) -> Report:
+    """Return what notes an item that takes too long, and ends this process with it."""
+
+    def report(found: Late) -> None:
+        try:
+            begin = shard.begin + (in_flight(shard) or (0, 0))[0] + found.position
+            late.note(begin, begin + found.items, found.seconds, found.stack)
+            forget_flight(shard)
+        finally:
+            end_process()
+
+    return report
 
 
 def _poison(index: Any) -> ItemFailure:

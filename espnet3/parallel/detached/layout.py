@@ -4,10 +4,11 @@
   plan.json        the shards, the backend and where the specs are; written once
   indices.json     the index list, for the merge
   template.json    the specs, but for what differs from shard to shard
-  runner.json      the runner's plain attributes, for a `merge` of its own
+  runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
+  failed/7         as long as the shard has failed items, where `max_failures` limits them
   stop.json        whoever is at work is to end: cancelled, or an item failed
-  shard.7/         lease.*.json  mark.json  deaths.json  ended.json  done  log.txt
+  shard.7/         lease.*.json  mark.json  deaths.json  late.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
 """
 
@@ -32,11 +33,13 @@ TEMPLATE = "template.json"
 RUNNER = "runner.json"
 JOBS = "jobs.json"
 STOP = "stop.json"
+FAILURES = "failed"
 SUPERVISOR = "supervisor"
 DONE = "done"
 ENDED = "ended.json"
 MARK = "mark.json"
 DEATHS = "deaths.json"
+LATE = "late.json"
 LOG = "log.txt"
 
 
@@ -57,6 +60,7 @@ class Plan:
         sources: Files of the user's code, with the hash they had.
         hooks: The runner writes files of its own.
         keep_values: Its results are wanted beside them.
+        outputs: Its runner writes files from the whole results when they are merged.
     """
 
     indices_sha256: str
@@ -71,6 +75,7 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
+    outputs: bool = False
 
     @property
     def n_shards(self) -> int:
@@ -126,6 +131,11 @@ class Layout:
     def supervisor(self) -> Path:
         """The folder of the supervisor's lease and log."""
         return self.folder / SUPERVISOR
+
+    @property
+    def failures(self) -> Path:
+        """The folder that counts failed items, by shard."""
+        return self.folder / FAILURES
 
     @property
     def stop(self) -> Path:

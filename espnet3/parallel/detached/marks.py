@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,21 @@ class Marks:
         self.set(None)
         fd, self._fd = self._fd, -1
         os.close(fd)
+
+
+def excuse_dead(folder: Path) -> None:
+    """Say that a worker that is dead was killed, and that its mark blames no item."""
+    mark = _read(folder / MARK)
+    if mark is not None:
+        write_json(folder / MARK, {**mark, "stopping": True})
+
+
+def forget_deaths(folder: Path, positions: Collection[int]) -> None:
+    """Forget the deaths of workers over positions alone: they are to run as if for the first time."""
+    deaths = (_read(folder / DEATHS) or {}).get("in_flight", [])
+    kept = [[begin, end] for begin, end in deaths if end - begin > 1 or begin not in positions]
+    if len(kept) < len(deaths):
+        write_json(folder / DEATHS, {"in_flight": kept})
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import json
@@ -42,6 +43,7 @@ class Submission:
         batched: `batch_forward` is used.
         hooks: The runner writes files of its own.
         keep_values: Its results are wanted beside them.
+        outputs: It writes files from the whole results (`write_outputs`).
         retry_failed: Items that failed in an earlier session run again.
     """
 
@@ -51,6 +53,7 @@ class Submission:
     batched: bool
     hooks: bool
     keep_values: bool
+    outputs: bool
     retry_failed: bool
 
 
@@ -83,6 +86,7 @@ def template(
         policy=what.policy,
         surroundings=record(settings.variables, interpreter(config)),
         max_failures=runner.max_failures,
+        total=what.identity.indices["count"],
         setup_timeout=timeout,
         walltime=walltime,
         batched=what.batched,
@@ -103,6 +107,7 @@ def make_plan(
     config: ParallelConfig,
     workers: int,
     bounds: list[int],
+    outputs: bool,
 ) -> Plan:
     """Return the plan of a run.
 
@@ -113,6 +118,7 @@ def make_plan(
         config: The registered configuration.
         workers: Jobs at a time.
         bounds: As `cutting.bounds` returns them.
+        outputs: The runner writes files from the whole results.
     """
     kind = "session" if spec.hooks else "split"
     return Plan(
@@ -128,6 +134,7 @@ def make_plan(
         sources=source_hashes([spec.runner.file, spec.provider.file]),
         hooks=spec.hooks,
         keep_values=spec.keep_values,
+        outputs=outputs,
     )
 
 
@@ -200,6 +207,21 @@ def restored_runner(layout: Layout) -> Any:
     runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
     for name, value in read_json(layout.folder / RUNNER).items():
         setattr(runner, name, decode(value))
+    return runner
+
+
+def finishing_runner(layout: Layout, runner: Any) -> Any:
+    """Return a runner for a run's `merge` or `write_outputs`, whose `output_dir` is the run's folder.
+
+    Args:
+        layout: The run's paths.
+        runner: The runner that submitted it; None makes it again.
+
+    Raises:
+        ConfigError: This process cannot import it.
+    """
+    runner = restored_runner(layout) if runner is None else copy.copy(runner)
+    runner.output_dir, runner.shard_subdir = layout.run, ""  # whatever folder the submitter was in
     return runner
 
 

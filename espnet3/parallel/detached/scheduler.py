@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import inspect
 import json
@@ -236,7 +237,25 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     except SubmissionError as error:
         raise OSError(f"{error.command}: {error.stderr.strip()}") from error
     listed = read_queue(array, said)
-    return {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
+    found = {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
+    gone = {shard: job for shard, job in jobs.items() if job not in listed or not listed[job][0].alive}
+    return {**found, **_starved(array, layout.folder / FOLDER, gone)}
+
+
+def _starved(array: Array, folder: Path, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+    """Return which of these jobs the scheduler says it has killed for want of memory, in what it prints.
+
+    Its list may call such a job failed, or have forgotten it.
+    """
+    found = {}
+    for shard, element in jobs.items() if array.printed else ():
+        job, _, index = element.removesuffix("]").replace("[", "_").partition("_")
+        file = folder / array.printed.format(job=job, index=index)
+        with contextlib.suppress(OSError):  # never started, or cleared away
+            said = re.search(f".*(?:{array.starved}).*", file.read_text(errors="replace"))
+            if said is not None:
+                found[int(shard)] = (JobState.OUT_OF_MEMORY, said[0].strip())
+    return found
 
 
 def read_queue(array: Array, said: str) -> dict[str, tuple[JobState, str]]:

@@ -36,7 +36,8 @@ class JobSpec:
         arguments: How the provider is made again (`provider_arguments`).
         policy: Errors, retries, seed and batch size.
         surroundings: Restored before anything of the user's is imported.
-        max_failures: Failed items of this shard after which it stops; None: no limit.
+        max_failures: Failed items of the run after which it stops, or a share of its items; None: no limit.
+        total: Items of the run.
         setup_timeout: Seconds the env may take; None: no limit.
         walltime: Seconds the job may take; None: no limit is known.
         batched: The runner has a `batch_forward` and a batch size.
@@ -58,6 +59,7 @@ class JobSpec:
     surroundings: Surroundings
     skip: list[list[int]] = field(default_factory=list)
     max_failures: float | None = None
+    total: int = 0
     setup_timeout: float | None = None
     walltime: float | None = None
     batched: bool = False

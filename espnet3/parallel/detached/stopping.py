@@ -26,11 +26,12 @@ class StopNow(KeyboardInterrupt):
 
 
 class Stopping:
-    """Says whether to take another item; made before anything else, because walltime counts from there.
+    """Says whether to take another item.
 
     Args:
         layout: The run's paths.
         walltime: Seconds this job may take; None: no limit is known.
+        began: When it began, by the monotonic clock.
 
     Attributes:
         longest: Seconds of the longest item seen; told by whoever runs the items.
@@ -38,12 +39,12 @@ class Stopping:
         told: Called when a signal comes.
     """
 
-    def __init__(self, layout: Layout, walltime: float | None) -> None:
+    def __init__(self, layout: Layout, walltime: float | None, began: float) -> None:
         self.longest = 0.0
         self.building = False
         self.told: Callable[[], None] | None = None
         self._layout = layout
-        self._deadline = None if walltime is None else time.monotonic() + walltime
+        self._deadline = None if walltime is None else began + walltime
         self._margin = min(_MARGIN, _SHARE * (walltime or 0.0))
         self._looked = 0.0
         self._signal: signal.Signals | None = None
@@ -56,6 +57,7 @@ class Stopping:
         """Take the signals; from now on they end the job in order."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came before are taken now
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)
@@ -68,6 +70,7 @@ class Stopping:
             self._end.daemon = True
             self._end.start()
         if self.building:
+            self.building = False  # a second signal must not interrupt the end that this one begins
             raise StopNow
 
     def now(self) -> bool:

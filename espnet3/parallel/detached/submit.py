@@ -76,9 +76,9 @@ def submit_detached(
             specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{run.name}-{uuid.uuid4().hex[:8]}"
             kind = SESSION if what.hooks else SPLIT
             first = max((int(folder.suffix[1:]) for folder in split_folders(run, kind)), default=-1) + 1
-            plan = make_plan(spec, specs, first, config, workers, bounds)
+            plan = make_plan(spec, specs, first, config, workers, bounds, what.outputs)
         else:  # another backend, or another number of workers, may go on with the same shards
-            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds)
+            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, what.outputs)
             plan = replace(plan, outcomes=before.outcomes)
         layout.write_plan(plan, items)
         if DetachedSettings.of(config.detached).snapshot:

@@ -25,7 +25,7 @@ from espnet3.parallel.launchers.losses import Losses
 from espnet3.parallel.launchers.parcels import by_value, caller_path
 from espnet3.parallel.launchers.pool import Lease, Slot
 from espnet3.parallel.launchers.protocol import Done, Job, pack, setup_error
-from espnet3.parallel.plan import Run, Sizer, Work
+from espnet3.parallel.plan import BUDGET, SLACK, Run, Sizer, Work
 from espnet3.parallel.raising import ANYTHING, load_error
 from espnet3.parallel.records import ItemFailure, Tally
 
@@ -353,7 +353,7 @@ class PilotRun:
             if not any(other.flying for other in self._ready if other.hello.process == process):
                 self._draining = None
                 self._quarantined.add(process)
-                self._send(slot, self._work.suspects.popleft())
+                self._send(slot, self._work.suspects.popleft(), BUDGET)
                 return True
             if self._draining in (None, process):  # no more for its other threads until they are idle
                 self._draining = process
@@ -368,12 +368,12 @@ class PilotRun:
             run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
-            if not self._send(slot, run):
+            if not self._send(slot, run, SLACK * self._sizer.budget(left)):
                 break
         return True
 
-    def _send(self, slot: Slot, run: Run) -> bool:
-        """Send a run; False if it went back to the work.
+    def _send(self, slot: Slot, run: Run, seconds: float) -> bool:
+        """Send a run that may take so many seconds; False if it went back to the work.
 
         A busy worker does not read, and may itself be about to wait for us: what it is sent
         ahead must fit in the socket's buffer, or both would wait for ever.
@@ -381,7 +381,7 @@ class PilotRun:
         # a list may hold instances of the script's own classes, which travel by value
         items = run.items if isinstance(run.items, range) else by_value(run)
         positions = self._work.positions(run) if self._job.as_lines else None
-        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions))
+        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions, seconds))
         run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and run.n_bytes > _AHEAD:
             self._prefetch = False

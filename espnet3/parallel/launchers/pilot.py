@@ -35,9 +35,7 @@ from espnet3.parallel.launchers.protocol import (
     setup_report,
 )
 from espnet3.parallel.pickling import Pickler
-from espnet3.parallel.plan import BUDGET
 from espnet3.parallel.raising import ANYTHING
-from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import Policy
 from espnet3.parallel.watch import Late, end_process
 
@@ -223,7 +221,9 @@ class Pilot:
         self._calls[job_id] = (call, job)
         self._send(("ready", job_id))
 
-    def _on_run(self, job_id: int, items: Any, start: int, singly: bool, positions: Any) -> None:
+    def _on_run(
+        self, job_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
+    ) -> None:
         if job_id not in self._calls:  # its setup failed; the driver knows
             return
         if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
@@ -253,13 +253,15 @@ class Pilot:
                     call,
                     job.policy,
                     self.worker,
-                    BUDGET,
+                    budget,
                     lambda: self.leaving or self._ended(job_id),
                     self._mark.step,
                     singly,
                 )
             self._mark.leave(len(block.values))
             if positions is not None:
+                from espnet3.parallel.recording import to_lines  # 20 ms that a first result need not wait for
+
                 to_lines(block, positions, items, job.policy, self.worker)
             parts = self._pickled(job_id, items, block, job.policy)
         try:

@@ -2,7 +2,7 @@
 
 Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
     ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
-    `as_lines`).
+    `as_lines`, seconds it may take).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
     ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
 """

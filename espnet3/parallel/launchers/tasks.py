@@ -31,16 +31,14 @@ from espnet3.parallel.launchers.protocol import (
     prepare,
     setup_report,
 )
-from espnet3.parallel.plan import BUDGET
 from espnet3.parallel.raising import ANYTHING
-from espnet3.parallel.recording import to_lines
 from espnet3.parallel.watch import Late, Report
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}
 _lock = threading.Lock()
 
 
-def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) -> bytes:
+def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
     """Run one run of items on a worker; returns the pickled message a pilot would have sent."""
     worker = str(get_worker().name)
     late: queue.Queue[SetupReport] = queue.Queue()
@@ -55,27 +53,32 @@ def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any) ->
     if isinstance(items, bytes):
         items = pickle.loads(items)
     if job.policy.item_timeout is None:
-        return _run(job_id, items, positions, call, job, worker)
-    return _run_in_time(job_id, items, positions, call, job, worker)
+        return _run(job_id, items, positions, budget, call, job, worker)
+    return _run_in_time(job_id, items, positions, budget, call, job, worker)
 
 
 def _run(
     job_id: int,
     items: Any,
     positions: Any,
+    budget: float,
     call: Call,
     job: Job,
     worker: str,
     report: Report | None = None,
 ) -> bytes:
     with on_a_worker(report):
-        block = run_items(items, call, job.policy, worker, BUDGET)
+        block = run_items(items, call, job.policy, worker, budget)
     if positions is not None:
+        from espnet3.parallel.recording import to_lines  # 20 ms that a first result need not wait for
+
         to_lines(block, positions, items, job.policy, worker)
     return _message(job_id, items, block, job, worker)
 
 
-def _run_in_time(job_id: int, items: Any, positions: Any, call: Call, job: Job, worker: str) -> bytes:
+def _run_in_time(
+    job_id: int, items: Any, positions: Any, budget: float, call: Call, job: Job, worker: str
+) -> bytes:
     """Run items in a thread of their own, and leave it behind in an item that takes too long.
 
     A worker that killed itself would take the answer with it, and Dask would run the task again.
@@ -87,7 +90,7 @@ def _run_in_time(job_id: int, items: Any, positions: Any, call: Call, job: Job, 
 
     def work() -> None:
         try:
-            answer.put(_run(job_id, items, positions, call, job, worker, report))
+            answer.put(_run(job_id, items, positions, budget, call, job, worker, report))
         except BaseException as error:  # raised where the task is waited for
             answer.put(error)
 
@@ -172,9 +175,9 @@ class TaskChannel:
     def send_parts(self, out: Any, buffers: Any) -> None:
         """Submit a run."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items, _, _, positions = pickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, job_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, job_id, self._blob, items, positions, pure=False, key=None
+            run_task, self._pool.name, job_id, self._blob, items, *rest, pure=False, key=None
         )
         with self._order:
             self._sent.append(future)
@@ -266,11 +269,11 @@ class TaskPool:
     def ask_for_more(self) -> None:
         """Nothing to do: a task waits at the scheduler."""
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, lease: Lease, slot: Slot) -> None:
         slot.channel.close()
         self._room = 1
-        for lease in self._leases:
-            lease.wake()
+        for each in self._leases:
+            each.wake()
 
     def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
         self._leases.remove(lease)

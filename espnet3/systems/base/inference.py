@@ -15,7 +15,6 @@ from espnet3.parallel.parallel import set_parallel
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.inference_provider import fingerprint_of
-from espnet3.systems.base.scp import read_scp, write_scp
 from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
 
 logger = logging.getLogger(__name__)
@@ -67,13 +66,13 @@ def infer(config: Any) -> dict[str, InferResult]:
     - `input_key`: dataset field or fields for the model;
     - `test_sets` (optional): name -> what differs from `dataset` for this set; without it there
       is one, called `test`;
-    - `output_fn`, `model_kwargs`, `idx_key`, `output_keys`, `batch_size` (optional): see
+    - `output_fn`, `model_kwargs`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
       `InferenceRunner`;
     - `limit` (optional): only the first so many items of each set;
-    - `text_key` (optional): the output key that is also written as a Kaldi `text` file;
     - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
       such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
-      as detached jobs, and the stage run again without it, when they are done, writes the files;
+      as detached jobs, and `espnet3 merge` of the test set's folder, or the stage run again without it, writes
+      the files when they are done;
     - `parallel` (optional): given to `set_parallel`.
 
     Args:
@@ -113,7 +112,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     if (fingerprint := fingerprint_of(dataset)) is not None:
         seen.dataset_fingerprint = fingerprint
     runner_class, options = _class_and_options(whole.get("runner"), RUNNER)
-    for key in ("idx_key", "output_keys", "batch_size"):
+    for key in ("idx_key", "output_keys", "text_key", "batch_size"):
         if whole.get(key) is not None:
             options.setdefault(key, whole[key])
     params = {
@@ -133,11 +132,9 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     seconds = time.perf_counter() - begin
     failed = 0
     if runner.async_mode:
-        logger.info("submitted; the stage writes its files when it is run again without async_mode")
+        logger.info("submitted; `espnet3 wait %s`, then `espnet3 merge` of it, writes the files", folder)
     elif isinstance(run, Sequence):
         failed = sum(isinstance(result, ItemFailure) for result in run)
-        if (text_key := whole.get("text_key")) is not None:
-            _write_text(folder, str(text_key))
     return InferResult(folder, len(indices), failed, seconds, run)
 
 
@@ -158,8 +155,3 @@ def _indices(length: int, limit: Any) -> Sequence[int]:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ValueError(f"limit must be a positive number of items, not {limit!r}")
     return range(min(limit, length))
-
-
-def _write_text(folder: Path, key: str) -> None:
-    """Write `<key>.scp` again as a Kaldi `text` file: sorted by id, in code point order."""
-    write_scp(folder / "text", sorted(read_scp(folder / f"{key}.scp").items()))

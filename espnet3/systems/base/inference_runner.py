@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.systems.base.scp import read_scp, write_scp
 from espnet3.systems.base.scp_writer import IDX_KEY, ScpWriter, check_output, key_list, output_keys_of
 
 logger = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ class InferenceRunner(BaseRunner):
     A result is a dict with a single value under `idx_key` and an entry for every output key. An
     entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
 
-    With `output_dir` the files are written there after the run, in the order of the indices. Items
-    that failed (`on_error="record"`) are left out of them, listed in `errors.jsonl` and counted in
-    a warning.
+    With `output_dir` the files are written there after the run, in the order of the indices; those of
+    a detached run by its `merge`. Items that failed (`on_error="record"`) are left out of them,
+    listed in `errors.jsonl` and counted in a warning.
 
     With `batch_size` the model is given a list for each input key. When it returns a list with one
     entry per item, `output_fn` is called for each item as before; anything else is passed on, with
@@ -45,6 +46,7 @@ class InferenceRunner(BaseRunner):
         hyp_key: Key or keys of the hypotheses; None for none.
         ref_key: Key or keys of the references; None for none.
         output_keys: Replaces both, for results that are neither.
+        text_key: The output key that is also written as a Kaldi `text` file, sorted by id; None for none.
         **kwargs: Of `BaseRunner`: `batch_size`, `output_dir`, `on_error`, ...
     """
 
@@ -56,10 +58,12 @@ class InferenceRunner(BaseRunner):
         hyp_key: str | Sequence[str] | None = "hyp",
         ref_key: str | Sequence[str] | None = "ref",
         output_keys: str | Sequence[str] | None = None,
+        text_key: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(provider, **kwargs)
         self.idx_key = idx_key
+        self.text_key = text_key
         self.output_keys = output_keys_of(
             {"output_keys": output_keys, "hyp_key": hyp_key, "ref_key": ref_key}
         )
@@ -127,19 +131,6 @@ class InferenceRunner(BaseRunner):
             _check_early(result, idx, kwargs)
         return list(results)
 
-    def __call__(self, indices: Iterable[Any]) -> Any:
-        """Run the indices, check every result and write the `.scp` files.
-
-        Returns:
-            What `BaseRunner` returns: the results in the order of the indices; with `async_mode` a
-            `DetachedRun`, for which `write_outputs` is called with its results when it is done.
-        """
-        indices = indices if isinstance(indices, Sequence) else list(indices)
-        results = super().__call__(indices)
-        if isinstance(results, Sequence) and not self.async_mode:
-            self.write_outputs(indices, results)
-        return results
-
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Check results and, with `output_dir`, write the `.scp` files of a finished run.
 
@@ -163,8 +154,13 @@ class InferenceRunner(BaseRunner):
                 writer.failures[0].error_type,
                 writer.failures[0].message,
             )
-        if self.output_dir is not None:
-            writer.write(Path(self.output_dir) / self.shard_subdir)
+        if self.output_dir is None:
+            return
+        folder = Path(self.output_dir) / self.shard_subdir
+        writer.write(folder)
+        if self.text_key is not None:
+            rows = read_scp(folder / f"{self.text_key}.scp")
+            write_scp(folder / "text", sorted(rows.items()))  # by id, in code point order
 
 
 def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | None, dict[str, Any]]:

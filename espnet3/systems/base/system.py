@@ -38,10 +38,12 @@ class BaseSystem:
             What each stage returned, by its name.
 
         Raises:
-            ValueError: There is no such stage; raised before the first one runs.
+            ValueError: There is no such stage, or one needs what another only submits; raised before the first
+                one runs.
         """
         wanted = list(stages)
         self.check_stages(wanted)
+        self.check_jobs(wanted)
         results: dict[str, Any] = {}
         for stage in self.stages:
             if stage not in wanted:
@@ -61,6 +63,20 @@ class BaseSystem:
         for stage in stages:
             if stage not in cls.stages:
                 raise ValueError(f"no stage {stage!r}; {cls.__name__} has {', '.join(cls.stages)}")
+
+    def check_jobs(self, stages: Iterable[str]) -> None:
+        """Check that no stage is to use what jobs of an earlier one have yet to compute.
+
+        Raises:
+            ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once.
+        """
+        runner = (self.inference_config or {}).get("runner") or {}
+        if runner.get("async_mode") and {"infer", "measure"} <= set(stages):
+            raise ValueError(
+                "runner.async_mode is true, so the stage infer only submits jobs, and measure would find nothing, "
+                "or the files of an earlier run: run infer alone, then `espnet3 wait` and `espnet3 merge` with "
+                "the folder it prints, then measure"
+            )
 
     def create_dataset(self) -> bool:
         """Build the dataset with the builder that `create_dataset` names in the config.

@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.run import DetachedRun
-from espnet3.parallel.detached.states import JobState, living_pid
-from tests.parallel.detached.work import ROOT, calls, espnet3, held, here, hold, let_go, run_of, status_json
-
-
-def gone(pid: int, seconds: float = 30.0) -> None:
-    """Wait until a process that is no child of ours has ended."""
-    fd = os.pidfd_open(pid)
-    try:
-        assert select.select([fd], [], [], seconds)[0], f"process {pid} is still there"
-    finally:
-        os.close(fd)
-
-
-def kill(pid: int) -> None:
-    """Kill a process that is no child of ours, and wait for its end."""
-    fd = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
-        assert select.select([fd], [], [], 30)[0]
-    finally:
-        os.close(fd)
-
-
-def supervisor(run: DetachedRun) -> int:
-    """Return the supervisor's process."""
-    pid = living_pid(Layout(run.path).supervisor)
-    assert pid is not None
-    return pid
+from espnet3.parallel.detached.states import JobState
+from tests.parallel.detached.work import (
+    ROOT,
+    calls,
+    espnet3,
+    gone,
+    held,
+    here,
+    hold,
+    kill,
+    let_go,
+    run_of,
+    status_json,
+    supervisor,
+)
 
 
 def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.states import living_pid
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -53,6 +57,10 @@ class Squares(BaseRunner):
             (folder / f"go.{idx}").read_text()  # opens when the test writes, which it need not do
         if bad is not None and bad[1] == "slow":
             time.sleep(bad[0])  # an item of real work: its length is what the test is about
+        elif bad is not None and idx == bad[0] and bad[1] == "eat":
+            food = bytearray(bad[2] << 20)
+            food[:: mmap.PAGESIZE] = bytes(len(range(0, len(food), mmap.PAGESIZE)))
+            time.sleep(3)  # whoever watches memory looks once a second
         elif bad is not None and idx == bad[0] and not (folder / "repaired").exists():
             if bad[1] == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -156,3 +164,29 @@ def shut(run: DetachedRun) -> None:
     """End whatever a test has left, however it went."""
     if run.status().alive:
         run.cancel(grace=0.2)
+
+
+def gone(pid: int, seconds: float = 30.0) -> None:
+    """Wait until a process that is no child of ours has ended."""
+    fd = os.pidfd_open(pid)
+    try:
+        assert select.select([fd], [], [], seconds)[0], f"process {pid} is still there"
+    finally:
+        os.close(fd)
+
+
+def kill(pid: int) -> None:
+    """Kill a process that is no child of ours, and wait for its end."""
+    fd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        assert select.select([fd], [], [], 30)[0]
+    finally:
+        os.close(fd)
+
+
+def supervisor(run: DetachedRun) -> int:
+    """Return the supervisor's process."""
+    pid = living_pid(Layout(run.path).supervisor)
+    assert pid is not None
+    return pid

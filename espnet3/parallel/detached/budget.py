@@ -1,0 +1,71 @@
+"""How many items of a run have failed, over all of its jobs, wherever they run.
+
+A shard with failures has a file in `detached/failed`, as many bytes long: one look at the folder counts
+them all, nobody writes another's file, and a run without failures costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.ledger.files import make_folder
+
+_REST = 10  # a look is followed by so many times its duration without one
+
+
+class Budget:
+    """The failures of one shard, against the limit of the whole run.
+
+    Args:
+        layout: The run's paths.
+        shard: The shard.
+        limit: `max_failures`: a number of items, or a share below 1; None: no limit.
+        total: Items of the run.
+    """
+
+    def __init__(self, layout: Layout, shard: int, limit: float | None, total: int) -> None:
+        self._layout = layout
+        self._shard = shard
+        self._limit = limit
+        self._total = total
+        self._next_look = 0.0
+        file = layout.failures / str(shard)
+        self._own = file.stat().st_size if limit is not None and file.exists() else 0
+
+    def add(self, failed: int) -> None:
+        """Count more failed items of this shard."""
+        if self._limit is not None and failed:
+            self._own += failed
+            count_failures(self._layout, self._shard, self._own)
+
+    def exceeded(self, last: bool = False) -> str:
+        """Return what to say where too many items of the run have failed; empty where they have not.
+
+        Args:
+            last: Look in any case; else only at times, so that looking costs little.
+        """
+        begin = time.monotonic()
+        if self._limit is None or not self._own or (begin < self._next_look and not last):
+            return ""
+        failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))
+        now = time.monotonic()
+        self._next_look = now + _REST * (now - begin)
+        if failed <= (self._limit * self._total if 0 < self._limit < 1 else self._limit):
+            return ""
+        return f"{failed} of {self._total} items failed, and max_failures is {self._limit:g}"
+
+
+def count_failures(layout: Layout, shard: int, failed: int) -> None:
+    """Say how many items of a shard have failed."""
+    file = layout.failures / str(shard)
+    if not failed:
+        file.unlink(missing_ok=True)
+        return
+    make_folder(layout.failures)
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(fd, failed)
+    finally:
+        os.close(fd)

@@ -1,0 +1,240 @@
+"""Detached runs on real SLURM: large arrays, cancelled elements, preemption, lost nodes, walltime, memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import set_parallel
+from espnet3.parallel.detached import scheduler
+from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
+from tests.clusters.labs import Lab
+from tests.clusters.test_detached import finished
+from tests.parallel.detached.work import Provider, Squares, calls, gone, held, hold, let_go
+
+pytestmark = pytest.mark.clusters
+
+
+@pytest.fixture(scope="module")
+def slurm(started: Callable[[str], Lab]) -> Lab:
+    """Return a running SLURM."""
+    return started("slurm")
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the scheduler's commands, which grows as they are called."""
+    names: list[str] = []
+    call = scheduler._call
+
+    def spy(command: list[str], *rest: Any) -> str:
+        names.append(command[0])
+        return call(command, *rest)
+
+    monkeypatch.setattr(scheduler, "_call", spy)
+    return names
+
+
+def submit(
+    slurm: Lab,
+    folder: Path,
+    n: int = 12,
+    workers: int = 4,
+    options: Any = None,
+    bad: Any = None,
+    **detached: Any,
+) -> DetachedRun:
+    """Submit squares from this process."""
+    set_parallel({**slurm.block(workers, **(options or {})), "detached": {"shards": 3, **detached}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder), "bad": bad}), **folders, async_mode=True)
+    return runner(range(n))  # type: ignore[no-any-return]
+
+
+def submitted(run: DetachedRun) -> Any:
+    """Return what was noted of the last submission."""
+    return json.loads((run.path / "detached/jobs.json").read_text())
+
+
+@pytest.mark.parametrize(("limit", "arrays"), [(None, 1), (99, 10)])
+def test_a_thousand_shards(
+    slurm: Lab, tmp_path: Path, called: list[str], limit: int | None, arrays: int
+) -> None:
+    """They are one array, or ten where the site takes indices below 100; status asks once, cancel calls once."""
+    held_back = {"job_extra_directives": ["--hold"]}
+    run = submit(slurm, tmp_path, n=1000, shards=1000, array_limit=limit, options=held_back)
+    noted = submitted(run)
+    assert len(noted["arrays"]) == arrays and len(set(noted["jobs"].values())) == 1000
+    assert called == [*(["scontrol"] if limit is None else []), *["sbatch"] * arrays]
+    del called[:]
+    assert run.status().counts == {JobState.PENDING: 1000}
+    assert called == ["squeue"]
+    del called[:]
+    assert run.cancel().counts == {JobState.CANCELLED: 1000}
+    assert called.count("scancel") == 1
+    slurm.wait_for_empty_queue()
+    assert not calls(tmp_path)
+
+
+def test_cancelled_elements_are_the_ones_retried(slurm: Lab, tmp_path: Path) -> None:
+    """After `scancel` of ten elements of two arrays `retry` submits those ten, and no other."""
+    for first in (0, 20):
+        hold(tmp_path, first)
+    run = submit(slurm, tmp_path, n=40, workers=2, shards=20, array_limit=9)
+    assert len(submitted(run)["arrays"]) == 2
+    for first in (0, 20):
+        held(tmp_path, first)  # each array runs one element at a time: the others wait
+    cancelled = {*range(5, 10), *range(11, 16)}
+    subprocess.run(["scancel", *(run[k].job_id for k in cancelled)], check=True)
+    for first in (0, 20):
+        let_go(tmp_path, first)
+    status = run.wait(120)
+    left = {shard.shard for shard in status.shards if shard.state is not JobState.DONE}
+    assert left == cancelled, (status, dict(run.logs()))
+    run.retry()
+    assert set(map(int, submitted(run)["jobs"])) == left
+    finished(run, slurm)
+    assert len(run.merge()) == 40
+    assert set(calls(tmp_path).values()) == {1}
+
+
+def test_a_node_that_goes_down_costs_nothing(slurm: Lab, tmp_path: Path) -> None:
+    """SLURM queues the elements of a lost node again, and the run completes without a retry."""
+    hold(tmp_path, 4)
+    run = submit(slurm, tmp_path)
+    held(tmp_path, 4)
+    job = run[1].job_id
+    node = _squeue(job, "%N")
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], check=True)
+    try:
+        let_go(tmp_path, 4, dead=True)
+        _start_now(job, f"ExcNodeList={node}")
+        finished(run, slurm)
+    finally:
+        # it may be back by itself: slurm.conf says ReturnToService=2
+        subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+    assert len(run.merge()) == 12
+    counted = calls(tmp_path)
+    assert counted.pop(4) == 2 and set(counted.values()) == {1}
+
+
+def test_a_job_that_makes_room_for_a_better_one_comes_back(slurm: Lab, tmp_path: Path) -> None:
+    """A job of a partition of higher priority takes the node; the run completes, the item in flight runs again."""
+    hold(tmp_path, 4)
+    run = submit(slurm, tmp_path, options={"cores": 4})  # the whole node
+    victim = held(tmp_path, 4)
+    job = run[1].job_id
+    words = ["-p", "high", "-n1", "-c4", "-w", _squeue(job, "%N"), "-o", "/dev/null", "--wrap", "sleep 1"]
+    subprocess.run(["sbatch", *words], check=True, capture_output=True)
+    gone(victim)  # it is in its item, and does not end at the TERM before the KILL
+    let_go(tmp_path, 4, dead=True)
+    _start_now(job)
+    finished(run, slurm)
+    assert len(run.merge()) == 12
+    counted = calls(tmp_path)
+    assert counted.pop(4) == 2 and set(counted.values()) == {1}
+    slurm.wait_for_empty_queue()
+
+
+def test_memory_is_raised_only_after_a_kill_for_want_of_it(slurm: Lab, tmp_path: Path) -> None:
+    """SLURM kills a job that takes more than it asked for: `retry` asks for more for that shard."""
+    options = {"memory": "200MiB"}
+    run = submit(slurm, tmp_path, n=3, options=options, bad=[1, "eat", 400], retry_memory_factor=4.0)
+    states = [shard.state for shard in run.wait(120).shards]
+    said = [file.read_text() for file in run.path.glob("detached/scheduler/out*")]
+    assert states == [JobState.DONE, JobState.OUT_OF_MEMORY, JobState.DONE], (run.status(), said)
+    assert "raised" not in submitted(run) or not submitted(run)["raised"]
+    run.retry()
+    assert submitted(run)["raised"] == {"1": 4.0} and set(submitted(run)["jobs"]) == {"1"}
+    assert _asked(run[1].job_id) == "800M"
+    finished(run, slurm)
+    assert len(run.merge()) == 3
+
+
+def test_a_job_that_is_queued_again_keeps_its_item(slurm: Lab, tmp_path: Path) -> None:
+    """`scontrol requeue` sends TERM: the item in flight is kept."""
+    hold(tmp_path, 4)
+    run = submit(slurm, tmp_path)
+    held(tmp_path, 4)
+    job = run[1].job_id
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    let_go(tmp_path, 4)
+    _start_now(job)
+    finished(run, slurm)
+    assert len(run.merge()) == 12
+    assert set(calls(tmp_path).values()) == {1}
+
+
+def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) -> None:
+    """A job that runs out of time queues itself again, and goes on where it stopped: no item runs twice."""
+    block = slurm.block(1, walltime="00:00:18")
+    set_parallel({**block, "detached": {"shards": 1}})
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    provider = Provider({"folder": str(tmp_path), "bad": [1.0, "slow"]})
+    run = Squares(provider, **folders, async_mode=True)(range(22))
+    _wait_for_requeue(run[0].job_id)
+    until = time.monotonic() + 150
+    while not run.status().done:  # on a slow machine there are more than two parts
+        assert time.monotonic() < until, (run.status(), dict(run.logs()), slurm.queue())
+        processes = [Path("/proc", file.suffix[1:]) for file in tmp_path.glob("calls.*")]
+        if _is_requeued(run[0].job_id) and not any(process.exists() for process in processes):
+            _start_now(run[0].job_id)
+        time.sleep(0.2)
+    assert len(run.merge()) == 22
+    assert set(calls(tmp_path).values()) == {1}
+    assert len(list(tmp_path.glob("calls.*"))) > 1
+    assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
+
+
+def test_a_scheduler_that_is_away_is_said(
+    slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` works without the scheduler, and says so."""
+    hold(tmp_path, 0)
+    run = submit(slurm, tmp_path, shards=8)
+    held(tmp_path, 0)
+    with monkeypatch.context() as away:
+        away.setenv("PATH", str(tmp_path))
+        status = run.status()
+        assert "the scheduler does not answer" in status.notes[0]
+        assert status.shards[0].state is JobState.RUNNING
+        assert JobState.UNKNOWN in status.counts
+    let_go(tmp_path, 0)
+    finished(run, slurm)
+
+
+def _asked(job: str) -> str:
+    """Return the memory that a job asks for."""
+    return _squeue(job, "%m")
+
+
+def _squeue(job: str, field: str) -> str:
+    done = subprocess.run(
+        ["squeue", "-h", "-j", job, "-o", field], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def _start_now(job: str, *update: str) -> None:
+    """Wait until a job is queued again, and let it run at once: SLURM would wait two minutes."""
+    _wait_for_requeue(job)
+    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)
+
+
+def _is_requeued(job: str) -> bool:
+    """Tell whether a job waits for the two minutes after which SLURM starts it again."""
+    return "PENDING" in _squeue(job, "%T") and "BeginTime" in _squeue(job, "%r")
+
+
+def _wait_for_requeue(job: str) -> None:
+    until = time.monotonic() + 60
+    while not _is_requeued(job):
+        assert time.monotonic() < until, _squeue(job, "%T %r")
+        time.sleep(0.1)

@@ -1,0 +1,79 @@
+"""The recipe's stage `infer` as detached jobs whose submitter is killed; somebody else waits and merges."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.parallel.detached.work import ROOT, espnet3
+
+RECIPE = ROOT / "egs3" / "asterisk" / "asr"
+TEST_SET = "exp/inference/prompts"
+
+# run.py as a user starts it, but for the end: it stays until it is killed
+_SUBMIT = """
+import runpy, sys
+
+recipe, *arguments = sys.argv[1:]
+main = runpy.run_path(recipe)["main"]
+assert main(arguments) == 0
+print("submitted", flush=True)
+sys.stdin.readline()
+"""
+
+
+def recognised(folder: Path, *arguments: str) -> bytes:
+    """Run the stage in one process; return the bytes of `text`."""
+    command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer", *arguments, "exp_dir=exp"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (folder / TEST_SET / "text").read_bytes()
+
+
+def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> Path:
+    """Submit the stage in a process that gets SIGKILL once its jobs are handed over; return the run's folder.
+
+    Args:
+        folder: Where that process is.
+        block: The `parallel` block.
+        *arguments: More words for run.py.
+    """
+    (folder / "submit.py").write_text(_SUBMIT)
+    (folder / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
+    words = [
+        "--stages",
+        "infer",
+        "--parallel_config",
+        "parallel.yaml",
+        "runner.async_mode=true",
+        "exp_dir=exp",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "submit.py", str(RECIPE / "run.py"), *words, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line == "submitted\n":
+                break
+        process.kill()
+    assert said[-1:] == ["submitted\n"] and process.returncode == -9, said
+    return folder / TEST_SET
+
+
+def merged_elsewhere(run: Path, folder: Path) -> bytes:
+    """Wait for a run and merge it in processes that are somewhere else; return the bytes of `text`."""
+    assert not (run / "text").exists()
+    espnet3("status", run, cwd=folder, ok=False)
+    espnet3("wait", run, "--timeout", 110, cwd=folder)  # ends with 0 where every shard is done
+    espnet3("merge", run, cwd=folder)
+    return (run / "text").read_bytes()

@@ -119,7 +119,7 @@ def pages_of(client):
     """Return an HTTP page of the scheduler and one of each worker, over TLS and without."""
     info = client.scheduler_info()
     ports = [("127.0.0.1", info["services"]["dashboard"])]
-    ports += [(w["host"], w["services"]["dashboard"]) for w in info["workers"].values()]
+    ports += [("127.0.0.1", w["services"]["dashboard"]) for w in info["workers"].values()]
     return [f"{scheme}://{host}:{port}/health" for scheme in ("https", "http") for host, port in ports]
 
 

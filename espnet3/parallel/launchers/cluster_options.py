@@ -44,6 +44,8 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
     if lifetime is not None and not any(str(word).startswith("--lifetime") for word in extra):
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
+    if "--dashboard-address" not in extra:  # a worker's pages: with a nanny Dask's own is every interface
+        extra += ["--dashboard-address", "127.0.0.1:0"]
     options["worker_extra_args"] = extra
 
     if row.queue is not None and row.queue.avoid:  # the keeper adds to them

@@ -282,6 +282,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
     worker_class = options.pop("worker_class", None) or "distributed.Nanny"
     scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("dashboard_address", "127.0.0.1:0")
     worker_options.setdefault("nthreads", 1)
     patience = config.start_timeout / 2
     certificate = None

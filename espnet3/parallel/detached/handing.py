@@ -20,7 +20,6 @@ from espnet3.parallel.detached.marks import forget_deaths
 from espnet3.parallel.detached.spec import JobSpec, items_to_json
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
-from espnet3.parallel.ledger.split import SPEC
 
 
 def put_specs(
@@ -50,7 +49,8 @@ def put_specs(
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(Path(plan.specs))
     texts = {key: json.dumps(value) for key, value in base.to_json().items()}
-    facts = {"schema": 1, "run_id": run_id, "indices": plan.indices_sha256}
+    if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
+        make_folder(layout.run / plan.outcomes[-1])
     settled = (OK,) if retry_failed else (OK, FAILED)
     shards = []
     for shard in range(plan.n_shards):
@@ -63,6 +63,7 @@ def put_specs(
         if not left:
             counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
             if not (folder / DONE).exists():
+                make_folder(folder)
                 write_quickly(folder / DONE, counts)
             continue
         for name in () if new else (DONE, ENDED):
@@ -78,17 +79,13 @@ def put_specs(
             "outcomes": plan.outcomes[shard],
             "skip": _stretches(part, begin, settled),
             "retry_failed": retry_failed,
+            "run_id": run_id,
         }
         own_texts = {key: json.dumps(value) for key, value in own.items()}
         write_lines(f"{plan.specs}/shard.{shard}.json", {**texts, **own_texts})
-        outcomes = f"{layout.run}/{plan.outcomes[shard]}"
-        try:
-            os.mkdir(outcomes, 0o700)
-        except FileExistsError:
+        if not new:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{outcomes}/done")
-        if not os.path.exists(f"{outcomes}/{SPEC}"):
-            write_quickly(f"{outcomes}/{SPEC}", {**facts, "shard": shard})
+                os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     return shards

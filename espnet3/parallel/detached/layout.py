@@ -162,11 +162,9 @@ class Layout:
             ) from None
 
     def write_plan(self, plan: Plan, items: Sequence[Any]) -> None:
-        """Write the plan and the index list, and make the shards' folders."""
+        """Write the plan and the index list; a shard's folder is made by whoever first writes in it."""
         make_folder(self.folder)
         write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
-        for number in range(plan.n_shards):
-            self.shard(number).mkdir(mode=0o700, exist_ok=True)
         write_json(self.folder / PLAN, asdict(plan))
 
     def items(self) -> Sequence[Any]:

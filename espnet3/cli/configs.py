@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
@@ -79,9 +81,14 @@ class Finding:
 
 @click.command()
 @_conf
-@click.option("--start", is_flag=True, help="Start one worker and run one item on it.")
-def doctor(conf: str, start: bool) -> None:
+@click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
+@click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
+@click.option("--start", is_flag=True, help="Start one worker and run one item on it; it imports them too.")
+def doctor(conf: str, runner: str | None, provider: str | None, start: bool) -> None:
     """Try what can be tried of CONF before anything is queued."""
+    wanted = {
+        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
+    }
     findings: list[Finding] = []
 
     def tell(good: bool | None, text: str) -> None:
@@ -100,10 +107,13 @@ def doctor(conf: str, start: bool) -> None:
         tell(True, f"package {row.package} is installed")
         if row.queue is not None:
             _look_at_scheduler(row, config, tell)
+        if row.name == "local_gpu":
+            _look_at_gpus(config, tell)
     except ParallelError as error:
         tell(False, str(error))
+    here = _look_at_code(config, wanted, tell)
     if start and all(each.good is not False for each in findings):
-        _start_one(config, tell)
+        _start_one(config, wanted, here, tell)
     else:
         tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
     wrong = sum(each.good is False for each in findings)
@@ -131,7 +141,7 @@ def _look_at_scheduler(
         )
         return
     tell(True, f"{command} is {shutil.which(command)}")
-    query = row.queue.query(os.environ.get("USER", ""))
+    query = row.queue.query(getpass.getuser())
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -144,21 +154,70 @@ def _look_at_scheduler(
     )
 
 
-def _start_one(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
+def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
+    from espnet3.parallel.launchers.cluster_gpu import gpu_options
+
+    chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
+    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
+
+
+def _look_at_code(
+    config: ParallelConfig, wanted: dict[str, str], tell: Callable[[bool | None, str], None]
+) -> Facts:
+    """Import runner and provider here and as a job would, and compare the two; return what is so here."""
+    # this command's own folder is that of its script; a user's script finds what lies beside it
+    sys.path.insert(0, os.getcwd())
+    here = look(wanted)
+    for what, file in here.files.items():
+        tell(True, f"the {what} {wanted[what]} can be imported: {file}")
+    for wrong in here.wrong:
+        tell(False, wrong)
+    if not wanted:
+        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+    python = config.options.get("python") or config.options.get("remote_python")
+    if python is None or here.wrong:
+        return here
+    if config.env == "ssh" or not os.path.isabs(str(python)):
+        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
+        return here
+    there = look_as_job(str(python), wanted)
+    if isinstance(there, str):
+        tell(False, f"the jobs' Python: {there}")
+        return here
+    wrongs = [*there.wrong, *differences(here, there)]
+    for wrong in wrongs:
+        tell(False, f"the jobs' Python {python}: {wrong}")
+    if not wrongs:
+        tell(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
+    return here
+
+
+def _start_one(
+    config: ParallelConfig, wanted: dict[str, str], here: Facts, tell: Callable[[bool | None, str], None]
+) -> None:
     one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
     try:
         with get_client(one):
-            there = parallel_map(_where, [0])[0]
+            where, there = parallel_map(_where, [wanted])[0]
     except ParallelError as error:
         tell(False, f"no item could be run: {error}")
         return
-    tell(True, f"one item ran on {there}")
+    tell(True, f"one item ran on {where}")
+    wrongs = [*there.wrong, *differences(here, there)]
+    for wrong in wrongs:
+        tell(False, f"on the worker: {wrong}")
+    if not wrongs:
+        tell(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
 
 
-def _where(_: int) -> str:
+def _shown(facts: Facts) -> str:
+    return ", ".join(f"{package} {number}" for package, number in facts.versions.items())
+
+
+def _where(wanted: dict[str, str]) -> tuple[str, Facts]:
     import socket
 
-    return f"{socket.gethostname()}, process {os.getpid()}"
+    return f"{socket.gethostname()}, process {os.getpid()}", look(wanted)
 
 
 def _fail(error: ParallelError) -> NoReturn:

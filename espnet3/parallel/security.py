@@ -53,6 +53,7 @@ def make_certificate(parent: str) -> RunCertificate:
             "install it: pip install cryptography; or set security: off where the network is private",
             name="cryptography",
         )
+    import dask
     from distributed import Security
 
     temporary = Security.temporary()
@@ -72,14 +73,20 @@ def make_certificate(parent: str) -> RunCertificate:
         "default-scheme": "tls",
         "tls": {"ca-file": cert, **dict.fromkeys(_ROLES, pair)},
     }
+    guarded = {
+        role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), GUARD]} for role in _SERVERS
+    }
     return RunCertificate(
         folder,
         Security(tls_ca_file=cert, require_encryption=True, **roles),
-        {"distributed": {"comm": comm}},
+        {"distributed": {"comm": comm, **guarded}},
     )
 
 
-_ROLES = ("scheduler", "worker", "client")
+_SERVERS = ("scheduler", "worker")
+_ROLES = (*_SERVERS, "client")
+GUARD = "espnet3.parallel.launchers.http_guard"
+"""What schedulers and workers preload, so that their pages too are for holders of the certificate."""
 
 
 def _write(folder: str, name: str, text: str) -> str:

@@ -14,7 +14,8 @@ class Counted:
         self.folder = folder / "marks"
         self.folder.mkdir()
         self.n = n
-        self.runner = Slow(Env({"folder": str(self.folder), "seconds": seconds}), progress=False)
+        facts = {"folder": str(self.folder), "seconds": seconds, "hold": n // 2}
+        self.runner = Slow(Env(facts), progress=False)
 
     def begun(self):
         """Return how often each item has begun."""
@@ -24,18 +25,33 @@ class Counted:
         """Return how often each item has ended."""
         return Counter(int(path.name.split("-")[1]) for path in self.folder.glob("ended-*"))
 
-    def meanwhile(self, fault, after):
-        """Run all items; call `fault` once `after` of them have ended. Return the results."""
+    def workers(self):
+        """Return the processes that have begun an item."""
+        return {path.name.split("-")[2] for path in self.folder.glob("began-*")}
+
+    def meanwhile(self, fault, after, workers=0):
+        """Run all items; call `fault` once `after` of them have ended. Return the results.
+
+        The second half of the items waits for the fault, and until so many `workers` have had an item.
+        """
+        assert after < self.n // 2
         failed = []
+        hold = self.folder / "hold"
+        hold.touch()
 
         def strike():
-            while len(self.ended()) < after:
-                time.sleep(0.05)
             try:
+                while len(self.ended()) < after:
+                    time.sleep(0.05)
                 fault()
+                until = time.monotonic() + 200
+                while len(self.workers()) < workers and time.monotonic() < until:
+                    time.sleep(0.05)
             except BaseException as error:
                 failed.append(error)
                 raise
+            finally:
+                hold.unlink()
 
         thread = threading.Thread(target=strike)
         thread.start()

@@ -14,11 +14,14 @@ ip link set lo up
 # to glibc's AI_ADDRCONFIG a machine that has no address but 127.0.0.1 has none at all
 ip address add 127.0.0.2/8 dev lo
 
-# --- a user that only these namespaces know
+# --- two users that only these namespaces know: the tests', and another who must be let in nowhere
 mkdir -p "$state/etc" "$state/home" "$state/tmp"
 for file in passwd group shadow; do
     cp "/etc/$file" "$state/etc/$file"
 done
+other=espnet3other
+echo "$other:x:64243:64243::/nonexistent:/bin/sh" >>"$state/etc/passwd"
+echo "$other:x:64243:" >>"$state/etc/group"
 echo "$user:x:64242:64242::$state/home:/bin/bash" >>"$state/etc/passwd"
 echo "$user:x:64242:" >>"$state/etc/group"
 echo "$user:*:19000:0:99999:7:::" >>"$state/etc/shadow" # no password, and not locked
@@ -50,8 +53,15 @@ for at in "${!hidden[@]}"; do
     mount --bind "$state/shown/$at" "${hidden[at]}"
 done
 
+# --- the second user: runs what the tests hand it, and nothing else
+install -d -o "$other" -m 755 "$state/other"
+(cd / && exec setpriv --reuid=64243 --regid=64243 --clear-groups env -i PYTHONDONTWRITEBYTECODE=1 \
+    "$python" "$here/second_account.py" "$state/other/door") &
+second=$!
+
 # --- schedulers whose daemons must be root; the others are started by the tests that need them
 stop() {
+    kill "$second" 2>/dev/null && wait "$second" || true
     for name in oar sge; do
         [[ ! -d $state/$name ]] || "$here/$name/stop.sh" "$state/$name" || echo "$name did not stop" >&2
     done

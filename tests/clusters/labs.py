@@ -49,7 +49,7 @@ class Lab:
                 [HERE / self.name / "start.sh", HOME / self.name],
                 stdout=subprocess.PIPE,
                 text=True,
-                timeout=60,
+                timeout=200,
                 check=True,
             )
             text = done.stdout
@@ -58,14 +58,14 @@ class Lab:
     def stop(self) -> None:
         """Stop it, and wait for its daemons."""
         if not self.by_root:
-            subprocess.run([HERE / self.name / "stop.sh", HOME / self.name], timeout=60, check=True)
+            subprocess.run([HERE / self.name / "stop.sh", HOME / self.name], timeout=200, check=True)
 
     def block(self, n_workers: int = 2, **options: object) -> dict[str, object]:
         """Return a `parallel` block."""
         return {
             "env": self.name,
             "n_workers": n_workers,
-            "start_timeout": 60,
+            "start_timeout": 120,
             "options": {**self.options, **options},
         }
 
@@ -75,7 +75,7 @@ class Lab:
             return ""
         return subprocess.run(self.listing, capture_output=True, text=True, check=False).stdout.strip()
 
-    def wait_for_empty_queue(self, seconds: float = 40) -> None:
+    def wait_for_empty_queue(self, seconds: float = 90) -> None:
         """Assert that no job is left."""
         until = time.monotonic() + seconds
         while (left := self.queue()) and time.monotonic() < until:

@@ -33,7 +33,7 @@ def job_ids(client):
 
 def until_two(client):
     """Wait for both workers."""
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,16 @@ class Env(EnvironmentProvider):
 
 
 class Slow(BaseRunner):
-    """Each item takes a while and notes that it ran: a file in the folder for each time."""
+    """Each item takes a while and notes that it ran: a file in the folder for each time.
+
+    Items from the number `hold` on wait while there is a file of that name.
+    """
 
     @staticmethod
-    def forward(idx, folder, seconds):
+    def forward(idx, folder, seconds, hold):
         (Path(folder) / f"began-{idx}-{os.getpid()}").touch()
         time.sleep(seconds)
+        while idx >= hold and (Path(folder) / "hold").exists():
+            time.sleep(0.05)
         (Path(folder) / f"ended-{idx}-{os.getpid()}").touch()
         return idx * idx, os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURMD_NODENAME")

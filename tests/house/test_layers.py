@@ -83,6 +83,7 @@ LAYERS = [
     (
         "processes of other machines: what is submitted, watched and replaced",
         [
+            "parallel.launchers.http_guard",
             "parallel.launchers.cluster_commands",
             "parallel.launchers.cluster_logs",
             "parallel.launchers.cluster_keeper",
@@ -146,7 +147,7 @@ HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 OPTIONAL = {"numpy"}
 
 # Import names that differ from the name of the distribution.
-DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py"}
+DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py", "dask_kubernetes": "dask-kubernetes"}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from espnet3.parallel.backends import words
+from espnet3.parallel.backends.words import of_shards
+
 
 @dataclass(frozen=True, slots=True)
 class Array:
@@ -72,18 +75,7 @@ SLURM = Array(
     element="{job}_{index}",
     query=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r"),
     line=r"^(?P<id>\d+_\d+)\|(?P<word>[^|]+)\|(?P<note>.*)$",
-    words={
-        **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUE"), "pending"),
-        **dict.fromkeys(
-            ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING"), "running"
-        ),
-        **dict.fromkeys(("FAILED", "BOOT_FAIL", "COMPLETED", "DEADLINE", "REVOKED"), "lost"),
-        "CANCELLED": "cancelled",
-        "TIMEOUT": "timeout",
-        "PREEMPTED": "preempted",
-        "NODE_FAIL": "node_fail",
-        "OUT_OF_MEMORY": "out_of_memory",
-    },
+    words=of_shards(words.SLURM),
     first=0,
     extra=("-o out-%A_%a.txt",),
     printed="out-{job}_{index}.txt",
@@ -101,11 +93,7 @@ SGE = Array(
     element="{job}.{index}",
     query=("qstat", "-g", "d", "-u", "{user}"),
     line=r"^\s*(?P<job>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+.*?(?P<index>\d+)\s*$",
-    words={
-        **dict.fromkeys(("qw", "hqw", "hRwq", "Rq"), "pending"),
-        **dict.fromkeys(("r", "t", "R", "s", "S", "T", "d"), "running"),
-        "E": "lost",
-    },
+    words=of_shards(words.SGE),
     extra=("-S /bin/sh",),  # a queue's own shell may be csh
     rerun=("-r y",),
     again=99,
@@ -117,11 +105,7 @@ PBS = Array(
     element="{job}[{index}]",
     query=("qstat", "-t", "-x", "-u", "{user}"),
     line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
-    words={
-        **dict.fromkeys(("Q", "W", "T", "H"), "pending"),
-        **dict.fromkeys(("R", "E", "B", "S", "U"), "running"),
-        **dict.fromkeys(("F", "X", "C"), "lost"),
-    },
+    words=of_shards(words.PBS),
     first=0,
     cancel="{job}[]",
     single=(),
@@ -135,10 +119,7 @@ MOAB = Array(
     element="{job}[{index}]",
     query=("showq", "-u", "{user}"),
     line=r"^(?P<id>\d+(?:\[\d+\])?)(?!\[)\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
-    words={
-        **dict.fromkeys(("Idle", "Deferred", "Hold", "BatchHold", "UserHold"), "pending"),
-        **dict.fromkeys(("Running", "Starting"), "running"),
-    },
+    words=of_shards(words.MOAB),
     cancel="{job}[]",
     extra=("-j oe",),
 )
@@ -149,11 +130,7 @@ LSF = Array(
     element="{job}[{index}]",
     query=("bjobs", "-a", "-noheader", "-u", "{user}", "-o", "jobid jobindex stat delimiter='|'"),
     line=r"^(?P<job>\d+)\|(?P<index>\d+)\|(?P<word>\w+)",
-    words={
-        **dict.fromkeys(("PEND", "WAIT", "PSUSP"), "pending"),
-        **dict.fromkeys(("RUN", "USUSP", "SSUSP"), "running"),
-        **dict.fromkeys(("DONE", "EXIT", "ZOMBI"), "lost"),
-    },
+    words=of_shards(words.LSF),
     extra=("-o out-%J_%I.txt",),
     printed="out-{job}_{index}.txt",
     starved="TERM_MEMLIMIT",
@@ -168,11 +145,7 @@ OAR = Array(
     element="",
     query=("oarstat", "-u", "{user}"),
     line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<note>.*)$",
-    words={
-        **dict.fromkeys(("W", "t", "L", "H"), "pending"),
-        **dict.fromkeys(("R", "F", "S"), "running"),
-        **dict.fromkeys(("E", "T"), "lost"),
-    },
+    words=of_shards(words.OAR),
     single=(),
     rerun=("-t idempotent",),
     again=99,
@@ -187,13 +160,7 @@ HTCONDOR = Array(
     element="{job}.{index}",
     query=("condor_q", "{user}", "-af:j", "JobStatus", "HoldReason"),
     line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<note>.*)$",
-    words={
-        **dict.fromkeys(("1", "5"), "pending"),
-        **dict.fromkeys(
-            ("2", "3", "6", "7"), "running"
-        ),  # 3 is removed, and listed until its process is gone
-        "4": "lost",
-    },
+    words=of_shards(words.HTCONDOR),
     first=0,
     most=100_000,
     again=75,

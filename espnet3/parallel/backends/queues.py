@@ -7,25 +7,10 @@ tested against recorded output and against the real command alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-
-class JobState(Enum):
-    """Where a job is, in the words of every scheduler; the value completes "job 7 ..."."""
-
-    WAITING = "waits in the queue"
-    RUNNING = "runs"
-    HELD = "is held and will not start by itself"
-    FAILED = "has failed"
-    EVICTED = "was ended by the scheduler (walltime, preemption, a lost node, or cancelled)"
-    ENDED = "has ended"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of it runs or will run."""
-        return self in (JobState.FAILED, JobState.EVICTED, JobState.ENDED)
+from espnet3.parallel.backends import words
+from espnet3.parallel.backends.words import JobState, Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +46,7 @@ class Queue:
     Attributes:
         command: Lists the jobs of a user, recently ended ones too where it can; "{user}" is replaced.
         line: Pattern of one listed job, with the groups `id` and `word`, and perhaps `reason`, `node`.
-        words: The scheduler's words, by their beginning. A job with another word waits.
+        words: The scheduler's words for states, a table of `words`.
         look: What a person types to learn more about a job; "{id}" is replaced.
         avoid: Directive that keeps a job from nodes; "{nodes}" is replaced. Empty: it has none we use.
         joint: What stands between the nodes of `avoid`.
@@ -69,7 +54,7 @@ class Queue:
 
     command: tuple[str, ...]
     line: str
-    words: Mapping[str, JobState] = field(default_factory=dict)
+    words: Words = field(default_factory=dict)
     look: str = ""
     avoid: str = ""
     joint: str = ","
@@ -93,49 +78,17 @@ class Queue:
 
     def _state(self, word: str) -> JobState:
         best = max((start for start in self.words if word.startswith(start)), key=len, default=None)
-        return JobState.WAITING if best is None else self.words[best]
+        return JobState.WAITING if best is None else self.words[best].job
 
 
 def _said(text: str | None) -> str:
     return "" if text is None or text in ("None", "(null)", "undefined", "-", "n/a") else text
 
 
-W, R, H, F, E, X = (
-    JobState.WAITING,
-    JobState.RUNNING,
-    JobState.HELD,
-    JobState.FAILED,
-    JobState.ENDED,
-    JobState.EVICTED,
-)
-
 SLURM = Queue(
     command=("squeue", "-h", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
     line=r"^(?P<id>[\d_]+)\|(?P<word>[^|]+)\|(?P<reason>[^|]*)\|(?P<node>.*)$",
-    words={
-        "PENDING": W,
-        "CONFIGURING": W,
-        "REQUEUED": W,
-        "RUNNING": R,
-        "COMPLETING": R,
-        "STAGE_OUT": R,
-        "SUSPENDED": R,
-        "STOPPED": R,
-        "RESIZING": R,
-        "SIGNALING": R,
-        "REQUEUE_HOLD": H,
-        "SPECIAL_EXIT": H,
-        "COMPLETED": E,
-        "FAILED": F,
-        "BOOT_FAIL": F,
-        "OUT_OF_MEMORY": F,
-        "DEADLINE": F,
-        "TIMEOUT": X,
-        "PREEMPTED": X,
-        "NODE_FAIL": X,
-        "CANCELLED": X,
-        "REVOKED": X,
-    },
+    words=words.SLURM,
     look="scontrol show job {id}",
     avoid="--exclude={nodes}",
 )
@@ -143,19 +96,19 @@ PBS = Queue(
     # what OpenPBS and Torque have in common: the wide table, whose last column but one is the state
     command=("qstat", "-u", "{user}"),
     line=r"^(?P<id>\d+)(?:\[\d*\])?\.?\S*\s+\S+\s+\S+\s+.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
-    words={"Q": W, "W": W, "T": W, "R": R, "E": R, "B": R, "S": R, "H": H, "C": E, "F": E, "X": E},
+    words=words.PBS,
     look="qstat -f {id}",
 )
 MOAB = Queue(
     command=("showq", "-u", "{user}"),
     line=r"^(?P<id>\d+)\*?\s+\S+\s+(?P<word>[A-Z]\w+)\s",
-    words={"Running": R, "Starting": R, "Idle": W, "Deferred": H, "Hold": H, "BatchHold": H, "UserHold": H},
+    words=words.MOAB,
     look="checkjob {id}",
 )
 SGE = Queue(
     command=("qstat", "-u", "{user}"),
     line=r"^\s*(?P<id>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+(?:\S+@(?P<node>\S+))?",
-    words={"qw": W, "hqw": H, "Eqw": H, "hRqw": H, "r": R, "t": R, "dr": R, "dt": R, "s": R, "S": R, "Rr": R},
+    words=words.SGE,
     look="qstat -j {id}",
     avoid="-l h=!({nodes})",
     joint="|",
@@ -163,28 +116,18 @@ SGE = Queue(
 LSF = Queue(
     command=("bjobs", "-a", "-noheader", "-u", "{user}", "-o", "jobid stat exec_host delimiter='|'"),
     line=r"^(?P<id>\d+)\|(?P<word>\w+)\|(?P<node>\S*)",
-    words={
-        "PEND": W,
-        "WAIT": W,
-        "RUN": R,
-        "USUSP": R,
-        "SSUSP": R,
-        "PSUSP": H,
-        "DONE": E,
-        "EXIT": F,
-        "ZOMBI": F,
-    },
+    words=words.LSF,
     look="bjobs -l {id}",
 )
 OAR = Queue(
     command=("oarstat", "-u", "{user}"),
     line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",
-    words={"W": W, "t": W, "L": W, "R": R, "F": R, "S": R, "H": H, "E": F, "T": E},
+    words=words.OAR,
     look="oarstat -fj {id}",
 )
 HTCONDOR = Queue(
     command=("condor_q", "{user}", "-af:j", "JobStatus", "RemoteHost", "HoldReason"),
     line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<node>\S+)\s+(?P<reason>.*)$",
-    words={"1": W, "2": R, "3": X, "4": E, "5": H, "6": R, "7": R},
+    words=words.HTCONDOR,
     look="condor_q -better-analyze {id}",
 )

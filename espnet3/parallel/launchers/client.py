@@ -223,6 +223,8 @@ def dashboard_of(client: Any) -> str | None:
     if address.startswith("inproc") and "dashboard_address" not in options:
         # where workers are threads, Dask names this host, and we had it listen on loopback
         link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
+    if getattr(client.cluster, "certificate", None) is not None:  # see http_guard
+        link = link.replace("http://", "https://", 1)
     return link
 
 

@@ -27,6 +27,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.launchers.cluster_commands import call, cancel
 from espnet3.parallel.launchers.cluster_keeper import JobKeeper
 from espnet3.parallel.launchers.cluster_options import prepare, secure
+from espnet3.parallel.launchers.http_guard import dask_setup
 from espnet3.parallel.security import RunCertificate
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         certificate = secure(row, options, config.security)
         cluster = make(**options)
         cluster.certificate = certificate
+        if certificate is not None:
+            dask_setup(cluster.scheduler)
         cluster.folder = folder
         processes = cluster._dummy_job.worker_processes
         jobs = math.ceil(config.n_workers / processes)

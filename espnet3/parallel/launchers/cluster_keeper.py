@@ -20,8 +20,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.queues import GONE, JobState, JobView
+from espnet3.parallel.backends.queues import GONE, JobView
 from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.words import JobState
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.launchers.cluster_commands import call
 from espnet3.parallel.launchers.cluster_logs import log_tail

@@ -16,7 +16,7 @@ from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.backends.wording import did_you_mean
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.security import RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.security import GUARD, RunCertificate, all_loopback, make_certificate
 
 logger = logging.getLogger(__name__)
 
@@ -124,4 +124,5 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
     shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
     certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
+    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", GUARD]
     return certificate

@@ -11,7 +11,7 @@ chmod 755 "$state" "$state"/*
 sed -e "s|@STATE@|$state|g" -e "s|@PREFIX@|$prefix|g" "$here/condor_config.in" >"$state/condor_config"
 export CONDOR_CONFIG=$state/condor_config PATH=$prefix/usr/bin:$prefix/usr/sbin:$PATH
 condor_master -pidfile "$state/run/master.pid"
-for _ in $(seq 300); do
+for _ in $(seq 900); do
     condor_status -af Name 2>/dev/null | grep -q . && condor_q >/dev/null 2>&1 && up=1 && break
     sleep 0.1
 done

@@ -3,16 +3,8 @@
 #
 #   usage: stop.sh STATE
 state=${1:?usage: stop.sh STATE}
+. "$(dirname "${BASH_SOURCE[0]}")/../ending.sh"
 export CONDOR_CONFIG=$state/condor_config PATH=$HTCONDOR/usr/bin:$HTCONDOR/usr/sbin:$PATH
 condor_rm -all >/dev/null 2>&1
-for _ in $(seq 100); do
-    [[ -z $(condor_q -allusers -af ClusterId 2>/dev/null) ]] && break
-    sleep 0.1
-done
-[[ -s $state/run/master.pid ]] || exit 0
-pid=$(cat "$state/run/master.pid")
-kill -QUIT "$pid" # at once
-for _ in $(seq 300); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-done
+empty condor_q -allusers -af ClusterId
+gone QUIT "$state/run/master.pid" # at once

@@ -42,7 +42,7 @@ printf 'ListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nListenAddress 127.0.0.
 
 # --- the server
 /usr/sbin/oar-server
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     (: </dev/tcp/127.0.0.1/6666) 2>/dev/null && break
     sleep 0.1
 done
@@ -56,7 +56,7 @@ for node in 2 3; do
         core=$((core + 1))
     done
 done
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     [[ $(oarnodes -l 2>/dev/null | wc -l) -ge 2 ]] && up=1 && break
     sleep 0.1
 done

@@ -34,14 +34,14 @@ $tools/spooldefaults managers root
 
 retried() { # just after its start the qmaster drops connections
     local i
-    for i in $(seq 30); do
+    for i in $(seq 60); do
         qconf "$@" && return 0
         sleep 0.3
     done
     return 1
 }
 /usr/sbin/sge_qmaster
-for _ in $(seq 50); do
+for _ in $(seq 300); do
     qconf -sh >/dev/null 2>&1 && break
     sleep 0.1
 done
@@ -89,7 +89,7 @@ sed -i -e 's|^schedule_interval .*|schedule_interval 0:0:1|' -e 's|^flush_submit
     "$state/sched"
 qconf -Msconf "$state/sched" >/dev/null
 /usr/sbin/sge_execd
-for _ in $(seq 300); do
+for _ in $(seq 900); do
     qstat -f 2>/dev/null | grep -qE '^all.q@.* lx-amd64 *$' && up=1 && break
     sleep 0.1
 done

@@ -3,22 +3,12 @@
 #
 #   usage: stop.sh STATE      as root
 state=${1:?usage: stop.sh STATE}
+. "$(dirname "${BASH_SOURCE[0]}")/../ending.sh"
 [[ -s $state/env ]] || exit 0
 set -a
 . "$state/env"
 set +a
 qdel -f -u '*' >/dev/null 2>&1
-for _ in $(seq 100); do
-    [[ -z $(qstat -u '*' 2>/dev/null) ]] && break
-    sleep 0.1
-done
-for file in "$state"/execd/*/execd.pid "$state/qmaster/qmaster.pid"; do
-    [[ -s $file ]] || continue
-    pid=$(cat "$file")
-    kill "$pid" 2>/dev/null
-    for _ in $(seq 200); do
-        kill -0 "$pid" 2>/dev/null || break
-        sleep 0.1
-    done
-done
+empty qstat -u '*'
+gone TERM "$state"/execd/*/execd.pid "$state/qmaster/qmaster.pid"
 rm -f "$state/env"

@@ -22,7 +22,7 @@ export SLURM_CONF=$state/etc/slurm.conf
 for node in n1 n2 n3 n4; do
     /usr/sbin/slurmd -N "$node"
 done
-for _ in $(seq 300); do
+for _ in $(seq 900); do
     [[ $(sinfo -h -N -p debug -o %T 2>/dev/null | grep -c idle) == 4 ]] && break
     sleep 0.1
 done

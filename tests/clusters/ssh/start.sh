@@ -31,7 +31,7 @@ MaxStartups 100
 MaxSessions 100
 END
 /usr/sbin/sshd -f "$state/sshd_config" -E "$state/sshd.log"
-for _ in $(seq 100); do
+for _ in $(seq 300); do
     ssh -p $port -i "$state/key" -o UserKnownHostsFile="$state/known_hosts" -o BatchMode=yes 127.0.0.2 true \
         2>"$state/probe.log" && up=1 && break
     sleep 0.1

@@ -12,10 +12,11 @@ import fcntl
 import getpass
 import json
 import os
+import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -143,6 +144,18 @@ class Store:
             gone = replace(now, state="done", exit_code=code) if now.state == "waiting" else now
             self.save(replace(gone, ended_by="cancel"))
             return True
+
+    def cancel_named(self, names: Iterable[str]) -> Iterator[tuple[str, bool | None]]:
+        """Cancel jobs ("7"), whole arrays ("7[]") or single elements ("7[2]"), whatever follows in the name.
+
+        Yields:
+            Each name, and whether something was ended; None: there is no such job.
+        """
+        for name in names:
+            found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
+            chosen = self.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
+            ended = [self.cancel(each) for each in chosen]
+            yield name, any(ended) if chosen else None
 
     def end_all(self) -> None:
         """Kill every job's processes and wait until no supervisor is at work."""

@@ -119,19 +119,14 @@ def bjobs(words: list[str]) -> int:
 
 def bkill(words: list[str]) -> int:
     """Kill jobs, whole arrays or single elements: 101, "101[2]"."""
-    store = Store()
     code = 0
-    for name in words:
-        found = re.fullmatch(r"(\d+)(?:\[(\d+)\])?", name)
-        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
-        if not chosen:
-            print(f"Job <{name}>: No matching job found", file=sys.stderr)
-            code = 255
-        elif not [each for each in chosen if store.cancel(each)]:
-            print(f"Job <{name}>: Job has already finished", file=sys.stderr)
-            code = 255
-        else:
+    for name, ended in Store().cancel_named(words):
+        if ended:
             print(f"Job <{name}> is being terminated")
+            continue
+        why = "No matching job found" if ended is None else "Job has already finished"
+        print(f"Job <{name}>: {why}", file=sys.stderr)
+        code = 255
     return code
 
 

@@ -47,16 +47,13 @@ def showq(words: list[str]) -> int:
 
 def canceljob(words: list[str]) -> int:
     """Cancel jobs, whole arrays or single elements."""
-    store = Store()
     code = 0
-    for name in words:
-        found = re.fullmatch(r"(\d+)(?:\[(\d*)\])?", name)
-        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
-        if not [each for each in chosen if store.cancel(each)]:
-            print(f"ERROR:  invalid job specified ({name})", file=sys.stderr)
-            code = 1
-        else:
+    for name, ended in Store().cancel_named(words):
+        if ended:
             print(f"\njob '{name}' cancelled")
+            continue
+        print(f"ERROR:  invalid job specified ({name})", file=sys.stderr)
+        code = 1
     return code
 
 

@@ -178,14 +178,11 @@ def _facts(each: Element) -> dict[str, Any]:
 def qdel(words: list[str]) -> int:
     """Delete jobs, whole arrays or single elements: 7, 7[], 7[2]."""
     code = 0
-    store = Store()
-    for name in words:
-        found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
-        chosen = store.select(int(found[1]), int(found[2]) if found[2] else None) if found else []
-        if not chosen:
+    for name, ended in Store().cancel_named(words):
+        if ended is None:
             print(f"qdel: Unknown Job Id {name}", file=sys.stderr)
             code = 153
-        elif not [each for each in chosen if store.cancel(each)]:
+        elif not ended:
             print(f"qdel: Job has finished {name}", file=sys.stderr)
             code = 35
     return code

@@ -1,0 +1,144 @@
+"""Whether a runner and a provider can be imported, and by which Python: here, in a job's, on a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from espnet3.parallel.backends.wording import did_you_mean
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.env_provider import EnvironmentProvider
+
+BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
+_PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
+_SECONDS = 600  # importing a user's code from a busy network disk may take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a process says of itself.
+
+    Attributes:
+        python: The version of its Python.
+        executable: Its Python.
+        versions: Of the packages that must fit together.
+        cwd: Its working directory.
+        files: The file of each class that it could import, by "runner" and "provider".
+        wrong: What is wrong with the others.
+    """
+
+    python: str
+    executable: str
+    versions: dict[str, str]
+    cwd: str
+    files: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def look(wanted: dict[str, str]) -> Facts:
+    """Import the classes in this process and describe it.
+
+    Args:
+        wanted: "module:Class" for each of "runner" and "provider" that is asked about.
+    """
+    facts = Facts(platform.python_version(), sys.executable, _versions(), os.getcwd())
+    for what, reference in wanted.items():
+        wrong = _wrong(what, reference)
+        if wrong:
+            facts.wrong.append(f"the {what} {reference}: {wrong}")
+        else:
+            facts.files[what] = str(sys.modules[reference.partition(":")[0]].__file__)
+    return facts
+
+
+def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
+    """Let another Python on this machine do the same, in a new process; or say why it cannot."""
+    path = [os.path.abspath(entry or ".") for entry in sys.path]
+    try:
+        done = subprocess.run(
+            [python, "-m", "espnet3.cli.importable", json.dumps(wanted)],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            # a job has the caller's folder, and of its sys.path what is not the interpreter's own
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_beyond(path))},
+        )
+    except OSError as error:
+        return f"{python} cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"importing took {python} more than {_SECONDS} s"
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        return f"{python} cannot import espnet3.parallel:\n{done.stderr.strip()[-1000:]}"
+    return Facts(**json.loads(lines[-1]))
+
+
+def differences(here: Facts, there: Facts) -> list[str]:
+    """Return what keeps two processes from working together: what travels between them is pickled."""
+    found = []
+    if here.python.rsplit(".", 1)[0] != there.python.rsplit(".", 1)[0]:
+        found.append(f"Python is {there.python} there and {here.python} here: use the same minor version")
+    for package, ours in here.versions.items():
+        theirs = there.versions.get(package)
+        if theirs != ours:
+            found.append(
+                f"{package} is {theirs or 'not installed'} there and {ours} here: install {package}=={ours}"
+            )
+    for what, ours in here.files.items():
+        theirs = there.files.get(what, ours)
+        if os.path.realpath(theirs) != os.path.realpath(ours):
+            found.append(f"the {what} is imported from {theirs} there and {ours} here: is it another copy?")
+    return found
+
+
+def _beyond(path: list[str]) -> list[str]:
+    own = (sys.prefix, sys.base_prefix)
+    return [entry for entry in path if not entry.startswith(own)]
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _wrong(what: str, reference: str) -> str:
+    """Return why a reference names no class that can be used; "" where it does."""
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        return f"write it as module:Class, such as my_recipe.decode:{'Runner' if what == 'runner' else 'Provider'}"
+    try:
+        loaded: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            return f"there is no module {error.name}; call this where you call your script, or set PYTHONPATH"
+        return f"{module} cannot be imported: {error}"
+    except BaseException as error:  # a user's module may raise anything, and argparse ends the process
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{module} cannot be imported: {type(error).__name__}: {error}"
+    found = getattr(loaded, name, None)
+    base = BASES[what]
+    if found is None:
+        return f"{module} has no {name}.{did_you_mean(name, vars(loaded))}"
+    if not (isinstance(found, type) and issubclass(found, base)):
+        return f"it is no subclass of {base.__name__}"
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        return f"it does not define {', '.join(missing)}"
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(look(json.loads(sys.argv[1])))))

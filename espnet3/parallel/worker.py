@@ -23,6 +23,7 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import JobSpec, make_provider, read_spec
 from espnet3.parallel.detached.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, say, wants_requeue
 from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.ledger.files import make_folder
 
 USAGE = 2
 CHECKED = "checked: "  # what the last line on standard error begins with where the check fails
@@ -63,7 +64,10 @@ def _element(path: Path, again: list[str] | None) -> int:
     """Run an element of a job array; what it prints goes to the shard's log."""
     try:
         spec = read_spec(path)
-        log = Layout(Path(spec.run)).log(spec.shard)
+        layout = Layout(Path(spec.run))
+        log = layout.log(spec.shard)
+        if layout.folder.is_dir():  # else the run folder is not there, and is not to be made here
+            make_folder(layout.shard(spec.shard))
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except (ParallelError, OSError) as error:  # the run folder is not there: only the scheduler's file is
         say(f"{type(error).__name__}: {error}")

@@ -21,7 +21,7 @@ from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, hold
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import IncompleteRunError
-from espnet3.parallel.ledger.files import Appender, read_json
+from espnet3.parallel.ledger.files import Appender, make_folder, read_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
@@ -63,6 +63,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     for shard in run_status(layout, plan).shards:
         folder = layout.shard(shard.shard)
         if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
+            make_folder(folder)
             write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
     _event(layout, "cancelled", by=by)
     return run_status(layout, plan)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import getpass
 import json
+import os
 import socket
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached import launching
 from espnet3.parallel.detached.budget import count_failures
 from espnet3.parallel.detached.late import LateItems
-from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_lines, write_quickly
 from espnet3.parallel.detached.marks import forget_deaths
-from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached.spec import JobSpec, items_to_json
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
-from espnet3.parallel.ledger.split import SPEC
 
 
 def put_specs(
@@ -29,6 +29,7 @@ def put_specs(
     state: bytearray,
     run_id: str,
     retry_failed: bool = False,
+    new: bool = False,
 ) -> list[int]:
     """Write the specs of the shards that have items left, and mark the others as done.
 
@@ -39,6 +40,7 @@ def put_specs(
         state: One byte a position, as the ledger's scan returns it.
         run_id: The session that submits, for people.
         retry_failed: Run failed items again; where the first one stops a run, they always are.
+        new: The plan is new: no shard of it has run.
 
     Returns:
         The shards to submit.
@@ -46,6 +48,10 @@ def put_specs(
     base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(Path(plan.specs))
+    texts = {key: json.dumps(value) for key, value in base.to_json().items()}
+    if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
+        make_folder(layout.run / plan.outcomes[-1])
+    settled = (OK,) if retry_failed else (OK, FAILED)
     shards = []
     for shard in range(plan.n_shards):
         begin, end = plan.bounds[shard], plan.bounds[shard + 1]
@@ -57,40 +63,41 @@ def put_specs(
         if not left:
             counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
             if not (folder / DONE).exists():
+                make_folder(folder)
                 write_quickly(folder / DONE, counts)
             continue
-        for name in (DONE, ENDED):
+        for name in () if new else (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # what they were given up for is settled
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
             forget_deaths(folder, again)
             LateItems(folder).forget(again)
-        spec = replace(
-            base,
-            shard=shard,
-            begin=begin,
-            items=items[begin:end],
-            outcomes=plan.outcomes[shard],
-            skip=[] if retry_failed else _stretches(part, begin),
-            retry_failed=retry_failed,
-        )
-        write_quickly(plan.spec(shard), spec.to_json())
-        outcomes = layout.run / plan.outcomes[shard]
-        outcomes.mkdir(mode=0o700, exist_ok=True)
-        facts = {"schema": 1, "run_id": run_id, "indices": plan.indices_sha256, "shard": shard}
-        if not (outcomes / SPEC).exists():
-            write_quickly(outcomes / SPEC, facts)
-        (outcomes / "done").unlink(missing_ok=True)
+        own = {
+            "shard": shard,
+            "begin": begin,
+            "items": items_to_json(items[begin:end]),
+            "outcomes": plan.outcomes[shard],
+            "skip": _stretches(part, begin, settled),
+            "retry_failed": retry_failed,
+            "run_id": run_id,
+        }
+        own_texts = {key: json.dumps(value) for key, value in own.items()}
+        write_lines(f"{plan.specs}/shard.{shard}.json", {**texts, **own_texts})
+        if not new:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
     return shards
 
 
-def _stretches(part: Iterable[int], begin: int) -> list[list[int]]:
-    """Return the stretches [begin, end) of positions that have an outcome."""
+def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions in one of these states."""
     found: list[list[int]] = []
+    if not any(state in part for state in settled):
+        return found
     for position, state in enumerate(part, begin):
-        if state == LEFT:
+        if state not in settled:
             continue
         if found and found[-1][1] == position:
             found[-1][1] = position + 1

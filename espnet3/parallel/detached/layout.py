@@ -96,16 +96,21 @@ class Plan:
         return self.bounds[shard + 1] - self.bounds[shard]
 
 
-def write_quickly(path: Path, value: dict[str, Any]) -> None:
+def write_quickly(path: Path | str, value: dict[str, Any]) -> None:
     """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(item)}" for key, item in value.items())
     temporary = f"{path}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    write_lines(temporary, {key: json.dumps(item) for key, item in value.items()})
+    os.replace(temporary, path)
+
+
+def write_lines(path: str, texts: dict[str, str]) -> None:
+    """Write one of a thousand JSON files that nobody reads before all are written: a key a line, not synced."""
+    lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         write_all(fd, f"{{\n{lines}\n}}\n".encode())
     finally:
         os.close(fd)
-    os.replace(temporary, path)
 
 
 class Layout:
@@ -157,11 +162,9 @@ class Layout:
             ) from None
 
     def write_plan(self, plan: Plan, items: Sequence[Any]) -> None:
-        """Write the plan and the index list, and make the shards' folders."""
+        """Write the plan and the index list; a shard's folder is made by whoever first writes in it."""
         make_folder(self.folder)
         write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
-        for number in range(plan.n_shards):
-            self.shard(number).mkdir(mode=0o700, exist_ok=True)
         write_json(self.folder / PLAN, asdict(plan))
 
     def items(self) -> Sequence[Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.engine import Block
-from espnet3.parallel.ledger.files import Appender, write_json
+from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import check_line, encode_failure
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC
 from espnet3.parallel.records import ItemFailure
 
 LEFT, OK, FAILED = 0, 1, 2
@@ -35,6 +35,10 @@ class ShardOutcomes:
         self._files: dict[str, Appender] = {}
         self._appended = 0
         self._lines = {RESULTS: 0, ERRORS: 0}
+        make_folder(self.folder)
+        if not (self.folder / SPEC).exists():
+            facts = {"run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
+            write_json(self.folder / SPEC, {"schema": 1, **facts})
         for begin, end in spec.skip:
             self._take(range(begin, end), OK)
         self._take(self._read(ERRORS), FAILED)

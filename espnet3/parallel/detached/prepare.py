@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import datetime
+import functools
 import hashlib
 import json
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,16 +20,13 @@ from espnet3.parallel.detached import cutting
 from espnet3.parallel.detached.code import load, refer
 from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout, Plan
 from espnet3.parallel.detached.spec import JobSpec, provider_arguments
-from espnet3.parallel.detached.surroundings import job_environment, record
+from espnet3.parallel.detached.surroundings import record
 from espnet3.parallel.detached_settings import DetachedSettings
-from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.records import Policy
-
-CHECK_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,44 +143,6 @@ def shard_bounds(
     return cutting.bounds(len(items), settings.shards, workers, cost, align)
 
 
-def check_in_job(spec: JobSpec, env: str) -> None:
-    """Start the jobs' interpreter, and let it find and make what a job would.
-
-    Over SSH the interpreter may be one that only the other hosts have; then it is this process's.
-
-    Raises:
-        ConfigError: It cannot; the message is what the first job would have said.
-    """
-    python = sys.executable if env == "ssh" else spec.surroundings.python
-    try:
-        done = subprocess.run(
-            [python, "-m", "espnet3.parallel.worker", "--check"],
-            input=json.dumps(spec.to_json()).encode(),
-            capture_output=True,
-            cwd=spec.run if os.path.isdir(spec.run) else "/",
-            env=job_environment(),
-            check=False,
-            timeout=CHECK_SECONDS,
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise ConfigError(
-            f"importing {spec.runner.file} in a detached job took more than {CHECK_SECONDS:g} s: what is not a "
-            "definition in it belongs under `if __name__ == '__main__':`"
-        ) from error
-    if done.returncode == 0:
-        return
-    said = done.stderr.decode(errors="replace").splitlines()
-    found = next((line for line in reversed(said) if line.startswith("checked: ")), None)
-    if found is not None:
-        raise ConfigError(json.loads(found.removeprefix("checked: ")))
-    tail = "\n".join(said[-15:])
-    raise ConfigError(f"a detached job cannot start with {spec.surroundings.python}:\n{tail}")
-
-
 def runner_attributes(runner: Any) -> dict[str, Any]:
     """Return the attributes of a runner that JSON can hold, for a `merge` in another process."""
     attributes = {}
@@ -227,11 +186,12 @@ def finishing_runner(layout: Layout, runner: Any) -> Any:
 
 def source_hashes(files: Sequence[str]) -> dict[str, str]:
     """Return the hash of each file, and of the modules loaded here from the same folders."""
-    folders = {str(Path(file).resolve().parent) for file in files}
+    folders = {os.path.realpath(os.path.dirname(file)) for file in files}
     found = dict.fromkeys(os.path.abspath(file) for file in files)
+    real = functools.cache(os.path.realpath)  # hundreds of modules are in few folders
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and str(Path(file).resolve().parent) in folders:
+        if isinstance(file, str) and file.endswith(".py") and real(os.path.dirname(file)) in folders:
             found[os.path.abspath(file)] = None
     return {file: digest for file in sorted(found) if (digest := file_hash(file))}
 

@@ -44,6 +44,7 @@ class JobSpec:
         retry_failed: Run items again that failed before.
         hooks: The runner writes files of its own, into `split.<shard>` of the run's folder.
         keep_values: The results are wanted beside those files.
+        run_id: The session that submitted it, for people.
     """
 
     run: str
@@ -66,6 +67,7 @@ class JobSpec:
     retry_failed: bool = False
     hooks: bool = False
     keep_values: bool = True
+    run_id: str = ""
 
     @property
     def end(self) -> int:

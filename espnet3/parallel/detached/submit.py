@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, P
 from espnet3.parallel.detached.looking import refuse_living
 from espnet3.parallel.detached.prepare import (
     Submission,
-    check_in_job,
     make_plan,
     new_run_folder,
     runner_attributes,
@@ -28,6 +28,7 @@ from espnet3.parallel.detached.prepare import (
 from espnet3.parallel.detached.run import DetachedRun
 from espnet3.parallel.detached.snapshot import snapshot
 from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached.trial import Trial
 from espnet3.parallel.detached_settings import DetachedSettings
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
@@ -54,7 +55,6 @@ def submit_detached(
     """
     if loading_script():
         raise SubmissionReached  # this process is a job that only wants the script's classes
-    launching.check(config)
     workers = runner.async_num_workers or config.n_workers
     if runner.output_dir is None:
         folder = new_run_folder(runner.async_result_dir, type(runner).__name__)
@@ -62,8 +62,43 @@ def submit_detached(
         folder = runner.output_dir / runner.shard_subdir
     run = Path(os.path.abspath(folder))
     spec = template(run, runner, what, config, launching.walltime(config))
-    check_in_job(spec, config.env)
-    refuse_living(run)
+    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{run.name}-{uuid.uuid4().hex[:8]}"
+    fresh = not run.exists()
+    with Trial(spec, config.env) as trial:
+        launching.check(config)
+        refuse_living(run)
+        if not fresh:
+            trial.passed()  # a folder that was there is not touched for a run that no job could do
+        try:
+            layout, plan, shards = _write_and_submit(runner, items, config, what, spec, specs, workers, trial)
+        except BaseException:
+            if fresh and trial.failed:
+                for written in (run, specs):
+                    shutil.rmtree(written, ignore_errors=True)
+            raise
+    left = sum(plan.size(shard) for shard in shards)
+    if not runner.progress:
+        return DetachedRun(layout, runner)
+    print(
+        f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
+        f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        file=sys.stderr,
+    )
+    return DetachedRun(layout, runner)
+
+
+def _write_and_submit(
+    runner: Any,
+    items: Sequence[Any],
+    config: ParallelConfig,
+    what: Submission,
+    spec: JobSpec,
+    specs: Path,
+    workers: int,
+    trial: Trial,
+) -> tuple[Layout, Plan, list[int]]:
+    """Write what the jobs need while the trial goes on, and queue them once it has passed."""
+    run = Path(spec.run)
     with open_run(run, what.identity, items, runner.resume) as opened:
         layout = Layout(run)
         before = _plan_of(layout, spec, fresh=runner.resume is False)
@@ -73,7 +108,6 @@ def submit_detached(
             else:
                 align = (runner.batch_size or 1) if what.batched else 1
                 bounds = shard_bounds(items, config, workers, what.cost, align)
-            specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{run.name}-{uuid.uuid4().hex[:8]}"
             kind = SESSION if what.hooks else SPLIT
             first = max((int(folder.suffix[1:]) for folder in split_folders(run, kind)), default=-1) + 1
             plan = make_plan(spec, specs, first, config, workers, bounds, what.outputs)
@@ -84,22 +118,19 @@ def submit_detached(
         if DetachedSettings.of(config.detached).snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
-            check_in_job(spec, config.env)  # the copy has all that the code needs
+            trial.passed()
+            with Trial(spec, config.env) as of_the_copy:
+                of_the_copy.passed()  # the copy has all that the code needs
             layout.write_plan(replace(plan, sources={}), items)
         write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
-        shards = put_specs(layout, plan, items, opened.state, opened.run_id, what.retry_failed)
+        shards = put_specs(
+            layout, plan, items, opened.state, opened.run_id, what.retry_failed, before is None
+        )
+        trial.passed()
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
-    left = sum(plan.size(shard) for shard in shards)
-    if not runner.progress:
-        return DetachedRun(layout, runner)
-    print(
-        f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
-        f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
-        file=sys.stderr,
-    )
-    return DetachedRun(layout, runner)
+    return layout, plan, shards
 
 
 def _plan_of(layout: Layout, spec: JobSpec, fresh: bool) -> Plan | None:

@@ -102,6 +102,7 @@ class Supervisor:
 
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
+        make_folder(folder)
         with _appending(folder / LOG) as log:
             process = await asyncio.create_subprocess_exec(
                 self.plan.python,

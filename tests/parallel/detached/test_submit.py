@@ -126,6 +126,19 @@ def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:
     assert set(calls(folder).values()) == {1}
 
 
+def test_jobs_go_on_where_a_call_in_this_process_stopped(tmp_path: Path) -> None:
+    """What it has computed is not computed again, and the item that stopped it runs again."""
+    bad = {"config": {"bad": [5, "raise"]}}
+    with pytest.raises(ItemError, match="item 5 failed"):
+        run_of(tmp_path / "a", async_mode=False, workers=1, **bad)
+    before = calls(tmp_path / "a")
+    assert set(before) == set(range(6))
+    (tmp_path / "a/repaired").touch()
+    run = run_of(tmp_path / "a", **bad)
+    assert run.wait(60).done and len(run.merge()) == 12
+    assert calls(tmp_path / "a") == {i: 2 if i == 5 else 1 for i in range(12)}
+
+
 def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     """`cancel` ends what runs and what waits; `retry` computes the rest, none of what was done again."""
     folder = tmp_path / "a"

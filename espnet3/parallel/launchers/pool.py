@@ -15,6 +15,7 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 import uuid
 import weakref
 from collections import Counter, deque
@@ -29,6 +30,7 @@ from espnet3.parallel.plan import Run
 from espnet3.parallel.watch import Late
 
 _BACKLOG = 1024
+_ATTEMPTS, _PAUSE = 4, 0.5  # to give the workers their plugin, and seconds between them
 _ENDS = 256  # lost slots to remember: more than any host loses at once
 
 
@@ -92,10 +94,21 @@ class Pool:
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
         try:
-            client.register_plugin(PilotHost(address, self._key, self.name), name=self.name)
+            self._register(client, PilotHost(address, self._key, self.name))
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.close()
             raise
+
+    def _register(self, client: Any, host: PilotHost) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                client.register_plugin(host, name=self.name)
+            except OSError:  # a worker that dies just now fails it for all; those that have it open anew
+                if attempt == _ATTEMPTS:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
 
     def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""

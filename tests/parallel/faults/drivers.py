@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,8 @@ def starts_and_stops(root: str) -> None:
 
 
 if __name__ == "__main__":
+    # a shell starts what runs in the background with SIGINT ignored, and that is inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         globals()[sys.argv[1]](*sys.argv[2:])
     except KeyboardInterrupt:

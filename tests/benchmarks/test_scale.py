@@ -33,5 +33,7 @@ def test_the_figures_of_a_few_workers_are_taken_and_no_process_stays(tmp_path):
     assert 0 < point.first_s < point.start_s
     assert min(point.empty_us, point.sleep_us, point.resident, point.end_s) > 0
     assert point.sleep_s >= 2000 * scale.SECONDS / 4
-    lines = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]  # None: it has ended
+    lines = [
+        " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])
+    ]  # None: it has ended
     assert not [line for line in lines if "benchmarks.light_jobs" in line]

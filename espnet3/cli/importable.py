@@ -9,12 +9,12 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from espnet3.parallel.backends.wording import did_you_mean
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
+from espnet3.parallel.ledger.origin import versions
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")
@@ -48,7 +48,7 @@ def look(wanted: dict[str, str]) -> Facts:
     Args:
         wanted: "module:Class" for each of "runner" and "provider" that is asked about.
     """
-    facts = Facts(platform.python_version(), sys.executable, _versions(), os.getcwd())
+    facts = Facts(platform.python_version(), sys.executable, versions(_PACKAGES), os.getcwd())
     for what, reference in wanted.items():
         wrong = _wrong(what, reference)
         if wrong:
@@ -102,16 +102,6 @@ def differences(here: Facts, there: Facts) -> list[str]:
 def _beyond(path: list[str]) -> list[str]:
     own = (sys.prefix, sys.base_prefix)
     return [entry for entry in path if not entry.startswith(own)]
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _wrong(what: str, reference: str) -> str:

@@ -284,8 +284,8 @@ class Sizer:
         ahead = left / (max(1, self._slots()) * self._rate) if self._rate else 0.0
         return min(max(BUDGET, ahead / _SHARE), _LONGEST) if ahead < float("inf") else BUDGET
 
-    def next(self, left: float) -> tuple[float, int]:
-        """Return the units and the most items of the next run.
+    def next(self, left: float) -> tuple[float, int, float]:
+        """Return the units and the most items of the next run, and the seconds it is to take.
 
         Args:
             left: Units not handed out yet.
@@ -294,7 +294,8 @@ class Sizer:
         if self._bytes_per_item:
             most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
         share = max(left / (4 * max(1, self._slots())), self._rate * _FLOOR)
-        return min(self._most, self._rate * self.budget(left), share), most
+        seconds = self.budget(left)
+        return min(self._most, self._rate * seconds, share), most, seconds
 
     def window(self, left: float) -> int:
         """Return how many runs a slot may hold: a second one only while plenty is left.

@@ -364,11 +364,11 @@ class PilotRun:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self._work.returned or self._may_take()):
                 return False
-            units, most = self._sizer.next(left)
+            units, most, seconds = self._sizer.next(left)
             run = self._work.take(units, self._work.cap(most, len(self._ready)))
             if run is None:
                 return bool(self._work.suspects)
-            if not self._send(slot, run, SLACK * self._sizer.budget(left)):
+            if not self._send(slot, run, SLACK * seconds):
                 break
         return True
 

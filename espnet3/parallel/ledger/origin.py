@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def origin(code: str | None = None) -> dict[str, Any]:
         "command": shown_command(sys.argv),
         "cwd": os.getcwd(),
         "python": platform.python_version(),
-        "versions": _versions(),
+        "versions": versions(_PACKAGES),
         "git": git_state(Path(code).parent if code else Path.cwd()),
     }
 
@@ -46,9 +47,10 @@ def shown_command(command: list[str]) -> list[str]:
     return shown
 
 
-def _versions() -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     found = {}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

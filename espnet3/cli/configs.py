@@ -1,26 +1,18 @@
-"""Verbs for a configuration, before anything is queued; each takes a YAML file."""
+"""A configuration in a YAML file, and `espnet3 plan`, which prints its job script."""
 
 from __future__ import annotations
 
-import getpass
-import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
 
-from espnet3.cli.importable import Facts, differences, look, look_as_job
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.parallel import get_client, parallel_map
 
-_conf = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
+conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
 
 def read_block(path: str) -> ParallelConfig:
@@ -48,7 +40,7 @@ def read_block(path: str) -> ParallelConfig:
 
 
 @click.command()
-@_conf
+@conf_argument
 def plan(conf: str) -> None:
     """Print the job script of CONF; nothing is submitted."""
     try:
@@ -65,159 +57,6 @@ def plan(conf: str) -> None:
     plural = "s" if planned.workers_per_job > 1 else ""
     print(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
     print(planned.script.rstrip())
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found: `good` is None where it could not be checked."""
-
-    good: bool | None
-    text: str
-
-    def __str__(self) -> str:
-        mark = {True: "ok", False: "WRONG", None: "not checked"}[self.good]
-        return f"{mark:>11}  {self.text}"
-
-
-@click.command()
-@_conf
-@click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
-@click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
-@click.option("--start", is_flag=True, help="Start one worker and run one item on it; it imports them too.")
-def doctor(conf: str, runner: str | None, provider: str | None, start: bool) -> None:
-    """Try what can be tried of CONF before anything is queued."""
-    wanted = {
-        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
-    }
-    findings: list[Finding] = []
-
-    def tell(good: bool | None, text: str) -> None:
-        findings.append(Finding(good, text))
-        print(findings[-1])
-
-    try:
-        config = read_block(conf)
-    except ParallelError as error:
-        tell(False, str(error))
-        sys.exit(1)
-    row = BACKENDS[config.env]
-    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
-    try:
-        load_cluster_class(row)
-        tell(True, f"package {row.package} is installed")
-        if row.queue is not None:
-            _look_at_scheduler(row, config, tell)
-        if row.name == "local_gpu":
-            _look_at_gpus(config, tell)
-    except ParallelError as error:
-        tell(False, str(error))
-    here = _look_at_code(config, wanted, tell)
-    if start and all(each.good is not False for each in findings):
-        _start_one(config, wanted, here, tell)
-    else:
-        tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
-    wrong = sum(each.good is False for each in findings)
-    print(f"{len(findings)} checks, {wrong} wrong")
-    sys.exit(1 if wrong else 0)
-
-
-def _look_at_scheduler(
-    row: Backend, config: ParallelConfig, tell: Callable[[bool | None, str], None]
-) -> None:
-    from espnet3.parallel.launchers.cluster_plan import plan_jobs
-
-    assert row.queue is not None
-    planned = plan_jobs(row, config)
-    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
-    here = os.getcwd()
-    good = os.access(here, os.W_OK)
-    tell(good, f"{here} can {'' if good else 'not '}be written to: jobs start there")
-    tell(None, f"that the nodes see {here} and {sys.executable}")
-    command = planned.command.split()[0]
-    if shutil.which(command) is None:
-        tell(
-            None,
-            f"the scheduler: {command} is not on the PATH, so jobs cannot be submitted from this machine",
-        )
-        return
-    tell(True, f"{command} is {shutil.which(command)}")
-    query = row.queue.query(getpass.getuser())
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        tell(False, f"{' '.join(query)}: {error}")
-        return
-    said = (done.stderr or done.stdout).strip().splitlines()
-    tell(
-        done.returncode == 0,
-        f"{query[0]} answers" if done.returncode == 0 else f"{' '.join(query)}: {said[:3]}",
-    )
-
-
-def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
-    from espnet3.parallel.launchers.cluster_gpu import gpu_options
-
-    chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
-    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
-
-
-def _look_at_code(
-    config: ParallelConfig, wanted: dict[str, str], tell: Callable[[bool | None, str], None]
-) -> Facts:
-    """Import runner and provider here and as a job would, and compare the two; return what is so here."""
-    # this command's own folder is that of its script; a user's script finds what lies beside it
-    sys.path.insert(0, os.getcwd())
-    here = look(wanted)
-    for what, file in here.files.items():
-        tell(True, f"the {what} {wanted[what]} can be imported: {file}")
-    for wrong in here.wrong:
-        tell(False, wrong)
-    if not wanted:
-        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
-    python = config.options.get("python") or config.options.get("remote_python")
-    if python is None or here.wrong:
-        return here
-    if config.env == "ssh" or not os.path.isabs(str(python)):
-        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
-        return here
-    there = look_as_job(str(python), wanted)
-    if isinstance(there, str):
-        tell(False, f"the jobs' Python: {there}")
-        return here
-    wrongs = [*there.wrong, *differences(here, there)]
-    for wrong in wrongs:
-        tell(False, f"the jobs' Python {python}: {wrong}")
-    if not wrongs:
-        tell(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
-    return here
-
-
-def _start_one(
-    config: ParallelConfig, wanted: dict[str, str], here: Facts, tell: Callable[[bool | None, str], None]
-) -> None:
-    one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
-    try:
-        with get_client(one):
-            where, there = parallel_map(_where, [wanted])[0]
-    except ParallelError as error:
-        tell(False, f"no item could be run: {error}")
-        return
-    tell(True, f"one item ran on {where}")
-    wrongs = [*there.wrong, *differences(here, there)]
-    for wrong in wrongs:
-        tell(False, f"on the worker: {wrong}")
-    if not wrongs:
-        tell(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
-
-
-def _shown(facts: Facts) -> str:
-    return ", ".join(f"{package} {number}" for package, number in facts.versions.items())
-
-
-def _where(wanted: dict[str, str]) -> tuple[str, Facts]:
-    import socket
-
-    return f"{socket.gethostname()}, process {os.getpid()}", look(wanted)
 
 
 def _fail(error: ParallelError) -> NoReturn:

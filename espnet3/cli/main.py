@@ -16,7 +16,7 @@ _VERBS = {
     "cancel": "runs",
     "retry": "runs",
     "merge": "runs",
-    "doctor": "configs",
+    "doctor": "doctor",
     "plan": "configs",
 }
 

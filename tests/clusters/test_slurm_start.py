@@ -1,5 +1,6 @@
 """What is said when jobs cannot start, on real SLURM."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
 from tests.clusters.labs import SLURM
 from tests.clusters.work import square
+from tests.parallel.detached.work import espnet3
 
 pytestmark = pytest.mark.clusters
 
@@ -152,3 +154,24 @@ def test_logs_go_when_all_went_well_and_stay_when_not(tmp_path):
     assert list(tmp_path.iterdir()) == []
     refused(python="/no/such/python")
     assert [path.name.startswith("espnet3-slurm-") for path in tmp_path.iterdir()] == [True]
+
+
+def test_doctor_finds_a_folder_that_the_nodes_do_not_see(tmp_path):
+    """A folder over which the node has a disk of its own is named; the shared one is seen."""
+    local, shared = tmp_path / "local", tmp_path / "shared"
+    local.mkdir()
+    shared.mkdir()
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c "
+        f'\'mount -t tmpfs none {local} && exec {sys.executable} "$@"\' sh "$@"\n'
+    )
+    python.chmod(0o755)
+    block = SLURM.block(1, python=str(python))
+    (tmp_path / "conf.json").write_text(json.dumps({"parallel": block}))  # JSON is YAML
+    words = ["conf.json", "--start", "--folder", str(local), "--folder", str(shared)]
+    done = espnet3("doctor", *words, cwd=tmp_path, ok=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"ok  the worker sees {tmp_path}\n" in done.stdout
+    assert f"ok  the worker sees {shared}\n" in done.stdout
+    assert f"WRONG  the worker does not see {local}: the folder of that name there is another" in done.stdout

@@ -57,6 +57,11 @@ class Backend:
         """Whether dask-jobqueue submits the workers to a batch scheduler."""
         return self.package == "dask_jobqueue"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine."""
+        return self.name in ("local", "local_gpu")
+
 
 _LAYER = {
     "n_workers": "set n_workers beside env",

@@ -1,0 +1,90 @@
+"""Whether a worker sees a folder as this process does: each reads a file that the other has written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_ANSWER = ".answer"  # beside the mark, by the worker
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder to ask a worker about.
+
+    Attributes:
+        path: The folder, absolute; links are kept, for the worker may have others.
+        mark: The name of a file in it, and what the file says.
+    """
+
+    path: str
+    mark: str
+
+    @property
+    def file(self) -> Path:
+        """The file that is written here."""
+        return Path(self.path, self.mark)
+
+    @property
+    def answer(self) -> Path:
+        """The file that the worker writes."""
+        return Path(self.path, self.mark + _ANSWER)
+
+
+def standing(path: str) -> str:
+    """Return a folder, or of one that is not made yet the nearest above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+@contextmanager
+def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
+    """Keep a mark in each folder while the context lasts.
+
+    Raises:
+        OSError: One cannot be written to.
+    """
+    folders = [Folder(path, f".espnet3-doctor-{secrets.token_hex(8)}") for path in paths]
+    try:
+        for folder in folders:
+            folder.file.write_text(folder.mark)
+        yield folders
+    finally:
+        for folder in folders:
+            for file in (folder.file, folder.answer):
+                with suppress(OSError):  # never written, or in a folder that has gone
+                    file.unlink()
+
+
+def reply(folder: Folder) -> str:
+    """On a worker: read the mark and answer it; return what is wrong, "" where nothing is."""
+    try:
+        said = folder.file.read_text()
+    except FileNotFoundError:
+        if os.path.isdir(folder.path):
+            return "the folder of that name there is another one: it lacks a file that was written here"
+        return "there is no such folder there"
+    except OSError as error:
+        return f"it cannot be read there: {error.strerror}"
+    if said != folder.mark:
+        return "a file that was written here reads otherwise there"
+    try:
+        folder.answer.write_text(folder.mark)
+    except OSError as error:
+        return f"it can be read there and not written to: {error.strerror}"
+    return ""
+
+
+def arrived(folder: Folder) -> str:
+    """Return what is wrong with a worker's answer, "" where nothing is."""
+    try:
+        said = folder.answer.read_text()
+    except OSError as error:
+        return f"what a worker writes there does not arrive here: {error.strerror}"
+    return "" if said == folder.mark else "what a worker writes there arrives here as something else"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import shlex
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks import OUT, WORKERS, cases, machine, memory, rounds, summary, tables
+from benchmarks import OUT, ROOT, WORKERS, cases, machine, memory, rounds, summary, tables
 from benchmarks.rounds import Measurement
 from benchmarks.systems import SYSTEMS, load
 
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = machine.describe([package for name in systems for package in load(name).needs])
     if about["load_average"] > 0.25 * about["cpus"]:
         _say(f"the machine is not quiet (load {about['load_average']:.1f}): take no figure from this run")
+    # pip has compiled the peers; where Python writes no byte code, a checkout is compiled in each process
+    compileall.compile_dir(ROOT / "espnet3", quiet=1)
     started, begin = datetime.now(timezone.utc), time.monotonic()
 
     taken: list[Measurement] = []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -276,8 +275,7 @@ def _submit_here(
     call = bind(func, env, kwargs, len(args))
     try:
         if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running
-            with ThreadPoolExecutor(1) as thread:
-                future.set_result(thread.submit(asyncio.run, call(*args)).result())
+            future.set_result(_run_coroutine(call(*args)))
         else:
             future.set_result(call(*args))
     except KeyboardInterrupt:
@@ -286,6 +284,14 @@ def _submit_here(
         add_note(error, f"in the call {call_text(func, args, kwargs)}, on this process")
         future.set_exception(error)
     return future
+
+
+def _run_coroutine(coroutine: Any) -> Any:
+    import asyncio  # 40 ms, which nobody else should wait for before workers are started
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:

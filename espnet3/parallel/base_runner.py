@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from espnet3.parallel.parallel import active_client, get_parallel_config
 from espnet3.parallel.plan import as_items
 from espnet3.parallel.progress import Progress
 from espnet3.parallel.records import Policy, RunSummary
+from espnet3.parallel.runner_arguments import check_number, check_provider, check_whole, costs_of
 from espnet3.parallel.shard_driver import run_shards
 from espnet3.parallel.shards import Hooks, cut, make_check, make_shard_function, shards_of
 
@@ -109,18 +109,18 @@ class BaseRunner(ABC):
         retry_failed: bool = False,
         item_timeout: float | None = None,
     ) -> None:
-        _check_whole("batch_size", batch_size, least=1, or_none=True)
-        _check_whole("max_retries", max_retries, least=0)
-        _check_whole("seed", seed, or_none=True)
+        check_whole("batch_size", batch_size, least=1, or_none=True)
+        check_whole("max_retries", max_retries, least=0)
+        check_whole("seed", seed, or_none=True)
         if on_error not in ("raise", "record"):
             raise ConfigError(f'on_error must be "raise" or "record", not {on_error!r}')
         if resume not in (True, False, "force"):
             raise ConfigError(f'resume must be True, False or "force", not {resume!r}')
-        _check_number("max_failures", max_failures)
-        _check_number("setup_timeout", setup_timeout, above_zero=True)
-        _check_number("item_timeout", item_timeout, above_zero=True)
-        _check_provider(provider)
-        _check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
+        check_number("max_failures", max_failures)
+        check_number("setup_timeout", setup_timeout, above_zero=True)
+        check_number("item_timeout", item_timeout, above_zero=True)
+        check_provider(provider)
+        check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
         self.batch_size = batch_size
         self.async_mode = async_mode
@@ -190,7 +190,7 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
         """
         items = as_items(indices, "indices")
-        cost = self._costs(items)
+        cost = costs_of(self.item_cost, items)
         if self.async_mode:
             return self._submit(items, cost)
         progress = Progress(len(items), type(self).__name__, self.progress)
@@ -347,49 +347,6 @@ class BaseRunner(ABC):
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(BaseRunner, name)
-
-    def _costs(self, items: Sequence[Any]) -> list[float] | None:
-        if self.item_cost is None:
-            return None
-        costs = []
-        for item in items:
-            cost = self.item_cost(item)
-            try:
-                number = float(cost)
-            except (TypeError, ValueError):
-                number = math.nan
-            if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
-                raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
-            costs.append(number)
-        return costs
-
-
-def _check_provider(provider: Any) -> None:
-    if isinstance(provider, type):
-        raise ConfigError(
-            f"the provider must be an object, and {provider.__qualname__} is the class: make one, "
-            f"{provider.__qualname__}(config)"
-        )
-    if not callable(getattr(provider, "build_env_local", None)):
-        raise ConfigError(f"the provider must have a method build_env_local, and {provider!r:.100} has none")
-
-
-def _check_number(name: str, value: Any, above_zero: bool = False) -> None:
-    if value is None:
-        return
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (above_zero and value == 0):
-        kind = "a number above 0" if above_zero else "a number, 0 or more"
-        raise ConfigError(f"{name} must be {kind}, or None, not {value!r}")
-
-
-def _check_whole(name: str, value: Any, least: int | None = None, or_none: bool = False) -> None:
-    if value is None and or_none:
-        return
-    if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
-        return
-    kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
-    raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")
 
 
 if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job

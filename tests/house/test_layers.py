@@ -58,12 +58,13 @@ LAYERS = [
         ["parallel.launchers.pilot", "parallel.launchers.pool"],
     ),
     (
-        "workers that are lost, or given up: what the driver's loop asks, which need not know the loop",
+        "workers that are lost, given up, or fed: what the driver's loop asks, which need not know the loop",
         [
             "parallel.launchers.losses",
             "parallel.launchers.giving_up",
             "parallel.launchers.inquest",
             "parallel.launchers.parcels",
+            "parallel.launchers.feeding",
         ],
     ),
     (
@@ -90,6 +91,7 @@ LAYERS = [
             "parallel.launchers.cluster_options",
             "parallel.launchers.cluster_plan",
             "parallel.launchers.cluster_jobs",
+            "parallel.launchers.ssh_process",
             "parallel.launchers.cluster_ssh",
             "parallel.launchers.cluster_gpu",
             "parallel.launchers.cluster_kube",
@@ -108,6 +110,7 @@ LAYERS = [
         "what users call",
         [
             "parallel.parallel",
+            "parallel.runner_arguments",
             "parallel.item_driver",
             "parallel.shard_driver",
             "parallel.base_runner",
@@ -128,8 +131,10 @@ DASK_SIDE = {
     "parallel.launchers.cluster_keeper",
     "parallel.launchers.cluster_options",
     "parallel.launchers.cluster_ssh",
+    "parallel.launchers.ssh_process",
     "parallel.launchers.client",
     "parallel.launchers.dask",
+    "parallel.launchers.feeding",
     "parallel.launchers.giving_up",
     "parallel.launchers.inquest",
     "parallel.launchers.forked_worker",

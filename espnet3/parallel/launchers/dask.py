@@ -18,19 +18,19 @@ from typing import Any
 
 from espnet3.parallel.engine import Block, failure_of
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
-from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.launchers.channel import ChannelClosedError
+from espnet3.parallel.launchers.feeding import Feeder
 from espnet3.parallel.launchers.giving_up import kill_overdue, overdue, part
 from espnet3.parallel.launchers.inquest import Innocent, Inquests
 from espnet3.parallel.launchers.losses import Losses
-from espnet3.parallel.launchers.parcels import by_value, caller_path
+from espnet3.parallel.launchers.parcels import caller_path
 from espnet3.parallel.launchers.pool import Lease, Slot
 from espnet3.parallel.launchers.protocol import Done, Job, pack, setup_error
-from espnet3.parallel.plan import BUDGET, SLACK, Run, Sizer, Work
+from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.raising import ANYTHING, load_error
 from espnet3.parallel.records import ItemFailure, Tally
 
 _JOB_IDS = itertools.count(1)
-_AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _UNREACHED = 0.5  # seconds without a slot until it is asked whether workers cannot reach us
@@ -75,7 +75,6 @@ class PilotRun:
         self._id = next(_JOB_IDS)
         self._blob = pack(job)
         self._timeout = start_timeout
-        self._may_take = may_take
         self._explain = explain
         self._fall_back = fall_back
         self._waiting = waiting
@@ -85,15 +84,10 @@ class PilotRun:
         self._losses = Losses(self._id, work, job.policy, self._how_it_ended, self._finish)
         self._looked = 0.0
         self._selector = selectors.DefaultSelector()
-        self._ready: dict[Slot, None] = {}
-        self._quarantined: set[tuple[str, int]] = set()
+        self._feeder = Feeder(self._id, work, may_take, job.as_lines)
         self._dead: set[tuple[str, int]] = set()
-        self._sizer = Sizer(lambda: len(self._ready))
-        self._prefetch = True
-        self._flying = 0
         self._fell_back = self._asked = False
         self._setup_deaths = 0
-        self._draining: tuple[str, int] | None = None
         self._out: list[tuple[Run, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Run, Block], None, None]:
@@ -106,9 +100,9 @@ class PilotRun:
         self._lease = self._open_lease()
         try:
             quiet_since = time.monotonic()
-            while self._flying or self._inquests or not self._work.empty:
+            while self._feeder.flying or self._inquests or not self._work.empty:
                 events = self._selector.select(_TICK)
-                if self._ready:
+                if self._feeder.ready:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
@@ -117,11 +111,11 @@ class PilotRun:
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
                     self._looked = time.monotonic()
-                self._fill_all()
+                self._feeder.fill_all()
                 while self._out:
                     out, self._out = self._out, []
                     yield from out
-                    self._fill_all()
+                    self._feeder.fill_all()
             self._work.raise_broken()
         except BaseException:  # GeneratorExit too: whoever asked wants no more
             if self._shared and self._kill is not None:
@@ -209,7 +203,6 @@ class PilotRun:
         alone = not self._lease.shared(process)
         for each in lost:
             self._drop(each)
-            self._flying -= len(each.flying)
         if any(s.flying for s in lost) and (process not in self._dead or not pid):
             self._dead.add(process)
             self.tally.deaths += 1
@@ -218,7 +211,7 @@ class PilotRun:
         if any(s.flying for s in lost):
             self._inquests.begin(lost, alone)
             self._judge()
-        if self._setup_deaths >= _SETUP_DEATHS and not self._ready:
+        if self._setup_deaths >= _SETUP_DEATHS and not self._feeder.ready:
             raise WorkerSetupError(
                 f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
                 f"they built it; the last one, of worker {slot.hello.worker}, {self._how_it_ended(pid)}. "
@@ -227,11 +220,7 @@ class PilotRun:
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
-        self._ready.pop(slot, None)
-        process = slot.hello.process
-        self._quarantined.discard(process)
-        if self._draining == process:
-            self._draining = None
+        self._feeder.forget(slot)
         self._lease.lost(slot)
 
     def _judge(self) -> None:
@@ -292,28 +281,23 @@ class PilotRun:
         if message[0] == "ready":
             self._setup_deaths = 0
             slot.ready = True
-            self._ready[slot] = None
-            self.tally.slots = max(self.tally.slots, len(self._ready))
+            self._feeder.ready[slot] = None
+            self.tally.slots = max(self.tally.slots, len(self._feeder.ready))
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
-            self._flying -= len(slot.flying)
-            self._losses.give_back([slot])
             self._drop(slot)
+            self._losses.give_back([slot])
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":
             slot.late = message[2]
             if not slot.hello.pid:  # a task's answer; any other worker is killing itself now
-                self._flying -= 1
-                self._quarantined.discard(slot.hello.process)
-                self._losses.too_late(slot.flying.popleft(), slot)
+                self._losses.too_late(self._feeder.came_back(slot), slot)
                 slot.late = None
         else:
             self._done(slot, Done(*message[2]), message[3])
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
-        run = slot.flying.popleft()
-        self._flying -= 1
-        self._quarantined.discard(slot.hello.process)
+        run = self._feeder.came_back(slot)
         self._losses.progress()
         slot.late = None
         n = len(values)
@@ -326,75 +310,15 @@ class PilotRun:
             self._work.put_back(run.part(n))
             run = Run(run.start, run.items[:n], run.suspect, n_bytes=run.n_bytes)
         if n and not run.suspect:
-            self._sizer.seen(self._work.units(run), n, done.seconds, max(run.n_bytes, slot.channel.received))
+            self._feeder.sizer.seen(
+                self._work.units(run), n, done.seconds, max(run.n_bytes, slot.channel.received)
+            )
         self._out.append((run, block))
 
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
-        run = slot.flying.popleft()
-        self._flying -= 1
-        self._quarantined.discard(slot.hello.process)
+        run = self._feeder.came_back(slot)
         if len(run.items) > 1:
             self._work.put_back_alone(run, run.deaths)
             return
         failure = failure_of(error, run.items[0], 1, slot.hello.worker, cause="result")
         self._finish(run, failure, error)
-
-    # --- runs down ---
-
-    def _fill_all(self) -> None:
-        for slot in list(self._ready):
-            if slot in self._ready and not self._fill(slot):
-                return
-
-    def _fill(self, slot: Slot) -> bool:
-        """Give a slot what it may hold; False if there is nothing to give to anyone."""
-        process = slot.hello.process
-        if self._work.suspects and process not in self._quarantined:
-            if not any(other.flying for other in self._ready if other.hello.process == process):
-                self._draining = None
-                self._quarantined.add(process)
-                self._send(slot, self._work.suspects.popleft(), BUDGET)
-                return True
-            if self._draining in (None, process):  # no more for its other threads until they are idle
-                self._draining = process
-                return True
-        left = self._work.left
-        window = self._sizer.window(left) if self._prefetch else 1
-        while len(slot.flying) < window and process not in self._quarantined:
-            # what was handed out before must come back: a stream in order may wait for nothing else
-            if not (self._work.returned or self._may_take()):
-                return False
-            units, most, seconds = self._sizer.next(left)
-            run = self._work.take(units, self._work.cap(most, len(self._ready)))
-            if run is None:
-                return bool(self._work.suspects)
-            if not self._send(slot, run, SLACK * seconds):
-                break
-        return True
-
-    def _send(self, slot: Slot, run: Run, seconds: float) -> bool:
-        """Send a run that may take so many seconds; False if it went back to the work.
-
-        A busy worker does not read, and may itself be about to wait for us: what it is sent
-        ahead must fit in the socket's buffer, or both would wait for ever.
-        """
-        # a list may hold instances of the script's own classes, which travel by value
-        items = run.items if isinstance(run.items, range) else by_value(run)
-        positions = self._work.positions(run) if self._job.as_lines else None
-        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions, seconds))
-        run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
-        if slot.flying and run.n_bytes > _AHEAD:
-            self._prefetch = False
-            self._work.put_back(run)
-            return False
-        try:
-            slot.channel.send_parts(parts, buffers)
-        except ChannelClosedError:
-            # it has died since; what it said before, and its end, are still to be read
-            self._ready.pop(slot, None)
-            self._quarantined.discard(slot.hello.process)
-            self._work.put_back(run)
-            return False
-        slot.flying.append(run)
-        self._flying += 1
-        return True

@@ -85,6 +85,7 @@ LAYERS = [
         "processes of other machines: what is submitted, watched and replaced",
         [
             "parallel.launchers.http_guard",
+            "parallel.launchers.ending",
             "parallel.launchers.cluster_commands",
             "parallel.launchers.cluster_logs",
             "parallel.launchers.cluster_keeper",

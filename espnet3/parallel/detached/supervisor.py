@@ -69,7 +69,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Look for stop.json, which may be written on another host, whose disk sends no event."""
-        while self.layout.stopped() is None:
+        while not self.stopping.is_set() and self.layout.stopped() is None:
             await self._pause(_LOOK)
         self.stopping.set()
 

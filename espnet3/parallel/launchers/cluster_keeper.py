@@ -26,6 +26,7 @@ from espnet3.parallel.backends.words import JobState
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.launchers.cluster_commands import call
 from espnet3.parallel.launchers.cluster_logs import log_tail
+from espnet3.parallel.launchers.ending import end_task
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class JobKeeper:
     async def grow_to(self, jobs: int) -> None:
         """Submit as many jobs as are missing, unless they die."""
         missing = jobs - len(self._cluster.worker_spec)
-        if missing > 0 and not self.broken and time.monotonic() >= self._not_before:
+        if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
             self._missing = missing
             await self._replace()
             self._missing = 0  # asked for again as long as they are missing
@@ -143,8 +144,7 @@ class JobKeeper:
         if self._submission is not None:  # a job whose id is not known yet could not be cancelled
             await asyncio.wait({self._submission})
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await end_task(self._task)
 
     def report(self) -> str:
         """Say of each job what it does, and what to look at."""
@@ -172,7 +172,7 @@ class JobKeeper:
 
     async def _watch(self) -> None:
         quick_until = time.monotonic() + 60
-        while True:
+        while not self._stopping:
             self._count_workers()
             if self._open():
                 before = {name: each.view for name, each in self._jobs.items()}

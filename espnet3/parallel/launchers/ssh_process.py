@@ -15,6 +15,8 @@ import dask
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
+from espnet3.parallel.launchers.ending import end_task
+
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # sessions in a row to one host that may fail
@@ -166,6 +168,7 @@ class RemoteWorker(RemoteProcess):
         self.trying = ""
         self._again: asyncio.Task[None] | None = None
         self._turn = 0
+        self._wanted = True
 
     def arguments(self) -> list[str]:
         """Return what makes it a worker of our scheduler."""
@@ -184,7 +187,7 @@ class RemoteWorker(RemoteProcess):
 
     async def _keep(self) -> None:
         tries = 0
-        while tries < _TRIES:
+        while tries < _TRIES and self._wanted:
             self._turn += 1
             try:
                 await self.open()
@@ -203,8 +206,8 @@ class RemoteWorker(RemoteProcess):
     async def close(self) -> None:
         """Stop trying, and end it."""
         if self._again is not None:
-            self._again.cancel()
-            await asyncio.wait({self._again})
+            self._wanted = False
+            await end_task(self._again)
         await super().close()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs pytest as an ordinary user, in the namespaces that run.sh has made; the root half of it.
 #
-#   usage: inside.sh STATE PYTHON [pytest arguments]
+#   usage: inside.sh STATE PYTHON [pytest arguments | -m MODULE arguments]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(cd "$here/../.." && pwd)
@@ -72,12 +72,15 @@ for name in ${CLUSTERS:-sge oar}; do
 done
 
 cd "$repository"
-[[ " $* " == *tests/* ]] || set -- tests/clusters "$@"
+if [[ ${1:-} != -m ]]; then # a module of its own choice may be run there too: a benchmark
+    [[ " $* " == *tests/* ]] || set -- tests/clusters "$@"
+    set -- -m pytest -m clusters -p no:cacheprovider "$@"
+fi
 code=0
 runuser -u "$user" -- env \
     HTCONDOR="$(dirname "$(dirname "$python")")/htcondor" HOME="$state/home" TMPDIR="$state/tmp" USER="$user" LOGNAME="$user" PYTHONDONTWRITEBYTECODE=1 \
     ESPNET3_CLUSTERS="$state" ESPNET3_CORPUS="${ESPNET3_CORPUS:-}" PATH="$(dirname "$python"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" \
-    "$python" -m pytest -m clusters -p no:cacheprovider "$@" || code=$?
+    "$python" "$@" || code=$?
 stop
 trap - EXIT
 

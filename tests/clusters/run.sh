@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests on real schedulers: installs what is missing, then runs pytest where it can do no harm.
 #
-#   usage: run.sh PYTHON [pytest arguments]
+#   usage: run.sh PYTHON [pytest arguments | -m MODULE arguments]
 #
 # All of it happens in namespaces of its own: a network that has nothing but loopback (some of these
 # daemons know no address but 0.0.0.0), processes that end with the first one, and mounts that show a

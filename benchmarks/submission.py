@@ -1,0 +1,212 @@
+"""`python -m benchmarks.submission`: what a detached run of many shards costs its submitter, beside submitit.
+
+Both submit one job array to the same SLURM, in turn, held there so that nothing runs meanwhile. The first
+round pays each library's imports and is shown apart. `--lab` starts the SLURM of the cluster tests:
+
+    tests/clusters/run.sh "$PWD/.venv/bin/python" -m benchmarks.submission --lab
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine, tables
+
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
+PATIENCE = 120.0  # seconds for a cancelled array to leave the queue
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one action of one library took, a value for each round.
+
+    Attributes:
+        wall_s: Seconds by the clock.
+        cpu_s: Processor seconds of this process, without those of its children.
+        calls: Calls of each of the scheduler's commands.
+    """
+
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    calls: list[dict[str, int]] = field(default_factory=list)
+
+
+class Counted:
+    """The scheduler's commands behind scripts that count their calls.
+
+    Args:
+        folder: For the scripts, which come first on the PATH.
+
+    Raises:
+        SystemExit: There is no SLURM here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "calls"
+        for command in COMMANDS:
+            real = shutil.which(command)
+            if real is None:
+                raise SystemExit(f"{command} is not on the PATH: run this where SLURM is, or with --lab")
+            script = f'#!/bin/sh\necho {command} >> {shlex.quote(str(self.log))}\nexec {real} "$@"\n'
+            (folder / command).write_text(script)
+            (folder / command).chmod(0o755)
+        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+    def during(self, action: Callable[[], Any], into: Taken) -> Any:
+        """Do something and add what it took."""
+        self.log.write_text("")
+        begin, cpu = time.perf_counter(), _cpu()
+        result = action()
+        into.wall_s.append(time.perf_counter() - begin)
+        into.cpu_s.append(_cpu() - cpu)
+        into.calls.append(dict(Counter(self.log.read_text().split())))
+        return result
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _nothing(index: int) -> None:
+    """Be a job of submitit's that never runs."""
+
+
+def _wait_for_empty_queue() -> None:
+    until = time.monotonic() + PATIENCE
+    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
+        if time.monotonic() > until:
+            raise TimeoutError(f"the queue was not empty {PATIENCE:g} s after its jobs were cancelled")
+        time.sleep(0.05)
+
+
+def ours(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
+    """Submit, ask and cancel as a user of `async_mode` does."""
+    from benchmarks.systems.ours_runners import Empty, Provider
+    from espnet3.parallel import set_parallel
+
+    options = {"queue": partition, "cores": 1, "memory": "400MB", "walltime": "00:10:00", "interface": "lo"}
+    options["job_extra_directives"] = ["--hold"]  # type: ignore[assignment]
+    set_parallel({"env": "slurm", "n_workers": 4, "options": options, "detached": {"shards": shards}})
+    runner = Empty(
+        Provider({}),
+        output_dir=folder / "run",
+        async_specs_dir=folder / "specs",
+        async_mode=True,
+        progress=False,
+    )
+    run = commands.during(lambda: runner(range(shards)), taken["submit"])
+    status = commands.during(run.status, taken["status"])
+    if sum(status.counts.values()) != shards or len(status.counts) != 1:
+        raise RuntimeError(f"{shards} shards are not all in the queue: {status.counts}")
+
+    def cancel() -> None:
+        run.cancel()
+        _wait_for_empty_queue()
+
+    commands.during(cancel, taken["cancel"])
+
+
+def submitits(folder: Path, shards: int, partition: str, commands: Counted, taken: dict[str, Taken]) -> None:
+    """Submit by `map_array`; its status asks `sacct`, which needs accounting, so it is not asked."""
+    import submitit
+
+    executor = submitit.AutoExecutor(folder=folder / "submitit", cluster="slurm")
+    executor.update_parameters(
+        slurm_partition=partition,
+        slurm_array_parallelism=4,
+        timeout_min=10,
+        mem_gb=0.4,
+        slurm_additional_parameters={"hold": True},
+    )
+    jobs = commands.during(lambda: executor.map_array(_nothing, range(shards)), taken["submit"])
+    subprocess.run(["scancel", jobs[0].job_id.partition("_")[0]], check=True)
+    _wait_for_empty_queue()
+
+
+LIBRARIES = {"espnet3.parallel": ours, "submitit": submitits}
+
+
+@contextmanager
+def lab() -> Iterator[None]:
+    """Start the SLURM of the cluster tests for a block of code."""
+    from tests.clusters.labs import SLURM
+
+    os.environ.update(SLURM.start())
+    try:
+        yield
+    finally:
+        SLURM.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.submission", description=__doc__)
+    parser.add_argument("--shards", type=int, default=1000, help="default %(default)s")
+    parser.add_argument("--rounds", type=int, default=7, help="after the first; default %(default)s")
+    parser.add_argument("--partition", default="debug", help="default %(default)s")
+    parser.add_argument("--lab", action="store_true", help="start the SLURM of the cluster tests")
+    parser.add_argument(
+        "--out", type=Path, help="a file for every figure; in the lab nobody may write to the checkout"
+    )
+    args = parser.parse_args(argv)
+    names = ("submit", "status", "cancel")
+    taken = {library: {name: Taken() for name in names} for library in LIBRARIES}
+    with (
+        tempfile.TemporaryDirectory(prefix="espnet3-submission-") as scratch,
+        lab() if args.lab else nullcontext(),
+    ):
+        (Path(scratch) / "bin").mkdir()
+        commands = Counted(Path(scratch) / "bin")
+        for number in range(args.rounds + 1):
+            for library, act in LIBRARIES.items():
+                folder = Path(scratch) / f"{library}-{number}"
+                folder.mkdir()
+                os.chdir(folder)  # both write beside the caller, too
+                act(folder, args.shards, args.partition, commands, taken[library])
+            print(f"round {number} of {args.rounds}", file=sys.stderr, flush=True)
+    head = ["", "calls", "median s", "min .. max", "own CPU s", "first time, s"]
+    rows = [_row(f"{library}: {name}", one) for library, each in taken.items() for name, one in each.items()]
+    print(tables.grid(head, [row for row in rows if row]))
+    report = {
+        "schema": 1,
+        "shards": args.shards,
+        "machine": machine.describe(["submitit", "dask-jobqueue"]),
+        "taken": {
+            library: {name: asdict(one) for name, one in each.items()} for library, each in taken.items()
+        },
+    }
+    if args.out is not None:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"written: {args.out}", file=sys.stderr)
+    return 0
+
+
+def _row(title: str, one: Taken) -> list[str]:
+    """Return a line of the table; none where nothing was measured."""
+    if len(one.wall_s) < 2:
+        return []
+    wall, cpu = one.wall_s[1:], one.cpu_s[1:]
+    calls = ", ".join(f"{n} {command}" for command, n in one.calls[-1].items())
+    spread = f"{min(wall):.2f} .. {max(wall):.2f}"
+    return [title, calls, tables.number(median(wall)), spread, f"{median(cpu):.3f}", f"{one.wall_s[0]:.2f}"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +23,7 @@ from espnet3.parallel.launchers.forked_worker import ForkedWorker
 from espnet3.parallel.launchers.forkserver import ForkServer, kill_group
 from espnet3.parallel.launchers.quiet import quiet_config
 
+_LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 
@@ -104,6 +107,17 @@ def drop(cluster: LocalCluster) -> None:
         cluster.forkserver.close()
 
 
+def _load_dashboard() -> None:
+    """Import what Dask imports when a dashboard starts, one thread after the other.
+
+    Clusters that threads open at the same time would do so at once, and one could meet a package that
+    lacks the module it has just imported: Python ties the two after it lets others see the module.
+    """
+    with _LOADING:
+        for name in ("scheduler", "worker"):
+            import_module(f"distributed.dashboard.{name}")
+
+
 def local_cluster(
     n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]
 ) -> LocalCluster:
@@ -128,6 +142,9 @@ def local_cluster(
     if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
+    shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True) or merged.get("processes") is False
+    if shown and find_spec("bokeh") is not None:
+        _load_dashboard()
     with dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface

@@ -55,12 +55,13 @@ class TestOnTwoWorkers:
         """999 results and one poison, and no item counts a retry.
 
         Three workers are lost: one with many items in progress, which is held against none of them, and
-        two with the poison alone.
+        two with the poison alone; or those two, where its run happens to begin with it.
         """
         results, runner = run(Square, fault, 417)
         (failure,) = check(results, 417, cause="poison")
         assert runner.summary is not None
-        assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 3, 1)
+        assert (runner.summary.retries, runner.summary.failed) == (0, 1)
+        assert runner.summary.deaths in (2, 3)
         assert failure.attempts == 2
 
     @pytest.mark.parametrize("fault", CRASHES)
@@ -225,12 +226,13 @@ def test_in_this_process(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["segfault", "leave"])
 def test_on_three_workers(fault: str) -> None:
-    """Three workers: 999 results, one poison, three workers lost."""
+    """Three workers: 999 results, one poison; two workers lost if it was alone when the first one died, else three."""
     set_parallel({"env": "local", "n_workers": 3})
     results, runner = run(Square, fault, 417)
     check(results, 417, cause="poison")
     assert runner.summary is not None
-    assert (runner.summary.retries, runner.summary.deaths) == (0, 3)
+    assert runner.summary.retries == 0
+    assert runner.summary.deaths in (2, 3)
 
 
 @pytest.mark.parametrize("fault", ["segfault", "leave"])

@@ -96,3 +96,11 @@ def _only_here():
     """Refuse to run where a mistake would reach other machines or leave something."""
     if not STATE.is_dir() or "ESPNET3_CLUSTERS" not in os.environ:
         pytest.exit("tests on real schedulers run by `make test-clusters`", returncode=3)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how long each scheduler took to the first result, for the table in docs/backends.md."""
+    taken = STATE / "tmp" / "start-seconds"
+    if taken.is_file():
+        terminalreporter.section("seconds from the call to the first result")
+        terminalreporter.write_line(taken.read_text().rstrip())

@@ -110,8 +110,8 @@ def drop(cluster: LocalCluster) -> None:
 def _load_dashboard() -> None:
     """Import what Dask imports when a dashboard starts, one thread after the other.
 
-    Clusters that threads open at the same time would do so at once, and one could meet a package that
-    lacks the module it has just imported: Python ties the two after it lets others see the module.
+    Clusters that threads open at the same time would do so at once, and one could go on with a module whose
+    import is not over, or has failed in the other thread.
     """
     with _LOADING:
         for name in ("scheduler", "worker"):
@@ -149,7 +149,10 @@ def local_cluster(
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            return LocalCluster(n_workers=n_workers, processes=False, **merged)
+            with (
+                _LOADING
+            ):  # without bokeh the import of the worker's pages fails, in any thread but one unnoticed
+                return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()
         try:
             return ForkedCluster(n_workers=n_workers, forkserver=server, **merged)

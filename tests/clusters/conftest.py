@@ -84,8 +84,13 @@ def _clean(request):
     if request.cls is None:
         for lab in RUNNING:
             lab.wait_for_empty_queue()
-        workers = [process for process, command in ours() if any(each in command for each in WORKERS)]
-        assert not psutil.wait_procs(workers, timeout=60)[1]
+        wait_for_no_worker()
+
+
+def wait_for_no_worker():
+    """Assert that workers end; one that its scheduler left alone gives up after a minute."""
+    workers = [process for process, command in ours() if any(each in command for each in WORKERS)]
+    assert not psutil.wait_procs(workers, timeout=90)[1]
 
 
 WORKERS = ("distributed.cli.dask_worker", "distributed.cli.dask_spec", "espnet3.parallel.worker")

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from espnet3.parallel.testing import BackendContract
+from tests.clusters.conftest import wait_for_no_worker
 from tests.clusters.labs import HTCONDOR, OAR, SGE, SLURM, SSH, STATE
 
 pytestmark = pytest.mark.clusters
@@ -35,6 +36,7 @@ class OnScheduler(BackendContract):
         """Close the cluster, then the scheduler."""
         try:
             cls.close()
+            wait_for_no_worker()
         finally:
             cls.lab.stop()
             os.environ.clear()

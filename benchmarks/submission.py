@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -71,17 +70,12 @@ class Counted:
     def during(self, action: Callable[[], Any], into: Taken) -> Any:
         """Do something and add what it took."""
         self.log.write_text("")
-        begin, cpu = time.perf_counter(), _cpu()
+        begin, cpu = time.perf_counter(), time.process_time()
         result = action()
         into.wall_s.append(time.perf_counter() - begin)
-        into.cpu_s.append(_cpu() - cpu)
+        into.cpu_s.append(time.process_time() - cpu)
         into.calls.append(dict(Counter(self.log.read_text().split())))
         return result
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _nothing(index: int) -> None:
@@ -101,8 +95,14 @@ def ours(folder: Path, shards: int, partition: str, commands: Counted, taken: di
     from benchmarks.systems.ours_runners import Empty, Provider
     from espnet3.parallel import set_parallel
 
-    options = {"queue": partition, "cores": 1, "memory": "400MB", "walltime": "00:10:00", "interface": "lo"}
-    options["job_extra_directives"] = ["--hold"]  # type: ignore[assignment]
+    options = {
+        "queue": partition,
+        "cores": 1,
+        "memory": "400MB",
+        "walltime": "00:10:00",
+        "interface": "lo",
+        "job_extra_directives": ["--hold"],
+    }
     set_parallel({"env": "slurm", "n_workers": 4, "options": options, "detached": {"shards": shards}})
     runner = Empty(
         Provider({}),

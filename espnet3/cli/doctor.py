@@ -192,12 +192,13 @@ def _start_one(
     if not wrongs:
         tell(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
     for path, wrong in zip(paths, seen, strict=True):
-        tell(
-            not wrong,
-            f"the worker sees {path}"
-            if not wrong
-            else f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share",
-        )
+        if wrong:
+            tell(
+                False,
+                f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share",
+            )
+        else:
+            tell(True, f"the worker sees {path}")
 
 
 def _shown(facts: Facts) -> str:

@@ -67,15 +67,17 @@ def test_a_stop_while_jobs_are_submitted_and_a_worker_comes():
 def test_a_task_that_swallows_its_cancellation_is_told_again():
     """Who ends a task is not kept by one that goes on after the first word."""
 
-    async def deaf():
+    async def deaf(begun):
+        begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await asyncio.Event().wait()
 
     async def scenario():
-        task = asyncio.create_task(deaf())
-        await asyncio.sleep(0)
+        begun = asyncio.Event()
+        task = asyncio.create_task(deaf(begun))
+        await begun.wait()
         await end_task(task)
         assert task.cancelled()
 

@@ -108,14 +108,13 @@ def drop(cluster: LocalCluster) -> None:
 
 
 def _load_dashboard() -> None:
-    """Import what Dask imports when a dashboard starts, one thread after the other.
+    """Import what the scheduler imports for its dashboard, one thread after the other.
 
     Clusters that threads open at the same time would do so at once, and one could go on with a module whose
     import is not over, or has failed in the other thread.
     """
     with _LOADING:
-        for name in ("scheduler", "worker"):
-            import_module(f"distributed.dashboard.{name}")
+        import_module("distributed.dashboard.scheduler")
 
 
 def local_cluster(
@@ -142,7 +141,7 @@ def local_cluster(
     if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True) or merged.get("processes") is False
+    shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
     if shown and find_spec("bokeh") is not None:
         _load_dashboard()
     with dask.config.set(quiet_config()):
@@ -151,7 +150,7 @@ def local_cluster(
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
             with (
                 _LOADING
-            ):  # without bokeh the import of the worker's pages fails, in any thread but one unnoticed
+            ):  # without bokeh its worker's import of pages fails, and in a second thread unnoticed
                 return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()
         try:

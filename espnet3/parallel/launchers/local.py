@@ -148,9 +148,8 @@ def local_cluster(
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            with (
-                _LOADING
-            ):  # without bokeh its worker's import of pages fails, and in a second thread unnoticed
+            # nor may two start at once: without bokeh the worker's import fails, in a second thread unnoticed
+            with _LOADING:
                 return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()
         try:

@@ -21,7 +21,9 @@ from typing import Any
 BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
 SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
 _LONGEST = 0.2  # seconds of work per run where there is much to do: fewer messages, for the same balance
-_SHARE = 20  # of all that a slot has to do, at most one part in so many is a run longer than the budget
+_SHARE = 8  # of all that a slot has to do, at most one part in so many is a run longer than the budget
+_CUTS = 4.0, 2.0  # runs that what is left to a slot is cut into, where speeds vary and where they do not
+_VARIES = 0.25  # how far off, on average, runs are where speeds vary
 GROW = 8  # a run may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per run
 MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver and of the worker
@@ -267,6 +269,7 @@ class Sizer:
         self._slots = slots
         self._rate = 0.0  # units per second of one slot
         self._most = 0.0  # units of the next run, however quick the last ones were
+        self._off = 1.0  # how far off the runs' seconds were, as a share of what was expected
         self._runs = 0.0
         self._bytes_per_item = 0.0
 
@@ -274,28 +277,36 @@ class Sizer:
         """Learn from one finished run."""
         rate = units / max(seconds, 1e-6)
         weight = 1.0 / min(self._runs + 1.0, _WARM)
+        off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
+        self._off += (off - self._off) * weight
         self._runs += 1.0
         self._rate += (rate - self._rate) * weight
         self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
-    def budget(self, left: float) -> float:
-        """Return how many seconds the next run is to take."""
-        ahead = left / (max(1, self._slots()) * self._rate) if self._rate else 0.0
-        return min(max(BUDGET, ahead / _SHARE), _LONGEST) if ahead < float("inf") else BUDGET
-
-    def next(self, left: float) -> tuple[float, int, float]:
+    def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
         """Return the units and the most items of the next run, and the seconds it is to take.
 
         Args:
             left: Units not handed out yet.
+            window: How many runs its slot may hold.
         """
         most = MAX_ITEMS
         if self._bytes_per_item:
             most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
-        share = max(left / (4 * max(1, self._slots())), self._rate * _FLOOR)
-        seconds = self.budget(left)
-        return min(self._most, self._rate * seconds, share), most, seconds
+        if not self._rate:
+            return 0.0, most, BUDGET
+        cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
+        share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
+        units = min(self._most, self._rate * self._longest(left, window), share)
+        return units, most, max(BUDGET, units / self._rate)
+
+    def _longest(self, left: float, window: int) -> float:
+        if left == float("inf"):
+            return BUDGET
+        if window == 1:  # what is left, divided, is less
+            return _LONGEST
+        return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
 
     def window(self, left: float) -> int:
         """Return how many runs a slot may hold: a second one only while plenty is left.

@@ -206,6 +206,21 @@ def test_each_step_is_announced_before_it_begins():
     assert said[0] == (0, 1) and len(said) < 100
 
 
+def test_steps_go_on_where_the_last_run_left_off():
+    """A run starts with steps as long as the last one's, but never with more than an eighth of its items."""
+    said = []
+    block = run_items(range(1000), Call(abs), RECORD, "w")
+    for n in (1000, 80, 7):
+        run_items(range(n), Call(abs), RECORD, "w", enter=lambda at, k: said.append((at, k)), step=block.step)
+    assert [k for at, k in said if at == 0] == [125, 10, 1]
+
+
+def test_a_run_of_quick_items_is_asked_whether_to_end():
+    """However short the steps are, the run ends soon after it is told to."""
+    block = run_items(range(10**9), Call(abs), RECORD, "w", interrupted=lambda: True)
+    assert 0 < len(block.values) < 10**9 and not block.failed
+
+
 def test_a_retry_is_announced_alone():
     """The second attempt at an item that raised in a long step is a step of its own."""
     said = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from unittest.mock import ANY
 
 import pytest
 
@@ -108,22 +109,32 @@ def test_run_lengths_follow_the_measured_speed():
     sizes, n = [], 1
     for _ in range(12):
         sizer.seen(n, n, n * 1e-5, 0)
-        n = int(sizer.next(10**5)[0])
+        n = int(sizer.next(5 * 10**4, window=2)[0])
         sizes.append(n)
     assert all(b <= 8 * a for a, b in itertools.pairwise(sizes))
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
 
 
 def test_where_there_is_much_to_do_runs_are_longer():
-    """A run is four times the budget at most, a twentieth of what a slot has to do, and the budget at the end."""
+    """A run is four times the budget at most, an eighth of what a slot has to do, and the budget at the end."""
     sizer = Sizer(lambda: 2)
-    assert sizer.budget(10**9) == BUDGET  # nothing measured yet
+    assert sizer.next(10**9, window=2)[2] == BUDGET  # nothing measured yet
     for _ in range(9):
         sizer.seen(1000, 1000, 1.0, 0)
-    assert sizer.budget(10**9) == 4 * BUDGET
-    assert sizer.budget(5000) == pytest.approx(2.5 / 20)
-    assert sizer.budget(500) == sizer.budget(float("inf")) == BUDGET
-    assert sizer.next(5000)[0] == pytest.approx(125)
+    assert sizer.next(10**9, window=2) == (pytest.approx(200), ANY, pytest.approx(4 * BUDGET))
+    assert sizer.next(2000, window=2) == (pytest.approx(125), ANY, pytest.approx(1.0 / 8))
+    assert sizer.next(500, window=2)[::2] == (pytest.approx(50), BUDGET)
+    assert sizer.next(float("inf"), window=2)[::2] == (pytest.approx(50), BUDGET)
+
+
+def test_the_end_is_cut_by_how_well_the_speed_is_known():
+    """Of what is left to a slot a run takes half where all ran at one speed, a quarter where speeds varied."""
+    steady, varied = Sizer(lambda: 2), Sizer(lambda: 2)
+    for turn in range(40):
+        steady.seen(100, 100, 0.1, 0)
+        varied.seen(100, 100, 0.1 if turn % 2 else 0.3, 0)
+    assert steady.next(400, window=1)[0] == pytest.approx(100, rel=0.02)
+    assert varied.next(400, window=1)[0] == pytest.approx(50, rel=0.02)
 
 
 def test_large_results_make_short_runs():

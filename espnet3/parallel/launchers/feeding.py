@@ -78,7 +78,7 @@ class Feeder:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self._work.returned or self._may_take()):
                 return False
-            units, most, seconds = self.sizer.next(left)
+            units, most, seconds = self.sizer.next(left, window)
             run = self._work.take(units, self._work.cap(most, len(self.ready)))
             if run is None:
                 return bool(self._work.suspects)

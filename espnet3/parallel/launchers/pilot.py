@@ -156,6 +156,7 @@ class Pilot:
         self._alone = alone
         self.leaving = False
         self._busy = False
+        self._step = 1  # items that the steps of this job's last run held
         self._send_lock = threading.Lock()
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, Job]] = {}
@@ -219,6 +220,7 @@ class Pilot:
         if job_id in self._broken:
             return
         self._calls[job_id] = (call, job)
+        self._step = 1
         self._send(("ready", job_id))
 
     def _on_run(
@@ -257,7 +259,9 @@ class Pilot:
                     lambda: self.leaving or self._ended(job_id),
                     self._mark.step,
                     singly,
+                    self._step,
                 )
+            self._step = block.step
             self._mark.leave(len(block.values))
             if positions is not None:
                 from espnet3.parallel.recording import to_lines  # 20 ms that a first result need not wait for

@@ -64,3 +64,15 @@ def test_a_quiet_run_tells_nothing(bokeh, capsys):
     with get_client({"env": "local", "n_workers": 1, "options": OPTIONS[3]}):
         work.Times(work.Provider({"factor": 3}))(range(10))
     assert "dashboard" not in capsys.readouterr().err
+
+
+async def _interval_after_a_heartbeat(dask_worker):
+    heartbeat = dask_worker.periodic_callbacks["heartbeat"]
+    await heartbeat.callback()
+    return heartbeat.callback_time
+
+
+def test_local_workers_send_their_figures_seldom():
+    """Two seconds lie between the heartbeats of a local worker, where Dask would have half a second."""
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        assert set(client.run(_interval_after_a_heartbeat).values()) == {2000}

@@ -18,15 +18,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.errors import BatchLengthError
+from espnet3.parallel.failures import failure_of
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.seeding import seeded
+from espnet3.parallel.steps import Call, Step, stepper
 from espnet3.parallel.watch import Feed, Report, Watch
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
@@ -61,43 +62,6 @@ class Block:
     step: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What is called per item, already bound to its env.
-
-    Attributes:
-        one: Takes one item and returns its result.
-        many: Takes a list of items and returns as many results; None without `batch_forward`.
-    """
-
-    one: Callable[[Any], Any]
-    many: Callable[[list[Any]], Any] | None = None
-
-
-def describe_error(error: BaseException) -> tuple[str, str, str]:
-    """Return an exception's type name, message and traceback text."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        text = str(error)
-    except Exception as wrong:  # user classes may raise anything here
-        text = f"(its text cannot be had: {type(wrong).__name__} in its __str__)"
-    return name, text, "".join(traceback.format_exception(kind, error, error.__traceback__))
-
-
-def failure_of(
-    error: BaseException,
-    index: Any,
-    attempts: int,
-    worker: str,
-    cause: str = "error",
-    seconds: float | None = None,
-) -> ItemFailure:
-    """Make the record of a failed item from its exception."""
-    name, message, text = describe_error(error)
-    return ItemFailure(index, name, message, text, attempts, worker, cause, seconds)
-
-
 def inside_item() -> bool:
     """Whether this thread is running items for a driver: what they call in turn runs right here."""
     return getattr(_INSIDE, "depth", 0) > 0
@@ -126,7 +90,6 @@ def never() -> bool:
 
 
 Enter = Callable[[int, int], None]
-Step = Callable[[Sequence[Any], list[Any]], None]
 
 
 def run_items(
@@ -166,12 +129,12 @@ def run_items(
     _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
     try:
         if policy.seed is None and policy.item_timeout is None:
-            loop.run(_stepper(call, policy, None, loop.feed, None), None)
+            loop.run(stepper(call, policy, None, loop.feed, None), None)
         else:
             lock = _SEED_LOCK if policy.seed is not None else nullcontext()
             # the lock first: to wait for it is not to be late
             with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
-                loop.run(_stepper(call, policy, seed_for, loop.feed, watch), watch)
+                loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
         _INSIDE.values, _INSIDE.feed = outer, feed
     block.seconds = time.perf_counter() - begin
@@ -292,55 +255,6 @@ def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
         do(part, out)
 
     return announced
-
-
-def _stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
-    """Return what runs a step: appends one result per item, and keeps them if one raises.
-
-    A step whose feed is cut ends early.
-    """
-    size = policy.batch_size if call.many is not None else None
-
-    def plain(part: Sequence[Any], out: list[Any]) -> None:
-        had = len(out)
-        out.extend(map(call.one, feed.of(part)))
-        done = len(out) - had
-        if done < len(part) and (not feed.cut or not done):
-            # the C loop took a StopIteration that an item let out for its own: ask once more, to have it
-            out.append(call.one(part[done]))
-
-    def batches(part: Sequence[Any], out: list[Any]) -> None:
-        assert size is not None
-        for at in feed.of(range(0, len(part), size)):
-            items = list(part[at : at + size])
-            if watch is not None:
-                watch.batch(len(items))
-            out.extend(_batch(call, items))
-
-    def seeded_items(part: Sequence[Any], out: list[Any]) -> None:
-        # a batch of one where the runner has batches: what an item draws must not depend on
-        # its neighbours, or on how many of them there are
-        for item in feed.of(part):
-            seed_for(item)
-            out.extend(_batch(call, [item]) if size else [call.one(item)])
-
-    if seed_for is not None:
-        return seeded_items
-    return batches if size else plain
-
-
-def _batch(call: Call, items: list[Any]) -> list[Any]:
-    assert call.many is not None
-    results = call.many(items)
-    if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
-        results = list(results)
-    if not isinstance(results, (list, tuple)) or len(results) != len(items):
-        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
-        raise BatchLengthError(
-            f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
-            "it must return one result per index, in their order"
-        )
-    return list(results)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel import pickling
+from espnet3.parallel.envs import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.injection import bind, name_of
 from espnet3.parallel.raising import RemoteTraceback, add_note, pickle_error
 
 _SHORT = reprlib.Repr()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import Block, inside_item
 from espnet3.parallel.env_call import call_text, unwrapped, wrap_func_with_worker_env
+from espnet3.parallel.envs import SetupFn, check_setup
 from espnet3.parallel.errors import SignatureError
-from espnet3.parallel.injection import SetupFn, bind, check_setup, name_of
+from espnet3.parallel.injection import bind, name_of
 from espnet3.parallel.launchers.background import submit_call, submit_in_background
 from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.launchers.inline import build_here

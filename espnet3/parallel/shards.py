@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.engine import Call, failure_of, run_items
+from espnet3.parallel.engine import run_items
+from espnet3.parallel.failures import failure_of
 from espnet3.parallel.injection import bind
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.raising import pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.steps import Call
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"

@@ -25,6 +25,9 @@ LAYERS = [
             "parallel.seeding",
             "parallel.watch",
             "parallel.plan",
+            "parallel.sizing",
+            "parallel.failures",
+            "parallel.steps",
             "parallel.env_provider",
             "parallel.progress",
             "parallel.pickling",
@@ -42,6 +45,7 @@ LAYERS = [
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
         [
             "parallel.injection",
+            "parallel.envs",
             "parallel.engine",
             "parallel.raising",
             "parallel.env_call",
@@ -55,7 +59,12 @@ LAYERS = [
     ),
     (
         "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
-        ["parallel.launchers.pilot", "parallel.launchers.pool"],
+        [
+            "parallel.launchers.pilot",
+            "parallel.launchers.slot",
+            "parallel.launchers.pool",
+            "parallel.launchers.pools",
+        ],
     ),
     (
         "workers that are lost, given up, or fed: what the driver's loop asks, which need not know the loop",
@@ -135,14 +144,12 @@ DASK_SIDE = {
     "parallel.launchers.ssh_process",
     "parallel.launchers.client",
     "parallel.launchers.dask",
-    "parallel.launchers.feeding",
     "parallel.launchers.giving_up",
-    "parallel.launchers.inquest",
     "parallel.launchers.forked_worker",
     "parallel.launchers.local",
-    "parallel.launchers.losses",
     "parallel.launchers.pilot",
     "parallel.launchers.pool",
+    "parallel.launchers.pools",
     "parallel.launchers.quiet",
     "parallel.launchers.tasks",
 }

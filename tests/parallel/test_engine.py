@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from espnet3.parallel.engine import Call, run_items
+from espnet3.parallel.engine import run_items
 from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.steps import Call
 
 RECORD = Policy(on_error="record")
 

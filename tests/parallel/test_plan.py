@@ -7,7 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from espnet3.parallel.plan import BUDGET, MAX_BYTES, Run, Sizer, Work
+from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.sizing import BUDGET, MAX_BYTES, Sizer
 
 
 def drain(work: Work, units: float = 7, most: int = 100) -> list[Run]:

@@ -16,7 +16,7 @@ from espnet3.parallel import (
     get_client,
     parallel_map,
 )
-from espnet3.parallel.launchers.pool import pool_of, replace_pool
+from espnet3.parallel.launchers.pools import pool_of, replace_pool
 from espnet3.parallel.launchers.tasks import TaskPool
 
 

@@ -24,7 +24,7 @@ from espnet3.parallel.detached.outcomes import ShardOutcomes
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState
 from espnet3.parallel.detached.stopping import StopNow, Stopping
-from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
+from espnet3.parallel.engine import Block, on_a_worker, run_items
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.injection import bind
@@ -34,6 +34,7 @@ from espnet3.parallel.ledger.files import make_folder, read_json, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.recording import to_lines
 from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.steps import Call
 from espnet3.parallel.watch import Late, end_process
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from espnet3.parallel import pickling
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall
-from espnet3.parallel.injection import SetupFn
+from espnet3.parallel.envs import SetupFn
 from espnet3.parallel.launchers.execute import start_client
 
 

@@ -17,13 +17,13 @@ from distributed.utils import format_dashboard_link
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env_call import EnvCall, portable_setup_error, wrap_func_with_worker_env
+from espnet3.parallel.envs import ENVS, SetupFn, check_setup
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.injection import ENVS, SetupFn, check_setup
 from espnet3.parallel.launchers.cluster import open_cluster
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.local import ForkedCluster, drop, local_cluster
 from espnet3.parallel.launchers.pilot import PilotHost
-from espnet3.parallel.launchers.pool import close_pool, has_work
+from espnet3.parallel.launchers.pools import close_pool, has_work
 from espnet3.parallel.launchers.protocol import Hello
 
 _GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more

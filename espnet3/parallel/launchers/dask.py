@@ -16,16 +16,18 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from espnet3.parallel.engine import Block, failure_of
+from espnet3.parallel.engine import Block
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
+from espnet3.parallel.failures import failure_of
 from espnet3.parallel.launchers.channel import ChannelClosedError
 from espnet3.parallel.launchers.feeding import Feeder
 from espnet3.parallel.launchers.giving_up import kill_overdue, overdue, part
 from espnet3.parallel.launchers.inquest import Innocent, Inquests
 from espnet3.parallel.launchers.losses import Losses
 from espnet3.parallel.launchers.parcels import caller_path
-from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.launchers.pool import Lease
 from espnet3.parallel.launchers.protocol import Done, Job, pack, setup_error
+from espnet3.parallel.launchers.slot import Slot
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.raising import ANYTHING, load_error
 from espnet3.parallel.records import ItemFailure, Tally

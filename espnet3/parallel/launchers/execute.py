@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine import Block, Call, inside_item
-from espnet3.parallel.injection import SetupFn, bind
+from espnet3.parallel.engine import Block, inside_item
+from espnet3.parallel.envs import SetupFn
+from espnet3.parallel.injection import bind
 from espnet3.parallel.launchers.forkserver import ForkServer
 from espnet3.parallel.launchers.inline import build_here, run_inline
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.progress import say
 from espnet3.parallel.records import Policy, Tally
+from espnet3.parallel.steps import Call
 
 if TYPE_CHECKING:
     from espnet3.parallel.launchers.client import EnvClient
@@ -166,7 +168,7 @@ def _on_pilots(
     from espnet3.parallel.launchers.client import explain, innocent, waiting
     from espnet3.parallel.launchers.dask import PilotRun
     from espnet3.parallel.launchers.local import ForkedCluster
-    from espnet3.parallel.launchers.pool import pool_of
+    from espnet3.parallel.launchers.pools import pool_of
     from espnet3.parallel.launchers.protocol import Job
 
     config = getattr(client, "espnet3_config", config)  # what it was opened with, if it is ours
@@ -208,7 +210,7 @@ def _as_tasks(client: Any) -> Callable[[], Any]:
     since: list[float] = []
 
     def fall_back() -> Any:
-        from espnet3.parallel.launchers.pool import pool_of, replace_pool
+        from espnet3.parallel.launchers.pools import pool_of, replace_pool
         from espnet3.parallel.launchers.tasks import TaskPool
 
         if not client.scheduler_info()["workers"]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from espnet3.parallel.launchers.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.launchers.parcels import by_value
-from espnet3.parallel.launchers.pool import Slot
-from espnet3.parallel.plan import BUDGET, SLACK, Run, Sizer, Work
+from espnet3.parallel.launchers.slot import Slot
+from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.sizing import BUDGET, SLACK, Sizer
 
 _AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
 

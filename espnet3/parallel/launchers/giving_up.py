@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from espnet3.parallel.launchers.channel import ChannelClosedError
-from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.launchers.pool import Lease
+from espnet3.parallel.launchers.slot import Slot
 from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.watch import Late
 

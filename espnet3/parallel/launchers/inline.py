@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from espnet3.parallel.engine import Block, Call, run_items
+from espnet3.parallel.engine import Block, run_items
+from espnet3.parallel.envs import SetupFn, build_env, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.injection import SetupFn, build_env, setup_timeout_message
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.records import Policy
+from espnet3.parallel.steps import Call
 
 NAME = "this process"
 _SLICE = 0.1  # seconds between looks at the progress bar

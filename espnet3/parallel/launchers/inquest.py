@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from espnet3.parallel.launchers.pool import Slot
 from espnet3.parallel.launchers.protocol import Hello
+from espnet3.parallel.launchers.slot import Slot
 
 _VERDICT = 8.0  # seconds a cluster has to find out
 _FORGIVEN = 3  # jobs that may end under the same item: more, and it does not fit into their walltime

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from espnet3.parallel.launchers.pool import Slot
+from espnet3.parallel.launchers.slot import Slot
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.records import ItemFailure, Policy
 

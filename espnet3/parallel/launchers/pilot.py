@@ -21,8 +21,8 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
-from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
-from espnet3.parallel.injection import ENVS, SetupWatch
+from espnet3.parallel.engine import Block, on_a_worker, run_items
+from espnet3.parallel.envs import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.launchers.mark import Mark
 from espnet3.parallel.launchers.protocol import (
@@ -37,6 +37,7 @@ from espnet3.parallel.launchers.protocol import (
 from espnet3.parallel.pickling import Pickler
 from espnet3.parallel.raising import ANYTHING
 from espnet3.parallel.records import Policy
+from espnet3.parallel.steps import Call
 from espnet3.parallel.watch import Late, end_process
 
 _ATTEMPTS = 4  # at a handshake, which takes longer than its time limit on a host that does too much

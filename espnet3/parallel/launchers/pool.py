@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 import uuid
-import weakref
 from collections import Counter, deque
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,44 +25,11 @@ from espnet3.parallel.launchers.channel import Channel, ChannelClosedError, gree
 from espnet3.parallel.launchers.mark import Window
 from espnet3.parallel.launchers.pilot import PilotHost
 from espnet3.parallel.launchers.protocol import Hello
-from espnet3.parallel.plan import Run
-from espnet3.parallel.watch import Late
+from espnet3.parallel.launchers.slot import Slot
 
 _BACKLOG = 1024
 _ATTEMPTS, _PAUSE = 4, 0.5  # to give the workers their plugin, and seconds between them
 _ENDS = 256  # lost slots to remember: more than any host loses at once
-
-
-class Slot:
-    """One connected worker slot, as the driver sees it.
-
-    Attributes:
-        channel: Its channel.
-        hello: Who it is.
-        flying: Runs of the current job sent and not answered; the first one is being run.
-        ready: Whether it has the current job's env.
-        mark: What it is inside, also after its worker's death; None where the worker is on another host.
-        late: What it was in when it was given up for taking too long.
-    """
-
-    __slots__ = ("channel", "flying", "hello", "late", "mark", "ready")
-
-    def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
-        self.channel = channel
-        self.hello = hello
-        self.flying: deque[Run] = deque()
-        self.ready = False
-        self.mark = mark
-        self.late: Late | None = None
-
-    def fileno(self) -> int:
-        """Return the channel's descriptor, for selectors."""
-        return self.channel.fileno()
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether it is in an item, as far as that is known, or was when its worker died."""
-        return bool(self.mark.read().items if self.mark is not None else self.flying)
 
 
 class Pool:
@@ -325,46 +291,3 @@ class Lease:
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
-
-
-_POOLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# re-entrant: a garbage collection inside a locked region may close another client's pool
-_POOLS_LOCK = threading.RLock()
-
-
-def pool_of(client: Any) -> Any:
-    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
-    with _POOLS_LOCK:
-        pool = _POOLS.get(client)
-    if pool is None:
-        fresh = Pool(client)  # talks to the scheduler: not under the lock
-        with _POOLS_LOCK:
-            pool = _POOLS.setdefault(client, fresh)
-        if pool is fresh:
-            weakref.finalize(client, pool.close)
-        else:
-            fresh.close()
-    return pool
-
-
-def has_work(client: Any) -> bool:
-    """Whether a job of ours runs on a client's workers."""
-    pool = _POOLS.get(client)
-    return pool is not None and bool(pool.busy)
-
-
-def replace_pool(client: Any, pool: Any) -> None:
-    """Use another kind of pool for a client from now on."""
-    with _POOLS_LOCK:
-        old = _POOLS.get(client)
-        _POOLS[client] = pool
-    if old is not None:
-        old.close()
-
-
-def close_pool(client: Any) -> None:
-    """Close a client's pool, if it has one."""
-    with _POOLS_LOCK:
-        pool = _POOLS.pop(client, None)
-    if pool is not None:
-        pool.close()

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel import pickling
-from espnet3.parallel.engine import Block, Call, describe_error, failure_of
+from espnet3.parallel.engine import Block
+from espnet3.parallel.envs import ENVS, SetupFn
 from espnet3.parallel.errors import ParallelError, WorkerSetupError
-from espnet3.parallel.injection import ENVS, SetupFn, bind, name_of
+from espnet3.parallel.failures import describe_error, failure_of
+from espnet3.parallel.injection import bind, name_of
 from espnet3.parallel.raising import ANYTHING, add_note, load_error, pickle_error
 from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.steps import Call
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
 from espnet3.parallel import pickling
-from espnet3.parallel.engine import Block, Call, on_a_worker, run_items
-from espnet3.parallel.injection import ENVS, SetupWatch
+from espnet3.parallel.engine import Block, on_a_worker, run_items
+from espnet3.parallel.envs import ENVS, SetupWatch
 from espnet3.parallel.launchers.channel import ChannelClosedError
-from espnet3.parallel.launchers.pool import Lease, Slot
+from espnet3.parallel.launchers.pool import Lease
 from espnet3.parallel.launchers.protocol import (
     Hello,
     Job,
@@ -31,7 +31,9 @@ from espnet3.parallel.launchers.protocol import (
     prepare,
     setup_report,
 )
+from espnet3.parallel.launchers.slot import Slot
 from espnet3.parallel.raising import ANYTHING
+from espnet3.parallel.steps import Call
 from espnet3.parallel.watch import Late, Report
 
 _calls: dict[tuple[str, int], tuple[Call, Job]] = {}

@@ -12,8 +12,9 @@ import pytest
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.launchers.losses import Losses
 from espnet3.parallel.launchers.mark import Mark, Window
-from espnet3.parallel.launchers.pool import Slot, pool_of
+from espnet3.parallel.launchers.pools import pool_of
 from espnet3.parallel.launchers.protocol import Hello
+from espnet3.parallel.launchers.slot import Slot
 from espnet3.parallel.plan import Run, Work
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.watch import Late

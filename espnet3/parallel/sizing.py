@@ -1,0 +1,81 @@
+"""How long the next run is: by time as it is measured, by cost where it is known.
+
+Nobody sets a chunk size: a run is cut to what a worker did in 50 ms so far (up to four times that where
+there is much to do), capped by the bytes its results took, and gets shorter near the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
+SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
+_LONGEST = 0.2  # seconds of work per run where there is much to do: fewer messages, for the same balance
+_SHARE = 8  # of all that a slot has to do, at most one part in so many is a run longer than the budget
+_CUTS = 4.0, 2.0  # runs that what is left to a slot is cut into, where speeds vary and where they do not
+_VARIES = 0.25  # how far off, on average, runs are where speeds vary
+GROW = 8  # a run may be this many times as long as the last one
+MAX_BYTES = 8 << 20  # of results per run
+MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver and of the worker
+_FLOOR = 0.0005  # seconds: runs near the end get no shorter than this, the trip would cost more
+_WARM = 8.0  # an average over so many runs
+
+
+class Sizer:
+    """Chooses how much work the next run should be, from the speed and sizes seen.
+
+    Args:
+        slots: Returns the number of worker slots now.
+    """
+
+    def __init__(self, slots: Callable[[], int]) -> None:
+        self._slots = slots
+        self._rate = 0.0  # units per second of one slot
+        self._most = 0.0  # units of the next run, however quick the last ones were
+        self._off = 1.0  # how far off the runs' seconds were, as a share of what was expected
+        self._runs = 0.0
+        self._bytes_per_item = 0.0
+
+    def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
+        """Learn from one finished run."""
+        rate = units / max(seconds, 1e-6)
+        weight = 1.0 / min(self._runs + 1.0, _WARM)
+        off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
+        self._off += (off - self._off) * weight
+        self._runs += 1.0
+        self._rate += (rate - self._rate) * weight
+        self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
+        self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
+
+    def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
+        """Return the units and the most items of the next run, and the seconds it is to take.
+
+        Args:
+            left: Units not handed out yet.
+            window: How many runs its slot may hold.
+        """
+        most = MAX_ITEMS
+        if self._bytes_per_item:
+            most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)
+        if not self._rate:
+            return 0.0, most, BUDGET
+        cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
+        share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
+        units = min(self._most, self._rate * self._longest(left, window), share)
+        return units, most, max(BUDGET, units / self._rate)
+
+    def _longest(self, left: float, window: int) -> float:
+        if left == float("inf"):
+            return BUDGET
+        if window == 1:  # what is left, divided, is less
+            return _LONGEST
+        return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
+
+    def window(self, left: float) -> int:
+        """Return how many runs a slot may hold: a second one only while plenty is left.
+
+        A run that waits behind a long item is a run nobody else can take.
+        """
+        return (
+            2 if self._runs and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1
+        )

@@ -1,6 +1,6 @@
 """How long the next run is: by time as it is measured, by cost where it is known.
 
-Nobody sets a chunk size: a run is cut to what a worker did in 50 ms so far (up to four times that where
+Nobody sets a chunk size: a run is cut to what a worker did in 50 ms so far (up to six times that where
 there is much to do), capped by the bytes its results took, and gets shorter near the end.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
 SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
-_LONGEST = 0.2  # seconds of work per run where there is much to do: fewer messages, for the same balance
-_SHARE = 8  # of all that a slot has to do, at most one part in so many is a run longer than the budget
+_LONGEST = 0.3  # seconds of work per run where there is much to do: fewer messages, for the same balance
+_SHARE = 5  # of all that a slot has to do, at most one part in so many is a run longer than the budget
 _CUTS = 4.0, 2.0  # runs that what is left to a slot is cut into, where speeds vary and where they do not
 _VARIES = 0.25  # how far off, on average, runs are where speeds vary
 GROW = 8  # a run may be this many times as long as the last one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from espnet3.parallel.plan import Run, Work
 
 

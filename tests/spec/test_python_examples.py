@@ -3,9 +3,9 @@
 import textwrap
 
 import pytest
-from jupyter_client.manager import KernelManager
 
-from tests.parallel.contract.helpers import GUARD, clean_environment, finish, run_script, start_script
+from tests.parallel.contract.helpers import finish, run_script, start_script
+from tests.parallel.contract.notebooks import notebook
 from tests.spec import documents
 
 # What the documents leave to their reader.
@@ -99,54 +99,34 @@ def test_piped_into_python(example, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory):
+def cells(tmp_path_factory):
     """Return a function that runs a cell in a real Jupyter kernel and returns what it printed."""
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(cwd=str(tmp_path_factory.mktemp("notebook")), env=clean_environment())
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=GUARD)
-
-    def run(cell):
-        printed = []
-
-        def hook(message):
-            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
-                printed.append(message["content"]["text"])
-
-        reply = client.execute_interactive(cell, timeout=GUARD, output_hook=hook)["content"]
-        assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
-        return "".join(printed)
-
-    yield run
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
-    manager.context.destroy()
+    with notebook(tmp_path_factory.mktemp("notebook")) as run:
+        yield run
 
 
 @each
-def test_in_a_notebook(example, notebook):
+def test_in_a_notebook(example, cells):
     """Each example runs as a cell of a Jupyter kernel, on four workers."""
     code, wanted = EXAMPLES[example]
-    assert ordered(notebook(code)) == wanted
+    assert ordered(cells(code)) == wanted
 
 
-def test_cells_of_a_notebook_build_on_each_other(notebook, tmp_path):
+def test_cells_of_a_notebook_build_on_each_other(cells, tmp_path):
     """A client opened in one cell serves functions that later cells define, redefine and import."""
     (tmp_path / "beside.py").write_text("def plus(x):\n    return x + 100\n")
-    notebook(
+    cells(
         """
         from espnet3.parallel import *
         client = build_client({"env": "local", "n_workers": 2})
         """.replace("\n        ", "\n")
     )
     for n in (1, 2):
-        notebook(f"def add(x):\n    return x + {n}\n")
-        assert notebook("print(parallel_map(add, range(3), client=client))") == f"{[n, n + 1, n + 2]}\n"
-    notebook(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import beside")
-    assert notebook("print(parallel_map(beside.plus, range(3), client=client))") == "[100, 101, 102]\n"
-    notebook("client.close()")
+        cells(f"def add(x):\n    return x + {n}\n")
+        assert cells("print(parallel_map(add, range(3), client=client))") == f"{[n, n + 1, n + 2]}\n"
+    cells(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import beside")
+    assert cells("print(parallel_map(beside.plus, range(3), client=client))") == "[100, 101, 102]\n"
+    cells("client.close()")
 
 
 def test_the_runner_lives_in_a_module_beside_a_script_started_from_elsewhere(tmp_path):

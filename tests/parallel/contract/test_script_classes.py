@@ -1,9 +1,9 @@
 """Classes of the caller's own script come back as themselves, from wherever the script came."""
 
 import pytest
-from jupyter_client.manager import KernelManager
 
-from tests.parallel.contract.helpers import GUARD, clean_environment, finish, run_script, start_script
+from tests.parallel.contract.helpers import finish, run_script, start_script
+from tests.parallel.contract.notebooks import notebook
 
 CLASSES = """
 import abc, collections, dataclasses, enum, functools, typing
@@ -165,21 +165,10 @@ def test_of_a_script_piped_into_python(tmp_path):
 
 def test_of_the_cells_of_a_notebook(tmp_path):
     """The same in a Jupyter kernel; a class that a later cell defines anew is the new one."""
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(cwd=str(tmp_path), env=clean_environment())
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=GUARD)
-        again = "class Plain(Plain):\n    pass\n\nKINDS[0] = Plain\ncheck(parallel_map(make, range(4)))\n"
+    again = "class Plain(Plain):\n    pass\n\nKINDS[0] = Plain\ncheck(parallel_map(make, range(4)))\n"
+    with notebook(tmp_path) as run:
         for cell in (CLASSES, USES, again):
-            reply = client.execute_interactive(cell, timeout=GUARD, output_hook=lambda _: None)["content"]
-            assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
-        manager.context.destroy()
+            run(cell)
 
 
 @pytest.mark.parametrize("options", ["{}", "{'processes': False}"], ids=["processes", "threads"])

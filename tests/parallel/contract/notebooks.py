@@ -1,0 +1,47 @@
+"""Cells that run in a real Jupyter kernel."""
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from jupyter_client.manager import KernelManager
+
+from tests.parallel.contract.helpers import GUARD, clean_environment
+
+
+@contextmanager
+def notebook(folder):
+    """Start a kernel in a folder; yield a function that runs a cell and returns what it printed.
+
+    It is spoken to over sockets in a folder (of a short name, as they must be): a free TCP port that was
+    chosen for a kernel may be taken before the kernel has it.
+    """
+    with tempfile.TemporaryDirectory() as sockets:
+        yield from _run_in(folder, Path(sockets, "kernel"))
+
+
+def _run_in(folder, sockets):
+    manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(sockets))
+    manager.start_kernel(cwd=str(folder), env=clean_environment())
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=GUARD)
+
+        def run(cell):
+            printed = []
+
+            def hook(message):
+                if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
+                    printed.append(message["content"]["text"])
+
+            reply = client.execute_interactive(cell, timeout=GUARD, output_hook=hook)["content"]
+            assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
+            return "".join(printed)
+
+        yield run
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+        manager.context.destroy()

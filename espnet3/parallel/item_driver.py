@@ -58,7 +58,7 @@ def run_to_list(
             report(n, len(block.failed))
             if block.error is not None:
                 raise item_error(block.error, block.stop)
-    return results, _summary(len(items), failed, retries, begin, tally)
+    return results, tally.summary(len(items), failed, retries, time.perf_counter() - begin)
 
 
 def run_to_folder(
@@ -105,7 +105,8 @@ def run_to_folder(
                 report(len(values), len(bad))
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
-    return _summary(len(left), failed, retries, begin, tally, kept=len(items) - len(left))
+    seconds = time.perf_counter() - begin
+    return tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
 
 
 def _work_left(items: Sequence[Any], cost: Sequence[float] | None, align: int, left: Sequence[int]) -> Work:
@@ -113,16 +114,3 @@ def _work_left(items: Sequence[Any], cost: Sequence[float] | None, align: int, l
         return Work(items, cost, align, at_risk=_AT_RISK)
     of_left = array("d", (cost[p] for p in left)) if cost is not None else None
     return Work([items[p] for p in left], of_left, align, left, _AT_RISK)
-
-
-def _summary(items: int, failed: int, retries: int, begin: float, tally: Tally, kept: int = 0) -> RunSummary:
-    return RunSummary(
-        items=items,
-        failed=failed,
-        retries=retries,
-        deaths=tally.deaths,
-        seconds=time.perf_counter() - begin,
-        busy_seconds=tally.busy,
-        slots=tally.slots,
-        kept=kept,
-    )

@@ -73,6 +73,10 @@ class Tally:
     busy: float = 0.0
     slots: int = 1
 
+    def summary(self, items: int, failed: int, retries: int, seconds: float, kept: int = 0) -> RunSummary:
+        """Return the figures of the job that was counted, with what its driver knows of it."""
+        return RunSummary(items, failed, retries, self.deaths, seconds, self.busy, self.slots, kept)
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:

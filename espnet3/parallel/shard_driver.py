@@ -81,16 +81,8 @@ def run_shards(
                     report(len(value.values), len(value.failed))
         total = Tally(total.deaths + tally.deaths, total.busy + tally.busy, max(total.slots, tally.slots))
         todo = again
-    return RunSummary(
-        items=items,
-        failed=failed,
-        retries=retries,
-        deaths=total.deaths,
-        seconds=time.perf_counter() - begin,
-        busy_seconds=total.busy,
-        slots=total.slots,
-        kept=sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left),
-    )
+    kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
+    return total.summary(items, failed, retries, time.perf_counter() - begin, kept)
 
 
 def _marked(shard: Shard) -> tuple[Path, range]:

@@ -41,7 +41,7 @@ def search_path() -> list[str]:
 
 
 class ForkServer:
-    """The driver's handle of one server process. All methods are for one thread's use.
+    """The driver's handle of one server process. Its methods are for one thread's use, if they do not say otherwise.
 
     Args:
         extra_env: Environment variables for the workers, over the caller's own.
@@ -82,6 +82,16 @@ class ForkServer:
         self._waiting.append(on_pid)
         self._exits.append(on_exit)
         socket.send_fds(self.sock, [b"F"], [fd])
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the server remove a folder when it ends: it outlives a driver that is killed. For any thread."""
+        path = os.fsencode(folder)
+        try:
+            self.sock.sendall(
+                b"R" + _SIZE.pack(len(path)) + path
+            )  # short: never cut by what another one sends
+        except OSError:  # it is gone
+            pass
 
     def read_events(self) -> bool:
         """Read what the server reports; call it when the socket is readable.
@@ -147,6 +157,8 @@ def serve(control_fd: int) -> None:
 
     # a tenth of the time is the collector's, which finds nothing in modules that stay
     gc.disable()
+    import shutil
+
     import distributed
     import distributed.worker  # noqa: F401
 
@@ -156,6 +168,7 @@ def serve(control_fd: int) -> None:
     gc.enable()
 
     alive: set[int] = set()
+    folders: list[str] = []
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wake_r, select.POLLIN)
@@ -171,6 +184,10 @@ def serve(control_fd: int) -> None:
                 break
             if not request:
                 break
+            if request == b"R":
+                (size,) = _SIZE.unpack(control.recv(_SIZE.size, socket.MSG_WAITALL))
+                folders.append(os.fsdecode(control.recv(size, socket.MSG_WAITALL)))
+                continue
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -184,6 +201,8 @@ def serve(control_fd: int) -> None:
             _report(control, b"P", pid, 0)
     for pid in alive:
         kill_group(pid)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # gone already, where the driver has closed what it was for
     os._exit(0)
 
 

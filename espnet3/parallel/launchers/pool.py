@@ -52,7 +52,7 @@ class Pool:
         self.met = False
         self._closed = False
         self._tls: ssl.SSLContext | None = None
-        self._door, address = self._listen(client.scheduler.address)
+        self._door, address = self._listen(client)
         if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
             context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
             context.num_tickets = 0  # they would make a channel look readable that has no message
@@ -76,11 +76,17 @@ class Pool:
             else:
                 return
 
-    def _listen(self, scheduler: str) -> tuple[socket.socket, Any]:
+    def _listen(self, client: Any) -> tuple[socket.socket, Any]:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""
+        scheduler = client.scheduler.address
         host = urlsplit(scheduler).hostname or ""
         if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
             self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
+            server = getattr(
+                getattr(client, "cluster", None), "forkserver", None
+            )  # of local workers that are ours
+            if server is not None:
+                server.remove_at_end(self._folder)
             path = os.path.join(self._folder, "pool")
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(path)

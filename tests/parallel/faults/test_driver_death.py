@@ -22,13 +22,13 @@ from tests.parallel.faults.watching import Driver, Mailbox, family
     ],
 )
 def test_in_the_middle_of_a_run(item: str, number: int, folder: Path, mailbox: Mailbox) -> None:
-    """Whatever its items are doing, no process of a killed driver is left within seconds."""
+    """Whatever its items are doing, no process or folder of a killed driver is left within seconds."""
     driver = Driver(folder, "runner", folder, item)
     mailbox.take(2)
     assert len(family()) >= 4  # driver, server, two workers
     driver.signal(number)
     assert driver.end() == -number
-    assert driver.survivors() == []
+    assert driver.survivors() == [] and driver.folders() == []
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_elsewhere(scene: str, number: int, folder: Path, mailbox: Mailbox) -> N
     mailbox.take(2)
     driver.signal(number)
     assert driver.end() == -number
-    assert driver.survivors() == []
+    assert driver.survivors() == [] and driver.folders() == []

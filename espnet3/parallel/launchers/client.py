@@ -124,7 +124,13 @@ class EnvClient(Client):
         if self._espnet3_cluster is None:  # closed before
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
-        close_pool(self)
+        try:
+            close_pool(self)
+        finally:  # Ctrl-C too: nobody else knows of the cluster now
+            closed = self._close_with(cluster, *args, **kwargs)
+        return closed
+
+    def _close_with(self, cluster: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().close(*args, **kwargs)
         finally:

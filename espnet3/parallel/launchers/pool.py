@@ -223,14 +223,6 @@ class Pool:
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
-        # closing a socket does not wake a thread blocked in accept(); shutting it down does
-        try:
-            self._door.shutdown(socket.SHUT_RDWR)
-        except OSError:  # some platforms refuse it on a listening socket, where close is enough
-            pass
-        self._door.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
         with self._lock:
             self._closed = True
             for slot in self._idle:
@@ -241,6 +233,14 @@ class Pool:
             self._controls.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        # closing a socket does not wake a thread blocked in accept(); shutting it down does
+        try:
+            self._door.shutdown(socket.SHUT_RDWR)
+        except OSError:  # some platforms refuse it on a listening socket, where close is enough
+            pass
+        self._door.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
 
 
 class Lease:

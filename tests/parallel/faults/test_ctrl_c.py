@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.parallel.faults.watching import Driver, Mailbox
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.launchers import client as client_module
+from espnet3.parallel.launchers.pools import close_pool
+from tests.parallel.faults.watching import Driver, Mailbox, nothing_left
 
 SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something
     ("runner", 2),
@@ -73,6 +77,18 @@ def test_while_a_client_closes(delay: float, workers: str, folder: Path, mailbox
     mailbox.take()
     threading.Event().wait(delay)  # what is tested is the moment, which no event marks
     interrupt_uncaught(driver)
+
+
+def test_while_a_pool_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between the pool's close and the cluster's leaves no cluster behind."""
+
+    def interrupted(client: Any) -> None:
+        close_pool(client)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client_module, "close_pool", interrupted)
+    with nothing_left(), pytest.raises(KeyboardInterrupt), get_client({"env": "local", "n_workers": 2}):
+        parallel_map(abs, range(10))
 
 
 def interrupt_uncaught(driver: Driver) -> None:

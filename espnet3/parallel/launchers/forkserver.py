@@ -86,10 +86,9 @@ class ForkServer:
     def remove_at_end(self, folder: str) -> None:
         """Have the server remove a folder when it ends: it outlives a driver that is killed. For any thread."""
         path = os.fsencode(folder)
+        message = b"R" + _SIZE.pack(len(path)) + path
         try:
-            self.sock.sendall(
-                b"R" + _SIZE.pack(len(path)) + path
-            )  # short: never cut by what another one sends
+            self.sock.sendall(message)  # short: what another thread sends does not cut it
         except OSError:  # it is gone
             pass
 
@@ -180,14 +179,13 @@ def serve(control_fd: int) -> None:
         if control.fileno() in ready:
             try:
                 request, fds, _, _ = socket.recv_fds(control, 1, 1)
+                if request == b"R":
+                    folders.append(_read_path(control))
+                    continue
             except ConnectionResetError:  # the driver closed with reports of ours unread
                 break
             if not request:
                 break
-            if request == b"R":
-                (size,) = _SIZE.unpack(control.recv(_SIZE.size, socket.MSG_WAITALL))
-                folders.append(os.fsdecode(control.recv(size, socket.MSG_WAITALL)))
-                continue
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -204,6 +202,11 @@ def serve(control_fd: int) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)  # gone already, where the driver has closed what it was for
     os._exit(0)
+
+
+def _read_path(control: socket.socket) -> str:
+    (size,) = _SIZE.unpack(control.recv(_SIZE.size, socket.MSG_WAITALL))
+    return os.fsdecode(control.recv(size, socket.MSG_WAITALL))
 
 
 def _reap(control: socket.socket, alive: set[int]) -> None:

@@ -82,10 +82,8 @@ class Pool:
         host = urlsplit(scheduler).hostname or ""
         if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
             self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
-            server = getattr(
-                getattr(client, "cluster", None), "forkserver", None
-            )  # of local workers that are ours
-            if server is not None:
+            server = getattr(getattr(client, "cluster", None), "forkserver", None)
+            if server is not None:  # the workers are ours
                 server.remove_at_end(self._folder)
             path = os.path.join(self._folder, "pool")
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
 SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
 _LONGEST = 0.3  # seconds of work per run where there is much to do: fewer messages, for the same balance
+_QUICK = 0.005  # seconds per item, where runs may be that long: what a worker that dies had done of its run goes again
 _SHARE = 5  # of all that a slot has to do, at most one part in so many is a run longer than the budget
 _CUTS = 4.0, 2.0  # runs that what is left to a slot is cut into, where speeds vary and where they do not
 _VARIES = 0.25  # how far off, on average, runs are where speeds vary
@@ -35,6 +36,7 @@ class Sizer:
         self._off = 1.0  # how far off the runs' seconds were, as a share of what was expected
         self._runs = 0.0
         self._bytes_per_item = 0.0
+        self._pace = 0.0  # seconds per item
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
         """Learn from one finished run."""
@@ -45,6 +47,7 @@ class Sizer:
         self._runs += 1.0
         self._rate += (rate - self._rate) * weight
         self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
+        self._pace += (seconds / items - self._pace) * weight
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
     def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
@@ -65,7 +68,7 @@ class Sizer:
         return units, most, max(BUDGET, units / self._rate)
 
     def _longest(self, left: float, window: int) -> float:
-        if left == float("inf"):
+        if left == float("inf") or self._pace > _QUICK:
             return BUDGET
         if window == 1:  # what is left, divided, is less
             return _LONGEST

@@ -44,6 +44,16 @@ def test_the_end_is_cut_by_how_well_the_speed_is_known():
     assert varied.next(400, window=1)[0] == pytest.approx(50, rel=0.02)
 
 
+def test_slow_items_travel_alone():
+    """However much there is to do, a run is one item where an item takes longer than the budget."""
+    sizer = Sizer(lambda: 2)
+    for _ in range(9):
+        sizer.seen(1, 1, 0.1, 0)
+    for left in (1000, 20, 6):
+        for window in (1, 2):
+            assert sizer.next(left, window)[0] < 1
+
+
 def test_large_results_make_short_runs():
     """A run is never expected to carry much more than eight megabytes."""
     sizer = Sizer(lambda: 2)

@@ -64,9 +64,11 @@ class EnvStore:
         """
         if key is None:
             return {}
+        return self._built(self._entry(key))
+
+    def _entry(self, key: str) -> _Env:
         with self._lock:
-            entry = self._envs[key]
-        return self._built(entry)
+            return self._envs[key]
 
     def _built(self, entry: _Env) -> dict[str, Any]:
         with entry.lock:
@@ -88,14 +90,12 @@ class EnvStore:
         """
         if key is None:
             return {}
-        with self._lock:
-            entry = self._envs[key]
-        return self._in_time(entry)
+        return self._in_time(self._entry(key))
 
     def _in_time(self, entry: _Env) -> dict[str, Any]:
         if entry.timeout is None or entry.value is not None:
             return self._built(entry)
-        answer: queue.Queue[Any] = queue.Queue()
+        answer: queue.Queue[dict[str, Any] | WorkerSetupError] = queue.Queue()
 
         def build() -> None:
             with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
@@ -108,7 +108,7 @@ class EnvStore:
         first = answer.get()
         if isinstance(first, WorkerSetupError):
             raise first
-        return first  # type: ignore[no-any-return]  # the env, put above
+        return first
 
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
         """Return an env that nobody drops: of those, the last few that were used stay.

@@ -217,7 +217,7 @@ def test_steps_go_on_where_the_last_run_left_off():
 
 
 def test_a_run_of_quick_items_is_asked_whether_to_end():
-    """However short the steps are, the run ends soon after it is told to."""
+    """A run without a time limit, whose steps only grow, ends soon after it is told to."""
     block = run_items(range(10**9), Call(abs), RECORD, "w", interrupted=lambda: True)
     assert 0 < len(block.values) < 10**9 and not block.failed
 

@@ -128,9 +128,8 @@ def test_a_setup_fn_that_kills_its_worker() -> None:
 
 def test_replacements_that_die_at_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no replacement can start, the run ends with a `NoWorkersError` that says why, and leaves nothing."""
-    monkeypatch.setenv(
-        "TMPDIR", str(folder)
-    )  # Dask writes what it preloads to a file, and is not to remove it
+    # Dask writes what it preloads to a file, and does not come to remove it
+    monkeypatch.setenv("TMPDIR", str(folder))
     with nothing_left(), get_client(TWO):
         parallel_map(abs, range(10))
         with dask.config.set({"distributed.worker.preload": ["import os; os._exit(7)"]}):

@@ -90,7 +90,7 @@ def doctor(
 def _look_at_scheduler(
     row: Backend, config: ParallelConfig, tell: Callable[[bool | None, str], None]
 ) -> None:
-    from espnet3.parallel.launchers.cluster_plan import plan_jobs
+    from espnet3.parallel.clusters.job_script import plan_jobs
 
     assert row.queue is not None
     planned = plan_jobs(row, config)
@@ -132,7 +132,7 @@ def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], 
 
 
 def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
-    from espnet3.parallel.launchers.cluster_gpu import gpu_options
+    from espnet3.parallel.clusters.gpu import gpu_options
 
     chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
     tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")

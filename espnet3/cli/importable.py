@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
-from espnet3.parallel.backends.wording import did_you_mean
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.ledger.origin import versions
+from espnet3.parallel.messages import did_you_mean
+from espnet3.parallel.provenance.origin import versions
 
 BASES: dict[str, type] = {"runner": BaseRunner, "provider": EnvironmentProvider}
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "cloudpickle")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.errors import ParallelError
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from espnet3.parallel.base_runner import BaseRunner as BaseRunner
     from espnet3.parallel.config import ParallelConfig as ParallelConfig
-    from espnet3.parallel.detached.run import DetachedRun as DetachedRun
-    from espnet3.parallel.detached.run import JobRecord as JobRecord
+    from espnet3.parallel.detached.looking.run import DetachedRun as DetachedRun
+    from espnet3.parallel.detached.looking.run import JobRecord as JobRecord
     from espnet3.parallel.env_provider import EnvironmentProvider as EnvironmentProvider
     from espnet3.parallel.errors import BatchLengthError as BatchLengthError
     from espnet3.parallel.errors import ConfigError as ConfigError
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _HOME = {
     "base_runner": ["BaseRunner"],
     "config": ["ParallelConfig"],
-    "detached.run": ["DetachedRun", "JobRecord"],
+    "detached.looking.run": ["DetachedRun", "JobRecord"],
     "env_provider": ["EnvironmentProvider"],
     "errors": [
         "BatchLengthError",

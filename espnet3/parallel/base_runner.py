@@ -10,20 +10,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
-from espnet3.parallel.item_driver import Launch, Report, run_to_folder, run_to_list
-from espnet3.parallel.launchers.execute import Task, outcomes
 from espnet3.parallel.parallel import active_client, get_parallel_config
-from espnet3.parallel.plan import as_items
-from espnet3.parallel.progress import Progress
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner_arguments import check_number, check_provider, check_whole, costs_of
-from espnet3.parallel.shard_driver import run_shards
-from espnet3.parallel.shards import Hooks, cut, make_check, make_shard_function, shards_of
+from espnet3.parallel.runner.arguments import check_number, check_provider, check_whole, costs_of
+from espnet3.parallel.runner.execute import Task, outcomes
+from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
+from espnet3.parallel.runner.progress import Progress
+from espnet3.parallel.runner.shard_driver import run_shards
+from espnet3.parallel.runner.shards import Hooks, cut, make_check, make_shard_function, shards_of
 
 if TYPE_CHECKING:
-    from espnet3.parallel.detached.run import DetachedRun
+    from espnet3.parallel.detached.looking.run import DetachedRun
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
 
@@ -207,8 +207,8 @@ class BaseRunner(ABC):
     # --- how ---
 
     def _submit(self, items: Sequence[Any], cost: Sequence[float] | None) -> DetachedRun:
-        from espnet3.parallel.detached.prepare import Submission
-        from espnet3.parallel.detached.submit import submit_detached
+        from espnet3.parallel.detached.submitting.prepare import Submission
+        from espnet3.parallel.detached.submitting.submit import submit_detached
 
         writes = self._writes()
         submission = Submission(
@@ -260,7 +260,7 @@ class BaseRunner(ABC):
 
         identity = self._identity(items, cost, writes)
         if (path / "detached").is_dir():
-            from espnet3.parallel.detached.looking import refuse_living
+            from espnet3.parallel.detached.looking.status import refuse_living
 
             refuse_living(path)
         return open_run(path, identity, items, self.resume)

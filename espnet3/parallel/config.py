@@ -10,11 +10,11 @@ from numbers import Integral, Real
 from typing import Any
 
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
+from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
-from espnet3.parallel.backends.wording import masked, shown
-from espnet3.parallel.detached_settings import settings_problems
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import masked, shown
 
 
 class Options(Mapping[str, Any]):

@@ -11,19 +11,19 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine import Block, inside_item
-from espnet3.parallel.env_call import call_text, unwrapped, wrap_func_with_worker_env
-from espnet3.parallel.envs import SetupFn, check_setup
+from espnet3.parallel.engine.exceptions import add_note, named_error
+from espnet3.parallel.engine.loop import Block, inside_item
+from espnet3.parallel.engine.work import Run, Work, as_items
+from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.errors import SignatureError
-from espnet3.parallel.injection import bind, name_of
-from espnet3.parallel.launchers.background import submit_call, submit_in_background
-from espnet3.parallel.launchers.execute import Task, outcomes, owned_client, runs_here, start_client
-from espnet3.parallel.launchers.inline import build_here
-from espnet3.parallel.plan import Run, Work, as_items
-from espnet3.parallel.raising import add_note, named_error
+from espnet3.parallel.runner.background import submit_call, submit_in_background
+from espnet3.parallel.runner.execute import Task, outcomes, owned_client, runs_here, start_client
+from espnet3.parallel.runner.inline import build_here
 
 if TYPE_CHECKING:
-    from espnet3.parallel.launchers.client import DictReturnWorkerPlugin, EnvClient
+    from espnet3.parallel.clusters.client import DictReturnWorkerPlugin, EnvClient
 
 __all__ = [
     "DictReturnWorkerPlugin",
@@ -48,7 +48,7 @@ _lock = threading.Lock()
 
 def __getattr__(name: str) -> Any:
     if name == "DictReturnWorkerPlugin":  # a subclass of a Dask class, so made when first asked for
-        from espnet3.parallel.launchers.client import DictReturnWorkerPlugin
+        from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
 
         return DictReturnWorkerPlugin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -106,7 +106,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
     check_setup(setup_fn)
     with owned_client(parsed, default=True) as client, client:
         if setup_fn is not None:
-            from espnet3.parallel.launchers.client import LazyEnvPlugin
+            from espnet3.parallel.clusters.client import LazyEnvPlugin
 
             plugin = LazyEnvPlugin(setup_fn, parsed.setup_timeout)
             client.register_plugin(plugin, name="env")

@@ -109,8 +109,8 @@ class Files(Items):
 
 def watch(pipe: int) -> None:
     """Have the driver tell how many items it hands out at a time, and when it merges."""
+    from espnet3.parallel.engine.work import Run, Work
     from espnet3.parallel.ledger.session import OpenRun
-    from espnet3.parallel.plan import Run, Work
 
     take, merge = Work.take, OpenRun.merge
 

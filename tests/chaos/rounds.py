@@ -19,7 +19,7 @@ import psutil
 
 from espnet3.parallel.ledger.indices import Places, hash_indices
 from espnet3.parallel.ledger.scan import LEFT, scan_splits
-from espnet3.parallel.shards import cut
+from espnet3.parallel.runner.shards import cut
 from tests.chaos import outcome
 from tests.chaos.cost import Disturbance, count_again
 from tests.chaos.damage import kind_of_sessions

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
-from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.looking.run import DetachedRun
 from tests.clusters.labs import Lab
 from tests.parallel.detached.work import (
     ROOT,

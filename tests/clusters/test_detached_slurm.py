@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from espnet3.parallel import set_parallel
-from espnet3.parallel.detached import scheduler
-from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.launch import scheduler
+from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import Lab
 from tests.clusters.test_detached import finished

@@ -15,143 +15,63 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "espnet3"
 
-# From the ground up: a module imports only what stands above it here, function-level imports and those
-# for type checkers included. A package stands for its modules, which may import each other.
+# The rooms of espnet3, from the ground up: a room imports only rooms that stand above it here, function-level imports
+# and those for type checkers included. A room is a module or a package; inside one, modules import each other as they
+# need, without a circle (below).
 LAYERS = [
-    ("facts: everybody hands them around, they need nobody", ["parallel.records", "parallel.errors"]),
+    ("facts and sentences: everybody hands them around, they need nobody", ["records", "errors", "messages"]),
     (
-        "single subjects that need the facts at most, and can be read and tested alone",
-        [
-            "parallel.seeding",
-            "parallel.watch",
-            "parallel.plan",
-            "parallel.sizing",
-            "parallel.failures",
-            "parallel.steps",
-            "parallel.env_provider",
-            "parallel.progress",
-            "parallel.pickling",
-        ],
+        "what each env is, and the block that names one: checked before anything is started",
+        ["backends", "config"],
     ),
-    (
-        "configuration: it is checked before anything is started, so it knows no launcher",
-        ["parallel.backends", "parallel.detached_settings", "parallel.config", "parallel.security"],
-    ),
-    (
-        "the run folder: it knows what an outcome is on disk, and nothing of who computed it",
-        ["parallel.ledger"],
-    ),
+    ("what a run was made from: for people, and to notice a change", ["provenance"]),
+    ("the run folder: what an outcome is on disk, and nothing of who computed it", ["ledger"]),
     (
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
-        [
-            "parallel.injection",
-            "parallel.envs",
-            "parallel.engine",
-            "parallel.raising",
-            "parallel.env_call",
-            "parallel.shards",
-            "parallel.recording",
-        ],
+        ["engine"],
     ),
-    (
-        "what driver and workers say to each other: both sides import it, it imports neither",
-        ["parallel.launchers.channel", "parallel.launchers.protocol", "parallel.launchers.mark"],
-    ),
-    (
-        "the worker's side, then the driver's view of it: workers import nothing of the driver's loop",
-        [
-            "parallel.launchers.pilot",
-            "parallel.launchers.slot",
-            "parallel.launchers.pool",
-            "parallel.launchers.pools",
-        ],
-    ),
-    (
-        "workers that are lost, given up, or fed: what the driver's loop asks, which need not know the loop",
-        [
-            "parallel.launchers.losses",
-            "parallel.launchers.giving_up",
-            "parallel.launchers.inquest",
-            "parallel.launchers.parcels",
-            "parallel.launchers.feeding",
-        ],
-    ),
-    (
-        "the ways to hand out runs: alternatives, which do not know of each other's choice",
-        ["parallel.launchers.inline", "parallel.launchers.dask", "parallel.launchers.tasks"],
-    ),
-    (
-        "processes of this machine: the server loads the worker's side before it forks",
-        [
-            "parallel.launchers.quiet",
-            "parallel.launchers.local_worker",
-            "parallel.launchers.forkserver",
-            "parallel.launchers.forked_worker",
-            "parallel.launchers.local",
-        ],
-    ),
-    (
-        "processes of other machines: what is submitted, watched and replaced",
-        [
-            "parallel.launchers.http_guard",
-            "parallel.launchers.ending",
-            "parallel.launchers.cluster_commands",
-            "parallel.launchers.cluster_logs",
-            "parallel.launchers.cluster_keeper",
-            "parallel.launchers.cluster_options",
-            "parallel.launchers.cluster_plan",
-            "parallel.launchers.cluster_jobs",
-            "parallel.launchers.ssh_process",
-            "parallel.launchers.cluster_ssh",
-            "parallel.launchers.cluster_gpu",
-            "parallel.launchers.cluster_kube",
-            "parallel.launchers.cluster",
-        ],
-    ),
-    (
-        "the choice of where a job runs: the one place that knows all launchers",
-        ["parallel.launchers.client", "parallel.launchers.execute", "parallel.launchers.background"],
-    ),
-    (
-        "runs without a driver: a job knows no runner but the one it is told to load",
-        ["parallel.detached", "parallel.worker"],
-    ),
+    ("what items get: providers, the envs of a process, and calls with their env", ["env_provider", "env"]),
+    ("chunks pulled by workers, wherever those run: both ends of the channel", ["pilots"]),
+    ("worker processes of this machine: the server loads the worker's side before it forks", ["local"]),
+    ("worker processes of other machines, and the client of any cluster", ["clusters"]),
+    ("the choice of where a call runs: the one place that knows all launchers", ["runner"]),
+    ("runs without a driver: what submitter, job and onlooker all read", ["detached"]),
+    ("the job's process, which knows no runner but the one it is told to load", ["detached.job"]),
+    ("how a backend starts, asks and cancels jobs", ["detached.launch"]),
+    ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
     (
         "what users call",
-        [
-            "parallel.parallel",
-            "parallel.runner_arguments",
-            "parallel.item_driver",
-            "parallel.shard_driver",
-            "parallel.base_runner",
-            "parallel.inference_provider",
-            "parallel.testing",
-            "parallel",
-        ],
+        ["worker", "parallel", "inference_provider", "base_runner", "testing", "__init__"],
     ),
+]
+AROUND = [
     ("parts for systems: data, metrics", ["components"]),
     ("the stages of a recipe", ["systems"]),
     ("the command line", ["cli"]),
 ]
+ROOMS = [f"parallel.{name}" if name != "__init__" else "parallel" for _, names in LAYERS for name in names]
+ROOMS += [name for _, names in AROUND for name in names]
+MOST_MODULES = {"parallel": 12}  # directly in espnet3/parallel; a room holds at most
+MOST_IN_A_ROOM = 16
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
-    "parallel.launchers.cluster_jobs",
-    "parallel.launchers.cluster_plan",
-    "parallel.launchers.cluster_keeper",
-    "parallel.launchers.cluster_options",
-    "parallel.launchers.cluster_ssh",
-    "parallel.launchers.ssh_process",
-    "parallel.launchers.client",
-    "parallel.launchers.dask",
-    "parallel.launchers.giving_up",
-    "parallel.launchers.forked_worker",
-    "parallel.launchers.local",
-    "parallel.launchers.pilot",
-    "parallel.launchers.pool",
-    "parallel.launchers.pools",
-    "parallel.launchers.quiet",
-    "parallel.launchers.tasks",
+    "parallel.clusters.jobs",
+    "parallel.clusters.job_script",
+    "parallel.clusters.keeper",
+    "parallel.clusters.options",
+    "parallel.clusters.ssh",
+    "parallel.clusters.ssh_process",
+    "parallel.clusters.client",
+    "parallel.pilots.driver",
+    "parallel.pilots.abandon",
+    "parallel.local.forked_worker",
+    "parallel.local.cluster",
+    "parallel.pilots.worker",
+    "parallel.pilots.pool",
+    "parallel.pilots.pools",
+    "parallel.local.dask_upkeep",
+    "parallel.pilots.dask_tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}
 HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
@@ -215,14 +135,13 @@ def ours(module: str, *, at_once_only: bool = False) -> Iterator[Import]:
             yield Import(one.name.removeprefix("espnet3").lstrip("."), one.line, one.at_once)
 
 
-def entry(module: str) -> str:
-    """Return the entry of LAYERS that a module belongs to."""
-    listed = [name for _, names in LAYERS for name in names]
+def room(module: str) -> str:
+    """Return the room that a module belongs to."""
     parts = module.split(".")
     for size in range(len(parts), 0, -1):
         name = ".".join(parts[:size])
         # "parallel" is the surface, not the place of what has none
-        if name in listed and (name == module or name != "parallel"):
+        if name in ROOMS and (name == module or name != "parallel"):
             return name
     raise AssertionError(f"espnet3.{module} has no place in LAYERS (tests/house/test_layers.py): give it one")
 
@@ -240,15 +159,26 @@ def reaches_dask(module: str) -> bool:
 
 
 def test_imports_point_down() -> None:
-    """No module imports one that stands after it in LAYERS, not even inside a function."""
-    order = {name: at for at, name in enumerate(name for _, names in LAYERS for name in names)}
+    """No room imports one that stands after it in LAYERS, not even inside a function."""
+    order = {name: at for at, name in enumerate(ROOMS)}
     upward = []
     for module, path in FILES.items():
         for one in ours(module):
-            importer, imported = entry(module), entry(one.name)
+            importer, imported = room(module), room(one.name)
             if importer != imported and order[imported] > order[importer]:
                 upward.append(f"{path.relative_to(ROOT)}:{one.line} imports espnet3.{one.name}")
     assert not upward, "\n".join(upward)
+
+
+def test_a_room_can_be_taken_in_at_a_glance() -> None:
+    """No folder holds more modules than a reader keeps in mind, and each says in its docstring what goes in and out."""
+    for folder in sorted({path.parent for path in FILES.values()}):
+        name = module_name(folder / "__init__.py")
+        modules = list(folder.glob("*.py"))
+        assert len(modules) <= MOST_MODULES.get(name, MOST_IN_A_ROOM), name
+        if name.startswith("parallel.") and name in ROOMS and name != "parallel.testing":
+            said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+            assert "In:" in said and "Out:" in said, f"{folder}/__init__.py"
 
 
 def test_no_imports_in_a_circle() -> None:
@@ -258,8 +188,8 @@ def test_no_imports_in_a_circle() -> None:
 
 
 def test_every_entry_of_layers_exists() -> None:
-    """LAYERS names no module that is gone."""
-    assert [name for _, names in LAYERS for name in names if name not in FILES] == []
+    """LAYERS names no room that is gone."""
+    assert [name for name in ROOMS if name not in FILES] == []
 
 
 @pytest.mark.parametrize("module", [name for name in FILES if name.split(".")[0] == "parallel"])

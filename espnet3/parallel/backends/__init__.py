@@ -1,5 +1,7 @@
 """What each `env` is: one table, and the readers of it.
 
+In: the name of an `env` and its options. Out: its row, and everything that is wrong with the options.
+
 `table.py` holds the rows, `signatures.py` reads the parameters of installed classes without
 importing them, `options.py` derives from both what a row accepts, `hints.py` says where another
 name belongs, `check.py` gathers all that is wrong, `loading.py` imports a cluster class.

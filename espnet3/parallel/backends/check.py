@@ -12,7 +12,7 @@ from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, 
 from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.backends.table import Backend
-from espnet3.parallel.backends.wording import did_you_mean, shown
+from espnet3.parallel.messages import did_you_mean, shown
 
 # OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
 MISSING = "???"

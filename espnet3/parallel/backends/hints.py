@@ -11,7 +11,7 @@ from typing import Any
 from espnet3.parallel.backends.options import allowed_options, has_option
 from espnet3.parallel.backends.signatures import installed, parameters
 from espnet3.parallel.backends.table import BACKENDS, Backend
-from espnet3.parallel.backends.wording import did_you_mean, shown
+from espnet3.parallel.messages import did_you_mean, shown
 
 TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
 

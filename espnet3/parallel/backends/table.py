@@ -13,8 +13,8 @@ from types import MappingProxyType
 from espnet3.parallel.backends import arrays, queues
 from espnet3.parallel.backends.arrays import Array
 from espnet3.parallel.backends.queues import Queue
-from espnet3.parallel.backends.wording import did_you_mean, shown
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ _LOCAL_INSTEAD = {
 # `local_gpu`; both hand on to Worker what they do not know.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
-    "espnet3.parallel.launchers.forked_worker:ForkedWorker.__init__",
+    "espnet3.parallel.local.forked_worker:ForkedWorker.__init__",
     "distributed.worker:Worker.__init__",
 )
 _NANNY_SIGNATURES = (

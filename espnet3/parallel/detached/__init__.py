@@ -1,10 +1,12 @@
 """Detached runs: one job for each shard, no driver and no open connection while they run.
 
-    submit ──> specs (JSON) ──> jobs ──> worker: lease, items, outcomes on disk ──> status, wait, merge
-                                 │
-                local: a supervisor of its own session · scheduler: one job array
+    submitting ──> specs (JSON) ──> launch ──> job: lease, items, outcomes on disk ──> looking: status, wait, merge
+                                       │
+                 local: a supervisor of its own session · scheduler: one job array
 
-`code.py` names classes so that another process finds them, `surroundings.py` records what that process
-needs around it, `spec.py` is what a job reads, `layout.py` where things are in the run folder, `states.py`
-what a shard's files say of it; `submit.py` and `run.py` are the two ends a caller sees.
+In: a runner and its indices (`submitting`), or a run folder (`looking`). Out: a `DetachedRun`.
+
+Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job
+is told (`spec`), how it finds classes (`code`) and what it needs around it (`surroundings`), what a shard's files say
+(`states`, `marks`, `late`, `budget`).
 """

@@ -1,5 +1,7 @@
 """The run folder on disk: every outcome is in it before it is reported, and nothing is in it twice.
 
+In: an index list, and lines of outcomes. Out: a folder, and the merged results read from it.
+
 `values.py` and `lines.py` say what a result looks like, `identity.py` what makes two runs the same;
 `folder.py` opens a folder, `session.py` is what the driver does with it, `split.py` its own files in it;
 `scan.py` reads what all sessions wrote, `merge.py` puts it in order and proves it, `results.py` reads

@@ -15,9 +15,9 @@ from espnet3.parallel.ledger.files import make_folder, read_json, sync_folder, w
 from espnet3.parallel.ledger.identity import Identity, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.origin import origin
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, split_folders
+from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
 _WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)  # by whoever holds the lease; the lease's own are not ours

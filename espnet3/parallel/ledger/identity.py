@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.config_facts import config_hash, differences, shown_config
 from espnet3.parallel.ledger.indices import describe_indices
+from espnet3.parallel.provenance.config_facts import config_hash, differences, shown_config
 
 _MASKED = "***"
 # Modules of base classes whose source is no part of a runner; `abc` and `typing` come with every one of them.

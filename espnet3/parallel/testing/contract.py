@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
+from espnet3.parallel.engine.seeding import item_seed
 from espnet3.parallel.errors import ItemError, WorkerSetupError
 from espnet3.parallel.parallel import get_client, parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.seeding import item_seed
 from espnet3.parallel.testing import contract_work as work
 
 E = TypeVar("E", bound=Exception)

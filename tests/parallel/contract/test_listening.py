@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.launchers import client as client_module
+from espnet3.parallel.clusters import client as client_module
 from tests.parallel.contract import work
 
 OPTIONS = [

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from espnet3.parallel import WorkerSetupError, get_client, parallel_submit, set_parallel
-from espnet3.parallel.envs import ENVS
+from espnet3.parallel.env.store import ENVS
 from tests.parallel.contract import work
 from tests.parallel.contract.helpers import TWO, children, lines
 

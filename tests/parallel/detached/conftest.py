@@ -9,7 +9,7 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.layout import FOLDER, PLAN
-from espnet3.parallel.detached.run import DetachedRun
+from espnet3.parallel.detached.looking.run import DetachedRun
 from tests.parallel.detached.work import shut
 
 

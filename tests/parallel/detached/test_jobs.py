@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import SubmissionError, set_parallel
+from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
+from espnet3.parallel.detached.launch.scheduler import make_job
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.run import DetachedRun
-from espnet3.parallel.detached.scheduler import make_job
+from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.spec import read_spec
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
 from tests.parallel.detached.test_scripts import job_of
 from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of
 

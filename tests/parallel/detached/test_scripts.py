@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.detached.layout import Plan
-from espnet3.parallel.detached.scheduler import make_job, read_queue
-from espnet3.parallel.detached.scripts import (
+from espnet3.parallel.detached.launch.scheduler import make_job, read_queue
+from espnet3.parallel.detached.launch.scripts import (
     Chunk,
     Surface,
     body,
@@ -21,6 +20,7 @@ from espnet3.parallel.detached.scripts import (
     directives,
     script,
 )
+from espnet3.parallel.detached.layout import Plan
 from espnet3.parallel.detached.states import JobState
 
 GOLDEN = Path(__file__).parent / "golden"

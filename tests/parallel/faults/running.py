@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from espnet3.parallel import get_parallel_config
-from espnet3.parallel.launchers.execute import Task, outcomes
-from espnet3.parallel.plan import Work
+from espnet3.parallel.engine.work import Work
 from espnet3.parallel.records import ItemFailure, Policy, Tally
+from espnet3.parallel.runner.execute import Task, outcomes
 
 
 def run(

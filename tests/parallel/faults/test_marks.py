@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.launchers.losses import Losses
-from espnet3.parallel.launchers.mark import Mark, Window
-from espnet3.parallel.launchers.pools import pool_of
-from espnet3.parallel.launchers.protocol import Hello
-from espnet3.parallel.launchers.slot import Slot
-from espnet3.parallel.plan import Run, Work
+from espnet3.parallel.engine.watch import Late
+from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.pilots.losses import Losses
+from espnet3.parallel.pilots.mark import Mark, Window
+from espnet3.parallel.pilots.pools import pool_of
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import ItemFailure, Policy
-from espnet3.parallel.watch import Late
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import once
 from tests.parallel.faults.workloads import CRASHES, Square, faulty

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from espnet3.parallel.ledger.config_facts import config_hash, shown_config
 from espnet3.parallel.ledger.identity import changes, describe_class, identify
 from espnet3.parallel.ledger.indices import hash_indices
-from espnet3.parallel.ledger.origin import shown_command
+from espnet3.parallel.provenance.config_facts import config_hash, shown_config
+from espnet3.parallel.provenance.origin import shown_command
 from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity
 
 

@@ -1,0 +1,65 @@
+"""The `detached` block of a `parallel` block: what only detached runs look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from espnet3.parallel.messages import did_you_mean, shown
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedSettings:
+    """How a detached run is cut and sent.
+
+    Attributes:
+        shards: How many; None: four for each worker, so that late ones even out.
+        variables: Environment variables to record at submission and to set in the jobs.
+        snapshot: Copy the user's code at submission: later edits do not reach queued jobs.
+        array_limit: The largest index the site allows in a job array; None: the scheduler's own.
+        retry_memory_factor: `retry` asks for so many times the memory after an out-of-memory kill.
+        requeue: Let a job that stops at its walltime, or is preempted, be queued again by the scheduler.
+    """
+
+    shards: int | None = None
+    variables: tuple[str, ...] = ()
+    snapshot: bool = False
+    array_limit: int | None = None
+    retry_memory_factor: float | None = None
+    requeue: bool = True
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> DetachedSettings:
+        """Return the settings of a block without problems."""
+        return cls(**{**block, "variables": tuple(block.get("variables") or ())})
+
+
+def settings_problems(block: Any) -> list[str]:
+    """Return what is wrong with a `detached` block: where, the value, why and the fix, one string each."""
+    if not isinstance(block, dict):
+        return [f"detached = {shown(block)}: must be a mapping, such as {{shards: 100}}"]
+    known = [each.name for each in fields(DetachedSettings)]
+    problems = []
+    for name, value in block.items():
+        if name not in known:
+            guess = did_you_mean(name, known)
+            problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(known)}")
+        elif reason := _refused(name, value):
+            problems.append(f"detached.{name} = {shown(value)}: {reason}")
+    return problems
+
+
+def _refused(name: str, value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if name in ("snapshot", "requeue"):
+        return "" if isinstance(value, bool) else "must be true or false"
+    if value is None:
+        return ""
+    if name in ("shards", "array_limit"):
+        return "" if whole and value >= 1 else "must be a positive integer, or null"
+    if name == "retry_memory_factor":
+        number = whole or isinstance(value, float)
+        return "" if number and value > 1 else "must be a number above 1, such as 1.5, or null"
+    good = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return "" if good else "must be a list of names of environment variables"

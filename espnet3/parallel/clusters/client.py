@@ -1,0 +1,267 @@
+"""The Dask client this package hands out, and how one is opened for a `parallel` block."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+from distributed import Client, LocalCluster, WorkerPlugin, default_client
+from distributed.client import _current_client
+from distributed.utils import format_dashboard_link
+
+from espnet3.parallel.clusters.start import open_cluster
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
+from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
+from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
+from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.pilots.pools import close_pool, has_work
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.worker import PilotHost
+
+_GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
+
+
+class DictReturnWorkerPlugin(WorkerPlugin):
+    """Builds an env on every worker as soon as it is registered.
+
+    Args:
+        setup_fn: Returns the env, a dict.
+
+    Raises:
+        SignatureError: It cannot be called without arguments.
+        EnvTypeError: On registration (a `ValueError`), if it returns anything else.
+        WorkerSetupError: On registration, if it raises.
+    """
+
+    def __init__(self, setup_fn: SetupFn) -> None:
+        check_setup(setup_fn)
+        self.setup_fn = setup_fn
+        self.key = f"plugin-{uuid.uuid4().hex}"
+
+    def setup(self, worker: Any) -> None:
+        """Build the env in the worker's process and make it the default there."""
+        ENVS.register(self.key, self.setup_fn, default=True)
+        lost: WorkerSetupError | None = None
+        try:
+            ENVS.get(self.key)
+        except WorkerSetupError as error:
+            ENVS.drop(self.key)
+            lost = portable_setup_error(error)
+        if lost is not None:  # out here: the original would travel along as its context
+            raise lost
+
+    def teardown(self, worker: Any) -> None:
+        """Forget the env."""
+        ENVS.drop(self.key)
+
+
+class LazyEnvPlugin(DictReturnWorkerPlugin):
+    """As its base, but the env is built when the first item needs it.
+
+    A worker whose plugin raises does not start, and its job waits for ever; an item that finds
+    the env broken brings the traceback to the driver.
+    """
+
+    def __init__(self, setup_fn: SetupFn, timeout: float | None = None) -> None:
+        super().__init__(setup_fn)
+        self.timeout = timeout
+
+    def setup(self, worker: Any) -> None:
+        """Make the env known in the worker's process."""
+        ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
+
+
+class EnvClient(Client):
+    """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
+
+    Args:
+        cluster: Closed together with the client.
+        config: What it was opened with.
+        default: Whether Dask's own functions (`wait`, `dask.compute`, `distributed.get_client`) find it.
+
+    Attributes:
+        espnet3_env: Key of the env of `get_client(setup_fn=...)`; None takes the workers' own default.
+    """
+
+    espnet3_env: str | None = None
+    espnet3_dashboard_told = False
+
+    def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
+        self._espnet3_cluster = cluster
+        self.espnet3_config = config
+        super().__init__(cluster, set_as_default=default)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            abort(self)
+        try:
+            super().__exit__(kind, error, trace)
+        except ValueError:  # entered in another context: in an earlier cell of a notebook
+            self.close()
+
+    def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
+        """As `Client.map`, with the worker env."""
+        return super().map(self._with_env(func), *iterables, **kwargs)
+
+    def submit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As `Client.submit`, with the worker env."""
+        return super().submit(self._with_env(func), *args, **kwargs)
+
+    def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        call = wrap_func_with_worker_env(func)
+        return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
+
+    def close(self, *args: Any, **kwargs: Any) -> Any:
+        """Close the pilots, the client and its cluster."""
+        if self._espnet3_cluster is None:  # closed before
+            return super().close(*args, **kwargs)
+        cluster, self._espnet3_cluster = self._espnet3_cluster, None
+        try:
+            close_pool(self)
+        finally:  # Ctrl-C too: nobody else knows of the cluster now
+            closed = self._close_with(cluster, *args, **kwargs)
+        return closed
+
+    def _close_with(self, cluster: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().close(*args, **kwargs)
+        finally:
+            try:
+                cluster.close()
+            except BaseException:  # Ctrl-C: it is half closed now
+                if isinstance(cluster, LocalCluster):
+                    drop(cluster)
+                raise
+            finally:
+                _mend_default()
+
+    def __del__(self) -> None:
+        """Leave the closing to the program's end.
+
+        Dask's own would wait for an event loop that may be gone, or be this very thread's.
+        """
+
+
+def _mend_default() -> None:
+    """Leave Dask no closed client as its current one, and no choice of scheduler without a client.
+
+    Each client puts back what it found, which is a closed one's where blocks of code overlapped.
+    """
+    current = _current_client.get()
+    if current is not None and current.status == "closed":
+        _current_client.set(None)  # the newest open one is then Dask's default
+    try:
+        default_client()
+    except ValueError:
+        if dask.config.get("scheduler", None) == "dask.distributed":
+            dask.config.config.pop("scheduler", None)
+
+
+def open_client(
+    config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
+) -> EnvClient:
+    """Start the cluster of a `parallel` block and connect to it.
+
+    Args:
+        config: The checked block.
+        forkserver: Returns the server that local workers are forked from.
+        default: As for `EnvClient`.
+
+    Raises:
+        MissingPackageError: The backend's package is not installed.
+        SubmissionError: A scheduler refused a job.
+    """
+    if config.env == "local":
+        cluster: Any = local_cluster(config.n_workers, dict(config.options), forkserver)
+    else:
+        cluster = open_cluster(config)
+    try:
+        client = EnvClient(cluster, config, default=default)
+    except BaseException:
+        cluster.close()
+        raise
+    if getattr(cluster, "keeper", None) is not None:
+        known = weakref.ref(client)  # the cluster must not keep its client alive
+        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    return client
+
+
+def _wants_workers(cluster: Any, client: Any) -> bool:
+    """Whether there is work for workers: items of ours, or tasks of the user's own."""
+    return client is not None and (has_work(client) or bool(cluster.scheduler.tasks))
+
+
+def abort(client: Any) -> None:
+    """Kill a client's local workers at once: what they are in the middle of is not wanted.
+
+    Workers that are threads cannot be killed; they are closed without waiting for their calls.
+    """
+    cluster = getattr(client, "_espnet3_cluster", None)
+    if cluster is None:
+        return
+    # what was half done on the loop fails now, and nobody is left to be told
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+    if isinstance(cluster, LocalCluster) and not cluster.processes:
+        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
+    if isinstance(cluster, ForkedCluster):
+        cluster.kill_workers()
+
+
+def dashboard_of(client: Any) -> str | None:
+    """Return the address of the dashboard of a cluster of ours, once: it is told once for each client."""
+    if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
+        return None
+    client.espnet3_dashboard_told = True
+    options = client.espnet3_config.options
+    scheduler = options.get("scheduler_kwargs") or {}
+    if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
+        return None
+    link: str = client.dashboard_link
+    address: str = getattr(client.scheduler, "address", "")
+    if address.startswith("inproc") and "dashboard_address" not in options:
+        # where workers are threads, Dask names this host, and we had it listen on loopback
+        link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
+    if getattr(client.cluster, "certificate", None) is not None:  # see http_guard
+        link = link.replace("http://", "https://", 1)
+    return link
+
+
+async def _close_threads(cluster: Any) -> None:
+    for worker in cluster.workers.values():
+        for plugin in worker.plugins.values():
+            if isinstance(plugin, PilotHost):
+                plugin.abandon()
+    closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
+    await asyncio.gather(*closing, return_exceptions=True)
+
+
+def explain(client: Any, pid: int | None) -> str | None:
+    """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "failure"):  # a cluster of the user's own
+        return None
+    said: str | None = cluster.failure() if pid is None else cluster.exit_of(pid)
+    return said
+
+
+def waiting(client: Any) -> str:
+    """Say what the jobs do whose workers have not come, where the cluster knows."""
+    cluster: Any = getattr(client, "cluster", None)
+    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
+
+
+def innocent(client: Any, hello: Hello) -> bool | None:
+    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
+    cluster: Any = getattr(client, "cluster", None)
+    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
+        return False
+    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
+    return said

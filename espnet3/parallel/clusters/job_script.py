@@ -1,0 +1,58 @@
+"""What a configuration would submit, without submitting it: the job script and the command."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from dataclasses import dataclass
+
+from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.clusters.options import prepare
+from espnet3.parallel.config import ParallelConfig
+
+# What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What would be submitted.
+
+    Attributes:
+        jobs: How many jobs.
+        workers_per_job: Worker processes of each.
+        command: The command that submits one.
+        script: The job script, with placeholders in capitals for what is known at the start only.
+    """
+
+    jobs: int
+    workers_per_job: int
+    command: str
+    script: str
+
+
+def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
+    """Return what a configuration of a batch scheduler would submit; nothing is left behind.
+
+    Raises:
+        ConfigError: An option does not fit this machine.
+        MissingPackageError: dask-jobqueue is not installed.
+    """
+    job_class = getattr(load_cluster_class(row), "job_cls")  # noqa: B009  # the loaded class is a callable to mypy
+    options = dict(config.options)
+    given = options.get("log_directory")
+    with tempfile.TemporaryDirectory() as folder:
+        logs = os.path.join(folder, "logs")
+        options["log_directory"] = logs  # a job makes its folder when it is built
+        prepare(row, options)
+        for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+        for_job = {name: value for name, value in options.items() if name not in for_cluster}
+        job = job_class("tcp://SCHEDULER:PORT", name="WORKER", **for_job)
+        processes = job.worker_processes
+        script = job.job_script().replace(logs, given or "LOGS")
+    command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
+    return JobPlan(math.ceil(config.n_workers / processes), processes, command, script)

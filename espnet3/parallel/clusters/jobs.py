@@ -1,0 +1,192 @@
+"""Clusters of batch jobs: dask-jobqueue's own, with what it lacks.
+
+    options ──prepared──> JobCluster ──sbatch, qsub, ...──> jobs ──> workers
+                              │ keeper (cluster_keeper): watches the jobs, replaces and explains them
+
+dask-jobqueue logs a failed submission and waits; it ends the job of a worker that was away for 15
+seconds, a requeued one too; and it never replaces a job that is gone. Here a submission that fails
+raises, a job belongs to the keeper as long as the queue knows it, and the keeper replaces it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+import shutil
+from typing import Any
+
+from distributed.core import Status
+from distributed.deploy.adaptive import Adaptive
+from distributed.deploy.cluster import Cluster
+
+from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.clusters.commands import call, cancel
+from espnet3.parallel.clusters.http_guard import dask_setup
+from espnet3.parallel.clusters.keeper import JobKeeper
+from espnet3.parallel.clusters.options import prepare, secure
+from espnet3.parallel.clusters.security import RunCertificate
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def watched_job(job_class: Any) -> Any:
+    """Return a job class like this one, whose commands are awaited by `call` and whose end shows."""
+
+    class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
+        _call = staticmethod(call)
+
+        async def start(self) -> None:
+            """Submit the job."""
+            try:
+                await super().start()
+            except BaseException:
+                self.status = Status.failed
+                raise
+
+        @classmethod
+        async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
+            if job_id:
+                await cancel(shlex.split(cancel_command), job_id)
+
+        async def close(self) -> None:
+            """Cancel the job; one that is gone already is not an error."""
+            try:
+                await super().close()
+            finally:
+                self.status = Status.closed
+
+    WatchedJob.__name__ = WatchedJob.__qualname__ = job_class.__name__
+    return WatchedJob
+
+
+def watched_cluster(row: Backend) -> Any:
+    """Return the row's cluster class with jobs that are watched."""
+    base: Any = load_cluster_class(row)
+
+    class JobCluster(base):  # type: ignore[misc]  # one class for each scheduler, made when needed
+        job_cls = watched_job(base.job_cls)
+        keeper: JobKeeper | None = None
+        folder: str | None = None
+        certificate: RunCertificate | None = None
+
+        def _update_worker_status(self, op: str, msg: Any) -> None:
+            # SpecCluster's would cancel, after 15 s, the job of a worker that has gone: a requeued
+            # job too. The keeper asks the queue instead.
+            Cluster._update_worker_status(self, op, msg)
+
+        def scale(self, *args: Any, **kwargs: Any) -> Any:
+            """As the base; the keeper watches the jobs that come of it."""
+            done = super().scale(*args, **kwargs)
+            if self.keeper is not None and self.status is Status.running:
+                self.loop.add_callback(self.keeper.resized)
+            return done
+
+        def failure(self) -> str | None:
+            """Return why no worker will come, once that is known."""
+            return None if self.keeper is None else self.keeper.broken
+
+        def exit_of(self, pid: int) -> str | None:
+            """Jobs do not say how a process of theirs ended."""
+            return None
+
+        def went_with_job(self, worker: str, address: str) -> bool | None:
+            """Tell whether a lost worker went because its job ended; None: not known yet."""
+            return _went_with_job(self, worker, address)
+
+        def waiting(self) -> str:
+            """Say of each job what it does and what to look at."""
+            return "" if self.keeper is None else self.keeper.report()
+
+        async def _close(self) -> None:
+            if self.keeper is not None:
+                await self.keeper.stop()
+            try:
+                await super()._close()
+            finally:
+                bad = self.keeper is not None and self.keeper.kept_logs
+                _clean_up(None if bad else self.folder, self.certificate)
+
+    JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
+    return JobCluster
+
+
+def _went_with_job(cluster: Any, worker: str, address: str) -> bool | None:
+    workers = list(cluster.scheduler_info["workers"].items())
+    if any(str(each["name"]) == worker and there != address for there, each in workers):
+        return False  # its nanny has started it again: the job goes on
+    said: bool | None = None if cluster.keeper is None else cluster.keeper.has_left(worker)
+    return said
+
+
+def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    if certificate is not None:
+        certificate.remove()
+
+
+class WorkAdaptive(Adaptive):
+    """Dask's way to follow the load, which sees its own tasks only, with an eye on the pilots' work."""
+
+    cluster: Any  # a JobCluster
+
+    async def target(self) -> int:
+        """Return how many workers there should be: as many as allowed while items wait."""
+        keeper: JobKeeper = self.cluster.keeper
+        return int(self.maximum if keeper.wanted() else await super().target())
+
+    async def scale_up(self, n: Any) -> None:
+        """Submit what is missing, by way of the keeper."""
+        await self.cluster.keeper.grow_to(math.ceil(n / self.cluster._dummy_job.worker_processes))
+
+
+def start_jobs(row: Backend, config: ParallelConfig) -> Any:
+    """Start the scheduler here and submit the jobs; return without waiting for a worker.
+
+    Raises:
+        ConfigError: An option does not fit this machine.
+        MissingPackageError: dask-jobqueue is not installed.
+        SubmissionError: A job could not be submitted; what had been is cancelled.
+    """
+    make = watched_cluster(row)
+    options = dict(config.options)
+    folder = prepare(row, options)
+    cluster = None
+    certificate = None
+    try:
+        certificate = secure(row, options, config.security)
+        cluster = make(**options)
+        cluster.certificate = certificate
+        if certificate is not None:
+            dask_setup(cluster.scheduler)
+        cluster.folder = folder
+        processes = cluster._dummy_job.worker_processes
+        jobs = math.ceil(config.n_workers / processes)
+        if processes > 1:
+            logger.warning(
+                "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
+            )  # a warning, so that it is seen: many take n_workers for jobs
+        cluster.keeper = JobKeeper(cluster, row, logs=cluster._job_kwargs.get("log_directory"))
+        if config.adapt is None:
+            cluster.sync(cluster.keeper.start, jobs)
+        else:
+            cluster.keeper.adaptive = True
+            cluster.sync(cluster.keeper.start, math.ceil(config.adapt["minimum"] / processes))
+            cluster.adapt(Adaptive=WorkAdaptive, **config.adapt)
+    except BaseException as error:
+        if cluster is not None:
+            cluster.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if (
+            isinstance(error, RuntimeError)
+            and error.__cause__ is not None
+            and "failed to start" in str(error)
+        ):
+            raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
+        raise
+    return cluster

@@ -1,0 +1,329 @@
+"""Keeps a cluster of jobs alive: watches the queue, replaces jobs that are gone, says what is wrong.
+
+The keeper lives on the cluster's event loop. It asks the queue only while something is open: a job
+whose worker has not come, or a worker that went away. One query answers for all jobs.
+
+    job submitted ──worker connects──> up ──worker goes──> the queue is asked ──over──> replaced
+         └──over before any worker came──> an early death, with its log; three in a row: broken
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from espnet3.parallel.backends.queues import GONE, JobView
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.words import JobState
+from espnet3.parallel.clusters.commands import call
+from espnet3.parallel.clusters.end_task import end_task
+from espnet3.parallel.clusters.logs import log_tail
+from espnet3.parallel.errors import SubmissionError
+
+logger = logging.getLogger(__name__)
+
+_FIRST, _NEXT = 8, 32  # jobs submitted before anything else is done, and at a time after that
+_EARLY = 3  # jobs in a row that may end before a worker of theirs came
+_REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
+_PATIENCE = 300.0  # seconds between submissions that fail, at most
+_QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
+_UNLISTED = 3.0  # seconds a job just submitted may be missing from the queue
+_SHOWN = 5  # jobs that a message describes one by one
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the keeper knows of one job.
+
+    Attributes:
+        job: dask-jobqueue's job.
+        since: When it was submitted (monotonic seconds).
+        view: What the queue said last.
+        seen: Whether a worker of it has ever come.
+        up: How many workers of it are there.
+    """
+
+    job: Any
+    since: float = field(default_factory=time.monotonic)
+    view: JobView = field(default_factory=lambda: JobView(JobState.WAITING))
+    seen: bool = False
+    up: int = 0
+
+
+class _Arrivals(SchedulerPlugin):
+    """Wakes the keeper when a worker comes or goes."""
+
+    name = "espnet3-job-keeper"
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self._wake()
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        self._wake()
+
+
+class JobKeeper:
+    """The jobs of one cluster.
+
+    Args:
+        cluster: The cluster of jobs.
+        row: Its row of the table.
+        logs: The folder the jobs write to.
+
+    Attributes:
+        broken: Why no more jobs are submitted; None while there is hope.
+        kept_logs: Whether logs are worth keeping when the cluster closes.
+        wanted: Whether there is work for a worker; asked before a job is replaced.
+        adaptive: Whether Dask decides how many workers there are.
+    """
+
+    def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
+        assert row.queue is not None
+        self.broken: str | None = None
+        self.kept_logs = False
+        self.wanted: Callable[[], bool] = lambda: True
+        self.adaptive = False
+        self._cluster = cluster
+        self._row = row
+        self._queue = row.queue
+        self._logs = logs
+        self._jobs: dict[str, Watched] = {}
+        self._missing = 0
+        self._at_start = False
+        self._early = 0
+        self._refused = 0
+        self._not_before = 0.0
+        self._bad_nodes: list[str] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._no_answer = ""
+        self._submission: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self, jobs: int) -> None:
+        """Submit the first jobs and begin to watch; the others are submitted while the first ones work.
+
+        Raises:
+            SubmissionError: One of the first could not be submitted.
+        """
+        self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
+        first = jobs if self.adaptive else min(jobs, _FIRST)
+        await self._submit(first)
+        self._missing, self._at_start = jobs - first, jobs > first
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def grow_to(self, jobs: int) -> None:
+        """Submit as many jobs as are missing, unless they die."""
+        missing = jobs - len(self._cluster.worker_spec)
+        if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
+            self._missing = missing
+            await self._replace()
+            self._missing = 0  # asked for again as long as they are missing
+            self._wake.set()
+
+    async def resized(self) -> None:
+        """Watch what another number of workers has changed; what was still to be submitted is not wanted."""
+        self._missing = 0
+        await self._cluster._correct_state()
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Stop watching; the jobs stay."""
+        self._stopping = True
+        if self._submission is not None:  # a job whose id is not known yet could not be cancelled
+            await asyncio.wait({self._submission})
+        if self._task is not None:
+            await end_task(self._task)
+
+    def report(self) -> str:
+        """Say of each job what it does, and what to look at."""
+        lines = [f"no answer from the queue: {self._no_answer}"] if self._no_answer else []
+        jobs = [each for each in self._jobs.values() if not each.up]
+        for each in jobs[:_SHOWN]:
+            look = self._queue.look.format(id=each.job.job_id)
+            lines.append(f"job {each.job.job_id} {each.view} (see: {look})")
+            if tail := log_tail(self._logs, str(each.job.job_id)):
+                lines.append(tail)
+                self.kept_logs = True
+        if len(jobs) > _SHOWN:
+            lines.append(f"and {len(jobs) - _SHOWN} more jobs")
+        return "\n".join(lines)
+
+    def has_left(self, worker: str) -> bool | None:
+        """Tell whether the job of a lost worker is over, or waits again; None: it seems to run."""
+        each = self._jobs.get(self._job_of(worker))
+        if each is None:
+            return True  # no longer among ours: it ended, and was replaced
+        gone = each.view.state.is_over or each.view.state is JobState.WAITING
+        return True if gone and not each.up else None
+
+    # --- the loop ---
+
+    async def _watch(self) -> None:
+        quick_until = time.monotonic() + 60
+        while not self._stopping:
+            self._count_workers()
+            if self._open():
+                before = {name: each.view for name, each in self._jobs.items()}
+                await self._ask()
+                await self._settle()
+                if before != {name: each.view for name, each in self._jobs.items()}:
+                    quick_until = time.monotonic() + 60
+            if self._due():
+                continue
+            pause = (_QUICK if time.monotonic() < quick_until else _SLOW) if self._open() else None
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+                quick_until = time.monotonic() + 60
+                await asyncio.sleep(0.05)  # the other workers of a job come and go with it
+            except asyncio.TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _open(self) -> bool:
+        """Whether there is something only the queue can tell, or something to make good."""
+        return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
+
+    def _job_of(self, worker: str) -> str:
+        """Return the name of a worker's job, which several processes of a job put a number behind."""
+        return worker if worker in self._jobs else worker.rpartition("-")[0]
+
+    def _count_workers(self) -> None:
+        for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
+            del self._jobs[name]  # there was no work for it
+        for name, job in self._cluster.workers.items():
+            if name not in self._jobs and getattr(job, "job_id", None):
+                self._jobs[name] = Watched(job)  # the user asked for more
+        up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
+        for name, each in self._jobs.items():
+            each.up = up[name]
+            if each.up and not each.seen:
+                each.seen = True
+                self._early = 0
+
+    async def _ask(self) -> None:
+        if not self._jobs:
+            return
+        try:
+            output = await call(self._queue.query(getpass.getuser()))
+        except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
+            self._no_answer = str(error)
+            return
+        self._no_answer = ""
+        views = self._queue.read(output)
+        for each in self._jobs.values():
+            view = views.get(str(each.job.job_id))
+            if view is None and time.monotonic() - each.since > _UNLISTED:
+                view = GONE
+            each.view = view or each.view
+
+    async def _settle(self) -> None:
+        """Draw the consequences of what the queue said."""
+        self._count_workers()
+        for name, each in list(self._jobs.items()):
+            if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
+                continue
+            await self._bury(name, each)
+        if self._due():
+            await self._replace()
+
+    def _due(self) -> bool:
+        """Whether jobs are to be submitted now."""
+        due = (
+            self._missing and not self.broken and not self._stopping and time.monotonic() >= self._not_before
+        )
+        return bool(due) and (self._at_start or self.wanted())
+
+    async def _replace(self) -> None:
+        part = min(self._missing, _NEXT)
+        before = len(self._jobs)
+        self._submission = asyncio.get_running_loop().create_task(self._submit(part))
+        try:
+            await asyncio.shield(self._submission)
+        except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
+            self._refused += 1
+            self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
+            logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
+            # while some are at work it may be that a user's jobs are limited
+            if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
+                self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
+        else:
+            self._refused = 0
+        self._missing = max(0, self._missing - (len(self._jobs) - before))
+        self._at_start = self._at_start and self._missing > 0
+
+    async def _bury(self, name: str, each: Watched) -> None:
+        del self._jobs[name]
+        self._cluster.worker_spec.pop(name, None)
+        self._cluster.workers.pop(name, None)
+        if each.view.state is JobState.HELD:
+            await each.job.close()
+        else:
+            each.job.status = type(each.job.status).closed
+        if not self.adaptive:
+            self._missing += 1
+        text = f"job {each.job.job_id} {each.view}"
+        if each.seen or each.view.state is JobState.EVICTED:
+            logger.warning("%s; another one takes its place", text)
+            return
+        self._at_start = True  # whoever waits for the first workers has no work for them yet
+        # its files may come a moment later, over a shared file system
+        tail = log_tail(self._logs, str(each.job.job_id))
+        if not tail:
+            await asyncio.sleep(0.5)
+            tail = log_tail(self._logs, str(each.job.job_id))
+        look = self._queue.look.format(id=each.job.job_id)
+        self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
+
+    def _died_early(self, text: str, node: str | None) -> None:
+        self._early += 1
+        self.kept_logs = True
+        if node and node not in self._bad_nodes:
+            self._bad_nodes.append(node)
+        logger.warning("%s", text)
+        if self._early >= _EARLY:
+            self.broken = (
+                f"{self._early} jobs in a row ended at their start, so no more are submitted. {text}"
+            )
+            logger.error("%s", self.broken)
+
+    # --- submission ---
+
+    async def _submit(self, jobs: int) -> None:
+        cluster = self._cluster
+        self._avoid_bad_nodes()
+        before = set(cluster.worker_spec)
+        for _ in range(jobs):
+            cluster._i += 1  # a name that is not free yet at the scheduler would be refused there
+            cluster.worker_spec.update(cluster.new_worker_spec())
+        try:
+            await cluster._correct_state()
+        finally:
+            for name in set(cluster.worker_spec) - before:
+                job = cluster.workers.get(name)
+                if job is None or job.job_id is None:
+                    cluster.worker_spec.pop(name)
+                    cluster.workers.pop(name, None)
+                else:
+                    self._jobs.setdefault(name, Watched(job))
+
+    def _avoid_bad_nodes(self) -> None:
+        """Ask the queue not to use nodes where a job has died at its start."""
+        options = self._cluster.new_spec["options"]
+        if not self._bad_nodes or not self._queue.avoid:
+            return
+        line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))
+        start = self._queue.avoid.split("{", 1)[0]
+        kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
+        options["job_extra_directives"] = [*kept, line]

@@ -1,0 +1,130 @@
+"""The options of a `parallel` block as dask-jobqueue wants them, and as they fit this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import socket
+import tempfile
+from typing import Any
+
+import dask
+import psutil
+
+from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.clusters.security import GUARD, RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean
+
+logger = logging.getLogger(__name__)
+
+_LAST_CALL = 0.1  # of the walltime, at most five minutes: what a worker has to finish its item
+
+
+def prepare(row: Backend, options: dict[str, Any]) -> str | None:
+    """Complete the options in place; return the folder made for the jobs' logs, if one was."""
+    section = options.get("config_name") or row.name
+
+    def site(name: str, default: Any = None) -> Any:
+        found = options.get(name)
+        return dask.config.get(f"jobqueue.{section}.{name}", default) if found is None else found
+
+    _check_interface(site("interface"), "options.interface")
+    scheduler = dict(site("scheduler-options") or options.get("scheduler_options") or {})
+    scheduler.update(options.get("scheduler_options") or {})
+    _check_interface(scheduler.get("interface"), "options.scheduler_options.interface")
+    # Dask's own is :8787 on every interface
+    scheduler.setdefault("dashboard_address", "127.0.0.1:0")
+    options["scheduler_options"] = scheduler
+    options["processes"] = site("processes") or 1
+
+    lifetime = _lifetime(row, options, site("walltime"))
+    extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
+    if lifetime is not None and not any(str(word).startswith("--lifetime") for word in extra):
+        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
+    if "--dashboard-address" not in extra:  # a worker's pages: with a nanny Dask's own is every interface
+        extra += ["--dashboard-address", "127.0.0.1:0"]
+    options["worker_extra_args"] = extra
+
+    if row.queue is not None and row.queue.avoid:  # the keeper adds to them
+        options["job_extra_directives"] = list(
+            options.get("job_extra_directives") or site("job-extra-directives", [])
+        )
+    prologue = list(options.get("job_script_prologue") or site("job-script-prologue", []))
+    here = shlex.quote(os.getcwd())
+    # jobs of some schedulers start at home; the folder may be missing on a node, and not be needed
+    options["job_script_prologue"] = [f"cd {here} || true", *prologue]
+    return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
+
+
+def _check_interface(name: Any, where: str) -> None:
+    there = psutil.net_if_addrs()
+    if name is not None and name not in there:
+        raise ConfigError(
+            f"{where} = {name!r}: this machine has no such network interface.{did_you_mean(name, there)} "
+            f"It has {', '.join(sorted(there))}"
+        )
+
+
+def _lifetime(row: Backend, options: dict[str, Any], walltime: Any) -> int | None:
+    """Write the walltime as the scheduler reads it; return the seconds a worker takes new work."""
+    if walltime is None or row.name == "htcondor":
+        return None
+    seconds = walltime_seconds(walltime, minutes_last=row.minutes_last)
+    if seconds is None:
+        return None
+    if options.get("walltime") is not None and (not is_clock(walltime) or row.name == "lsf"):
+        options["walltime"] = clock(seconds, short=row.name == "lsf")
+    return max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))
+
+
+def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
+    """Have the jobs write to a folder: the one that is wanted, or a new one beside the caller."""
+    made = None
+    try:
+        if wanted is None:
+            made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
+        else:
+            wanted = os.path.abspath(os.path.expanduser(str(wanted)))
+            os.makedirs(wanted, exist_ok=True)
+        if not os.access(wanted, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        place = f"options.log_directory = {wanted!r}" if wanted else f"options.log_directory ({os.getcwd()})"
+        raise ConfigError(
+            f"{place}: jobs cannot write their logs there: {error.strerror}; name a folder that you may "
+            "write to and that the nodes see"
+        ) from error
+    options["log_directory"] = wanted
+    if row.logs:
+        directives = options.get("job_extra_directives") or []
+        options["job_extra_directives"] = [*(line.format(folder=wanted) for line in row.logs), *directives]
+    return made
+
+
+def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
+    """Add a certificate of the run to the options, unless all is on this machine or the user has his own."""
+    if options.get("security") is not None or options.get("protocol") is not None:
+        return None
+    scheduler = options["scheduler_options"]
+    section = options.get("config_name") or row.name
+    interface = scheduler.get("interface") or options.get("interface")
+    interface = interface or dask.config.get(f"jobqueue.{section}.interface", None)
+    if scheduler.get("host"):
+        addresses = [str(scheduler["host"])]
+    else:
+        there = psutil.net_if_addrs().get(interface, [])
+        addresses = [each.address for each in there if each.family in (socket.AF_INET, socket.AF_INET6)]
+    here = bool(addresses) and all_loopback(addresses)
+    if security == "off" and not here:
+        logger.warning("security is off: whoever reaches this machine can run code in the workers")
+    if security == "off" or (security == "auto" and here):
+        return None
+    shared = options.get("shared_temp_directory")
+    shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
+    certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
+    options.update(security=certificate.security, protocol="tls://")
+    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", GUARD]
+    return certificate

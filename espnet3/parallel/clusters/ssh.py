@@ -1,0 +1,135 @@
+"""`env: ssh`: a scheduler on the first host, workers on the others, each in an SSH session.
+
+The options are SSHCluster's own. What differs: `n_workers` workers are spread over the hosts, a host
+that cannot be reached does not end the others, a session that dies is opened again, and what
+the remote side said before it failed is part of the message.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+from distributed.deploy.cluster import Cluster
+from distributed.deploy.spec import SpecCluster
+
+from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.clusters.security import RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import NoWorkersError
+
+logger = logging.getLogger(__name__)
+
+
+class SSHCluster(SpecCluster):
+    """The cluster; says what keeps its workers."""
+
+    certificate: RunCertificate | None = None
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            if self.certificate is not None:
+                self.certificate.remove()
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
+
+    def failure(self) -> str | None:
+        """Return why no worker will come, once every host is given up."""
+        workers: list[Any] = list(self.workers.values())
+        if workers and all(worker.failure for worker in workers):
+            return "\n".join(str(worker.failure) for worker in workers)
+        return None
+
+    def exit_of(self, pid: int) -> str | None:
+        """Sessions do not say how a process ended."""
+        return None
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Tell whether a lost worker went with its session; None: not known yet."""
+        for each in list(self.workers.values()):
+            remote: Any = each
+            mine = worker.split(".", maxsplit=1)[0] == remote.name
+            if mine and (worker != remote.turn_name or remote.ended.is_set()):
+                return True
+        restarted = any(
+            str(each["name"]) == worker and there != address
+            for there, each in list(self.scheduler_info["workers"].items())
+        )
+        return False if restarted else None
+
+    def waiting(self) -> str:
+        """Say what is wrong with each host whose worker has not come."""
+        workers: list[Any] = list(self.workers.values())
+        return "\n".join(worker.trying for worker in workers if worker.trying)
+
+
+def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
+    """Start the scheduler on the first host, and begin to start the workers.
+
+    Raises:
+        NoWorkersError: The scheduler could not be started.
+    """
+    load_cluster_class(row)  # says it if asyncssh is missing
+    options = dict(config.options)
+    hosts: list[str] = options.pop("hosts")
+    spread = hosts[1:] or hosts
+    connect = options.pop("connect_options", None) or {}
+    python = options.pop("remote_python", None) or sys.executable
+    worker_options = options.pop("worker_options", None) or {}
+    scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
+    worker_class = options.pop("worker_class", None) or "distributed.Nanny"
+    scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("dashboard_address", "127.0.0.1:0")
+    worker_options.setdefault("nthreads", 1)
+    patience = config.start_timeout / 2
+    certificate = None
+    if "security" not in options:
+        here = all_loopback(hosts)
+        if config.security == "off" and not here:
+            logger.warning("security is off: whoever reaches these machines can run code in the workers")
+        if config.security == "on" or (config.security == "auto" and not here):
+            certificate = make_certificate(os.getcwd())
+            options["security"] = certificate.security
+            scheduler_options.setdefault("protocol", "tls")
+
+    def where(at: int, host: str) -> dict[str, Any]:
+        chosen = dict(connect[at] if isinstance(connect, list) else connect)
+        chosen.setdefault("connect_timeout", patience)  # a host that is off does not answer at all
+        # a session whose machine is gone says nothing: ask
+        chosen.setdefault("keepalive_interval", 15)
+        return {
+            "host": host,
+            "connect_options": chosen,
+            "python": python[at] if isinstance(python, list) else python,
+            "config": {} if certificate is None else certificate.config,
+        }
+
+    first = len(hosts) - len(spread)
+    places = [(first + n % len(spread), spread[n % len(spread)]) for n in range(config.n_workers)]
+    workers = {
+        f"ssh-{n}": {
+            "cls": RemoteWorker,
+            "options": {"options": worker_options, "worker_class": worker_class, **where(at, host)},
+        }
+        for n, (at, host) in enumerate(places)
+    }
+    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(0, hosts[0])}}
+    try:
+        cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
+    except RuntimeError as error:
+        if certificate is not None:
+            certificate.remove()
+        if isinstance(error.__cause__, RemoteError):
+            raise NoWorkersError(
+                f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
+            ) from error
+        raise
+    cluster.certificate = certificate
+    return cluster

@@ -1,0 +1,241 @@
+"""A Dask process on another host, in an SSH session: opened, listened to, and opened again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shlex
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import dask
+from distributed.core import Status
+from distributed.deploy.spec import ProcessInterface
+
+from espnet3.parallel.clusters.end_task import end_task
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 3  # sessions in a row to one host that may fail
+_GRACE = 5.0  # seconds a remote process has to end
+_PAUSE = 1.0  # seconds before a host is tried again
+_SHOWN = 12  # lines of a remote process that a message shows
+
+
+class RemoteError(RuntimeError):
+    """A process on another host did not start; the message says where and what was said there."""
+
+
+class RemoteProcess(ProcessInterface):
+    """A Dask process in an SSH session of its own.
+
+    Args:
+        host: Where.
+        connect_options: For `asyncssh.connect`.
+        python: The interpreter there.
+        announced: What its log line holds once it is up.
+        config: Dask configuration it inherits.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        connect_options: Mapping[str, Any],
+        python: str,
+        announced: str,
+        config: Mapping[str, Any],
+        name: Any = None,
+        scheduler: str | None = None,
+    ) -> None:
+        super().__init__(scheduler=scheduler, name=name)
+        self.name = name
+        self.host = host
+        self.connect_options = dict(connect_options)
+        self.python = python
+        self.announced = announced
+        self.config = config
+        self.connection: Any = None
+        self.process: Any = None
+        self.ended = asyncio.Event()
+        self.tail: deque[str] = deque(maxlen=_SHOWN)
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `python -m distributed.cli.dask_spec`."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Open the session, start the process, and wait until it says that it is up.
+
+        Raises:
+            RemoteError: The host cannot be reached or refuses, or the process ends at once.
+        """
+        await self.open()
+        await super().start()
+
+    async def open(self) -> str:
+        """As `start`, once more; returns the line it announced itself with."""
+        import asyncssh
+
+        self.ended = asyncio.Event()
+        try:
+            self.connection = await asyncssh.connect(self.host, **self.connect_options)
+        except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
+            raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
+        inherited = dask.config.serialize(dask.config.merge(dask.config.global_config, self.config))
+        command = shlex.join(
+            [
+                *("env", f"DASK_INTERNAL_INHERIT_CONFIG={inherited}"),
+                *(self.python, "-m", "distributed.cli.dask_spec", *self.arguments()),
+            ]
+        )
+        self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
+        while line := (await self.process.stderr.readline()).rstrip("\n"):
+            self.tail.append(line)
+            if self.announced in line:
+                self._reader = asyncio.create_task(self._read_on())
+                return str(line)
+        said = "\n".join(f"    {each}" for each in self.tail) or "    (nothing)"
+        await self.hang_up()
+        raise RemoteError(f"{self.host}: {self.python} ended before Dask was up; it said:\n{said}")
+
+    async def _read_on(self) -> None:
+        """Read what it goes on to say, so that it never waits for us; notice its end."""
+        stderr = self.process.stderr
+        try:
+            while line := await stderr.readline():
+                self.tail.append(line.rstrip("\n"))
+        except Exception as error:  # whatever asyncssh makes of a connection that breaks
+            logger.info("the session to %s has ended: %r", self.host, error)
+        finally:
+            self.ended.set()
+
+    async def hang_up(self) -> None:
+        """End the process and its session."""
+        if self.process is not None and not self.ended.is_set():
+            self.process.stdin.write_eof()  # the sign for it to end, see `_tied`
+            try:
+                await asyncio.wait_for(self.ended.wait(), _GRACE)
+            except asyncio.TimeoutError:
+                self.process.kill()
+        if self.connection is not None:
+            self.connection.close()
+            await self.connection.wait_closed()
+        self.process = self.connection = None
+
+    async def close(self) -> None:
+        """End it for good."""
+        if self.status != Status.closed:
+            await self.hang_up()
+        await super().close()
+
+
+class RemoteScheduler(RemoteProcess):
+    """The scheduler, on the first host."""
+
+    def __init__(self, options: Mapping[str, Any], **where: Any) -> None:
+        super().__init__(announced="Scheduler at", **where)
+        self.options = options
+
+    def arguments(self) -> list[str]:
+        """Return what makes it a scheduler."""
+        return ["--spec", json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
+
+    async def start(self) -> None:
+        """As the base, and take its address from what it says."""
+        line = await self.open()
+        self.address = line.split("Scheduler at:")[1].strip()
+        self.status = Status.running
+
+
+class RemoteWorker(RemoteProcess):
+    """One worker (and its nanny), opened again when it ends.
+
+    Attributes:
+        failure: Why it is given up, if it is.
+    """
+
+    def __init__(
+        self, scheduler: str, options: Mapping[str, Any], worker_class: str, name: Any, **where: Any
+    ) -> None:
+        super().__init__(announced="worker at", name=name, scheduler=scheduler, **where)
+        self.scheduler = scheduler
+        self.options = options
+        self.worker_class = worker_class
+        self.failure: str | None = None
+        self.trying = ""
+        self._again: asyncio.Task[None] | None = None
+        self._turn = 0
+        self._wanted = True
+
+    def arguments(self) -> list[str]:
+        """Return what makes it a worker of our scheduler."""
+        opts = {**self.options, "name": self.turn_name}
+        return [self.scheduler, "--spec", json.dumps({"0": {"cls": self.worker_class, "opts": opts}})]
+
+    @property
+    def turn_name(self) -> str:
+        """The worker's name: another for each session, as the scheduler may still hold the last."""
+        return f"{self.name}" if self._turn <= 1 else f"{self.name}.{self._turn}"
+
+    async def start(self) -> None:
+        """Begin to try; the cluster does not wait for a host that does not answer."""
+        self.status = Status.running
+        self._again = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        tries = 0
+        while tries < _TRIES and self._wanted:
+            self._turn += 1
+            try:
+                await self.open()
+            except RemoteError as error:
+                tries += 1
+                self.trying = str(error)
+                logger.warning("worker %s, try %d of %d: %s", self.name, tries, _TRIES, error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            tries, self.trying = 0, ""
+            await self.ended.wait()
+            logger.warning("worker %s: its session to %s has ended; opening another", self.name, self.host)
+            await self.hang_up()
+        self.failure = self.trying
+
+    async def close(self) -> None:
+        """Stop trying, and end it."""
+        if self._again is not None:
+            self._wanted = False
+            await end_task(self._again)
+        await super().close()
+
+
+def _tied(command: str) -> str:
+    """Return a shell script that runs a command and ends it when its standard input does.
+
+    Without a terminal, a process outlives its session; a worker of a session that broke, or of a
+    driver that was killed, must not. It begins where the caller is, if there is such a folder.
+    """
+    return (
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; {command} </dev/null & p=$!; "
+        "(cat <&3; kill $p) >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r"
+    )
+
+
+def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
+    """Say what went wrong with a connection, and which option to look at."""
+    import asyncssh
+
+    port = options.get("port", 22)
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return (
+            f"its host key is not trusted ({error}); add it to known_hosts, or name the file in "
+            "options.connect_options.known_hosts"
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        user = options.get("username", "this user")
+        return f"login as {user} was refused ({error}); see connect_options.username and client_keys"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return f"no answer on port {port} within {options.get('connect_timeout'):g} s; is the host up?"
+    return f"no connection to port {port}: {error}; see options.hosts and connect_options.port"

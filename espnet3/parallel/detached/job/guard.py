@@ -1,0 +1,184 @@
+"""Items with a time limit: the work is done in a child of the job's process, and killed with an item that hangs.
+
+    job's process ── forks ──> child: the shard's attempt ── a thread looks at the item (watch.py)
+      ^    │                                                          │ too late
+      │    └── passes signals on                    late.json, SIGKILL itself
+      └── the child died over a late item: kills what it had started, and forks the next one
+
+The job goes on where it was: same host, same job, nothing queued again. An item that holds the interpreter's
+lock keeps that thread from running; the parent sees by the steps, in memory they share, that one does not end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import multiprocessing
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from espnet3.parallel.detached.job.stopping import SIGNALS
+from espnet3.parallel.detached.late import LateItems
+from espnet3.parallel.detached.marks import excuse_dead
+
+_STEP = struct.Struct("=qqd")  # first position, how many, since when
+_OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
+_SLACK = 1.0  # seconds, and half the limit, beyond it: by then the child's own thread has seen it, if it runs
+_SWEEP = 5.0  # seconds for what a killed child had started to be gone
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class Steps:
+    """What the child is in, in memory that its parent sees."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, _STEP.size)
+        self.idle()
+
+    def enter(self, begin: int, n: int) -> None:
+        """Say that a step of `n` items begins."""
+        _STEP.pack_into(self._shared, 0, begin, n, time.monotonic())
+
+    def idle(self) -> None:
+        """Say that no item is in progress."""
+        self.enter(0, 0)
+
+    def now(self) -> tuple[int, int, float]:
+        """Return the first position, how many items, and since when."""
+        begin, n, since = _STEP.unpack_from(self._shared)
+        return begin, n, since
+
+
+class _Signals:
+    """Passes the signals that reach the job on to whichever child is at work."""
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        self.child = 0
+        for number in SIGNALS:
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.came.append(number)
+        if self.child:
+            _send(self.child, number)
+
+
+def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
+    """Do a job's work in a child, and in a new one each time that one was killed over a late item.
+
+    Args:
+        work: Runs the shard and returns the exit status; says what it is in.
+        limit: Seconds that one call may take.
+        folder: The shard's folder, where late items are noted.
+
+    Returns:
+        The exit status. A child that was killed by somebody else takes this process with it, in the same way.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
+    signals, steps = _Signals(), Steps()
+    while True:
+        before = len(LateItems(folder).records)
+        child = _start(work, steps, signals)
+        late = _watch(child, steps, limit)
+        signals.child = 0
+        if late is not None:
+            begin, n, seconds = late
+            LateItems(folder).note(begin, begin + n, seconds, "")
+            excuse_dead(folder)
+        status = child.exitcode
+        assert status is not None
+        if status >= 0:
+            return status
+        if len(LateItems(folder).records) == before:
+            _end_like(-status)
+        _sweep()
+
+
+def _start(
+    work: Callable[[Steps], int], steps: Steps, signals: _Signals
+) -> multiprocessing.process.BaseProcess:
+    steps.idle()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
+    try:
+        child = multiprocessing.get_context("fork").Process(target=_child, args=(work, steps, os.getpid()))
+        child.start()
+        assert child.pid is not None
+        for number in signals.came:
+            _send(child.pid, number)  # the one before it was told, and is gone
+        signals.child = child.pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    return child
+
+
+def _child(work: Callable[[Steps], int], steps: Steps, parent: int) -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died in between
+        os._exit(1)
+    sys.exit(work(steps))
+
+
+def _watch(
+    child: multiprocessing.process.BaseProcess, steps: Steps, limit: float
+) -> tuple[int, int, float] | None:
+    """Wait for a child's end; return the step that it was killed in here, if it was."""
+    look = min(max(limit / 10, _OFTEN), _RARELY)
+    seen, stuck = steps.now(), 0.0
+    while True:
+        child.join(look)
+        if child.exitcode is not None:
+            return None
+        now = steps.now()
+        # counted in looks, not by the clock: a job that was suspended is not late
+        seen, stuck = now, stuck + look if now == seen and now[1] else 0.0
+        if stuck > 1.5 * limit + _SLACK:
+            assert child.pid is not None
+            _send(child.pid, signal.SIGKILL)
+            child.join()
+            return now[0], now[1], stuck
+
+
+def _sweep() -> None:
+    """End what a killed child had started, which is this process's now."""
+    until = time.monotonic() + _SWEEP
+    while time.monotonic() < until:
+        left = psutil.Process().children(recursive=True)
+        for process in left:
+            _send(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        if not left:
+            return
+        time.sleep(
+            _OFTEN
+        )  # a process of another session sends us no event but its end, if it is ours already
+
+
+def _end_like(number: int) -> None:
+    """End this process by the signal that has ended its child, so that who started it sees what happened."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # a signal that does not end a process by itself
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Ask Linux for something; elsewhere what a killed process leaves behind is left."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

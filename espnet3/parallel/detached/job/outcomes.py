@@ -1,0 +1,133 @@
+"""The outcomes of one shard: read what is there, append what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.ledger.files import Appender, make_folder, write_json
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lines import check_line, encode_failure
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC
+from espnet3.parallel.records import ItemFailure
+
+LEFT, OK, FAILED = 0, 1, 2
+
+
+class ShardOutcomes:
+    """The folder of a shard's outcomes, which every attempt at it appends to, one at a time.
+
+    Args:
+        spec: The shard.
+        lease: Its lease, looked at before each write.
+
+    Attributes:
+        state: One byte for each of its items: `LEFT`, `OK` or `FAILED`.
+    """
+
+    def __init__(self, spec: JobSpec, lease: Lease) -> None:
+        self.folder = Path(spec.run) / spec.outcomes
+        self.state = bytearray(len(spec.items))
+        self._spec = spec
+        self._lease = lease
+        self._files: dict[str, Appender] = {}
+        self._appended = 0
+        self._lines = {RESULTS: 0, ERRORS: 0}
+        make_folder(self.folder)
+        if not (self.folder / SPEC).exists():
+            facts = {"run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
+            write_json(self.folder / SPEC, {"schema": 1, **facts})
+        for begin, end in spec.skip:
+            self._take(range(begin, end), OK)
+        self._take(self._read(ERRORS), FAILED)
+        self._take(self._read(RESULTS), OK)
+
+    @property
+    def ok(self) -> int:
+        """Items with a result."""
+        return self.state.count(OK)
+
+    @property
+    def failed(self) -> int:
+        """Items with a failure."""
+        return self.state.count(FAILED)
+
+    @property
+    def n_lines(self) -> int:
+        """How many lines this attempt has appended."""
+        return self._appended
+
+    def left(self) -> list[tuple[int, int]]:
+        """Return the stretches [begin, end) of positions to run, in order."""
+        wanted = (LEFT, FAILED) if self._spec.retry_failed else (LEFT,)
+        found: list[tuple[int, int]] = []
+        for at, state in enumerate(self.state, self._spec.begin):
+            if state not in wanted:
+                continue
+            if found and found[-1][1] == at:
+                found[-1] = (found[-1][0], at + 1)
+            else:
+                found.append((at, at + 1))
+        return found
+
+    def append(self, begin: int, block: Block) -> None:
+        """Put a block's outcomes on disk, results first, and the failure that stops the shard last.
+
+        Args:
+            begin: Position of its first item.
+            block: What `run_items` returned, with lines in place of results (`to_lines`).
+
+        Raises:
+            LeaseLostError: Another worker has taken the shard over.
+            FolderWriteError: The disk is full, ...
+        """
+        values, failed = block.values, set(block.failed)
+        self._put(RESULTS, [value for place, value in enumerate(values) if place not in failed])
+        self._take([begin + place for place in range(len(values)) if place not in failed], OK)
+        for place in block.failed:
+            self.append_failure(begin + place, values[place])
+        if block.stop is not None:
+            self.append_failure(begin + len(values), block.stop)
+
+    def append_failure(self, position: int, failure: ItemFailure) -> None:
+        """Put one failure on disk."""
+        self._put(ERRORS, [encode_failure(position, failure)])
+        self._take([position], FAILED)
+
+    def close(self, done: bool) -> None:
+        """Close the files; with `done`, leave the mark of a shard that is complete."""
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+        if done:
+            write_json(self.folder / DONE, {"results": self._lines[RESULTS], "errors": self._lines[ERRORS]})
+
+    def _put(self, name: str, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self._lease.check()
+        if name not in self._files:
+            self._files[name] = Appender(self.folder / name)
+        self._files[name].append(lines)
+        self._lines[name] += len(lines)
+        self._appended += len(lines)
+
+    def _read(self, name: str) -> Iterator[int]:
+        """Yield the positions of a file's whole lines; the merge says what is wrong with the others."""
+        file = self.folder / name
+        if not file.exists():
+            return
+        with open(file, "rb", buffering=1 << 20) as stream:
+            for line in stream:
+                position = check_line(line)
+                if position >= 0:
+                    self._lines[name] += 1
+                    yield position
+
+    def _take(self, positions: Iterator[int] | range | list[int], state: int) -> None:
+        begin, n = self._spec.begin, len(self.state)
+        for position in positions:
+            if 0 <= position - begin < n:
+                self.state[position - begin] = state

@@ -1,0 +1,213 @@
+"""`env: local` and `local_gpu` without a driver: a process of its own session that runs the jobs.
+
+    python -m espnet3.parallel.detached.job.supervisor RUN [--slots N --part K/M]
+
+It leaves its parent before it says "ready", holds a lease, keeps `n_workers` jobs going, starts one that
+died again, and ends with the last. Its jobs lead sessions of their own: whoever kills it kills none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
+from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
+from espnet3.parallel.detached.surroundings import job_environment
+from espnet3.parallel.ledger.errors import FolderInUseError
+from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.lease import Lease
+
+READY = "ready"
+_DEATHS = 5  # jobs of a shard in a row that die without a single outcome
+_LOOK = 1.0  # seconds between two looks for stop.json
+_PAUSE = 2.0  # seconds before a shard is tried again that another worker holds
+
+
+class Supervisor:
+    """Runs the shards of the last submission.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        shards: The shards to run.
+        shared: Supervisors of other hosts run some of them.
+    """
+
+    def __init__(self, layout: Layout, plan: Plan, shards: list[int], shared: bool = False) -> None:
+        self.layout = layout
+        self.plan = plan
+        self.todo = deque(shards)
+        self.shared = shared
+        self.stopping = asyncio.Event()
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
+
+    async def run(self) -> None:
+        """Run until every shard is done, or everybody is told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopping.set)
+        watch = loop.create_task(self._watch())
+        end = loop.create_task(self._end())
+        try:
+            await asyncio.gather(*(self._slot(number) for number in range(self.plan.n_workers)))
+        finally:
+            watch.cancel()
+            end.cancel()
+            await asyncio.gather(watch, end, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Look for stop.json, which may be written on another host, whose disk sends no event."""
+        while not self.stopping.is_set() and self.layout.stopped() is None:
+            await self._pause(_LOOK)
+        self.stopping.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until everybody is to stop."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+
+    async def _end(self) -> None:
+        """Ask the jobs to end, and kill those that do not."""
+        await self.stopping.wait()
+        self._signal(signal.SIGTERM)
+        await asyncio.sleep(GRACE)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    async def _slot(self, slot: int) -> None:
+        while self.todo and not self.stopping.is_set():
+            shard = self.todo.popleft()
+            if not self._is_others(shard) and not (self.layout.shard(shard) / DONE).exists():
+                await self._job(shard, slot)
+
+    def _is_others(self, shard: int) -> bool:
+        """Whether another host's supervisor is at a shard."""
+        return self.shared and holder_lives(self.layout.shard(shard), disk_now(self.layout.folder))
+
+    async def _job(self, shard: int, slot: int) -> None:
+        folder = self.layout.shard(shard)
+        make_folder(folder)
+        with _appending(folder / LOG) as log:
+            process = await asyncio.create_subprocess_exec(
+                self.plan.python,
+                *("-m", "espnet3.parallel.worker", str(self.plan.spec(shard))),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={**job_environment(), **self._gpu(slot)},
+                start_new_session=True,
+            )
+        self._running[shard] = process
+        if self.stopping.is_set():
+            self._signal(signal.SIGTERM)
+        try:
+            status = await process.wait()
+        finally:
+            del self._running[shard]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+        say(f"shard {shard} ended with {status}")
+        await self._settle(shard, status)
+
+    async def _settle(self, shard: int, status: int) -> None:
+        """Decide what becomes of a shard whose job has ended."""
+        if status in (EXIT_DONE, EXIT_FAILED) or self.stopping.is_set():
+            return
+        if status == EXIT_UNFINISHED:  # a signal from outside, or another worker has it
+            await self._pause(_PAUSE)
+            self.todo.append(shard)
+            return
+        folder = self.layout.shard(shard)
+        have = progress(folder)
+        deaths, before = self._deaths.get(shard, (0, have))
+        deaths = 1 if have != before else deaths + 1
+        self._deaths[shard] = deaths, have
+        if deaths < _DEATHS:
+            self.todo.appendleft(shard)
+            return
+        why = f"its process {_how(status)} {deaths} times in a row without an outcome; see its log"
+        write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
+
+    def _gpu(self, slot: int) -> dict[str, str]:
+        if self.plan.env != "local_gpu":
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = visible.split(",") if visible else [str(number) for number in range(self.plan.n_workers)]
+        return {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]}
+
+
+def _appending(file: Path) -> BinaryIO:
+    return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def main() -> int:
+    """Leave the parent, take the lease, say so, and supervise."""
+    parser = argparse.ArgumentParser(prog="espnet3.parallel.detached.job.supervisor")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
+    parser.add_argument(
+        "--part", default="0/1", help="which host of how many: where it begins with the shards"
+    )
+    given = parser.parse_args()
+    number, n_hosts = map(int, given.part.split("/"))
+    layout = Layout(given.run)
+    if os.fork():
+        os._exit(0)  # who started it is not its parent any more, and has nothing to wait for
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
+    make_folder(folder)
+    lease = Lease(folder)
+    try:
+        lease.acquire("supervisor")
+    except FolderInUseError as error:
+        print(error, flush=True)
+        return 1
+    try:
+        print(READY, flush=True)
+        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for fd in (1, 2):
+            os.dup2(log, fd)
+        plan = layout.plan()
+        plan = replace(plan, n_workers=given.slots or plan.n_workers)
+        shards = [int(shard) for shard in layout.jobs()["jobs"]]
+        own = shards[number::n_hosts]
+        # the others' from the end, when its own are done: those their host comes to last
+        shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
+        say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
+        begin = time.monotonic()
+        asyncio.run(Supervisor(layout, plan, shards, shared=n_hosts > 1).run())
+        say(f"ended after {time.monotonic() - begin:.1f} s")
+    finally:
+        lease.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,322 @@
+"""A job's work: one shard, from its lease to its last outcome.
+
+lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
+
+Where items have a time limit this goes on in a child of the job's process, which is killed with an item (guard.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.detached.budget import Budget
+from espnet3.parallel.detached.code import load
+from espnet3.parallel.detached.job.hooks import run_hooks
+from espnet3.parallel.detached.job.outcomes import ShardOutcomes
+from espnet3.parallel.detached.job.stopping import StopNow, Stopping
+from espnet3.parallel.detached.late import LateItems
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout
+from espnet3.parallel.detached.marks import Marks
+from espnet3.parallel.detached.spec import JobSpec, make_provider
+from espnet3.parallel.detached.states import BEAT, STALE, JobState
+from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
+from espnet3.parallel.engine.recording import to_lines
+from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env_provider import worker_setup_of
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
+from espnet3.parallel.ledger.files import make_folder, read_json, write_json
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner.inline import build_here
+
+if TYPE_CHECKING:
+    from espnet3.parallel.detached.job.guard import Steps
+
+# What the job's process ends with; 75 is EX_TEMPFAIL, "try again later"
+EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED = 0, 1, 75
+_SLICE = 0.05  # seconds of items between two writes: what a kill may cost
+_MOST = 1 << 16  # items of a slice
+_PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host counts as alive for so long
+
+
+def run_shard(spec: JobSpec) -> int:
+    """Run what is left of one shard.
+
+    Returns:
+        The exit status of the job.
+    """
+    began = time.monotonic()  # walltime counts from here
+    limit = spec.policy.item_timeout
+    if limit is None:
+        return _attempt(spec, began, None)
+    from espnet3.parallel.detached.job.guard import guarded  # multiprocessing and psutil are only used there
+
+    folder = Layout(Path(spec.run)).shard(spec.shard)
+    return guarded(lambda steps: _attempt(spec, began, steps), limit, folder)
+
+
+def _attempt(spec: JobSpec, began: float, steps: Steps | None) -> int:
+    try:
+        return _with_lease(spec, began, steps)
+    except ParallelError as error:
+        say(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
+
+
+def _with_lease(spec: JobSpec, began: float, steps: Steps | None) -> int:
+    layout = Layout(Path(spec.run))
+    stopping = Stopping(layout, spec.walltime, began)
+    stopping.listen()
+    folder = layout.shard(spec.shard)
+    if not layout.folder.is_dir():
+        raise ConfigError(
+            f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
+            "hosts share"
+        )
+    make_folder(folder)
+    lease = _take(folder, spec, stopping)
+    if lease is None:
+        return EXIT_UNFINISHED
+    try:
+        return _Attempt(spec, layout, stopping, lease, steps).run()
+    except LeaseLostError as error:
+        say(f"stopping: {error}")
+        return EXIT_UNFINISHED
+    finally:
+        lease.release()
+
+
+def _take(folder: Path, spec: JobSpec, stopping: Stopping) -> Lease | None:
+    """Take a shard's lease; None where another worker has it and is at work."""
+    end = time.monotonic() + _PATIENCE
+    lease = Lease(folder, BEAT, STALE)
+    while True:
+        try:
+            lease.acquire(f"shard {spec.shard}")
+        except FolderInUseError as error:
+            if stopping.now() or time.monotonic() > end:
+                say(f"nothing to do: {error}")
+                return None
+            time.sleep(0.5)  # another host's process: there is nothing to wait on but its silence
+            continue
+        return lease
+
+
+class _Attempt:
+    def __init__(
+        self, spec: JobSpec, layout: Layout, stopping: Stopping, lease: Lease, steps: Steps | None
+    ) -> None:
+        self.spec = spec
+        self.steps = steps
+        self.layout = layout
+        self.stopping = stopping
+        self.folder = layout.shard(spec.shard)
+        self.marks = Marks(self.folder)
+        stopping.told = self.marks.excuse
+        self.late = LateItems(self.folder)
+        self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
+        self.begin = spec.begin  # of the stretch that is in flight
+        self.outcomes = ShardOutcomes(spec, lease)
+        self.worker = f"shard {spec.shard} on {os.uname().nodename}"
+
+    def run(self) -> int:
+        """Run the attempt, and say on disk how it ended."""
+        try:
+            state, why = self._work()
+        except (StopNow, KeyboardInterrupt):
+            state, why = self.stopping.reason()
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            state, why = JobState.FAILED, f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        self._count()
+        self.marks.close()
+        self.outcomes.close(state is JobState.DONE)
+        if state is JobState.DONE:
+            counts = {"ok": self.outcomes.ok, "failed": self.outcomes.failed}
+            write_json(self.folder / DONE, counts)
+            (self.folder / ENDED).unlink(missing_ok=True)
+            say(f"done: {counts['ok']} ok, {counts['failed']} failed")
+            return EXIT_DONE
+        requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
+        write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
+        say(f"{state.value}: {why}")
+        return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
+
+    def _work(self) -> tuple[JobState, str]:
+        left = self.outcomes.left()
+        if self.spec.hooks:
+            ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.late)
+            self.budget.add(self.outcomes.failed)
+            return self._check_budget(last=True) or ended
+        if not left:
+            return JobState.DONE, ""
+        call = self._prepare()
+        with on_a_worker(self._too_late if self.steps is not None else None):
+            for begin, end in left:
+                stop = self._stretch(begin, end, call)
+                if stop is not None:
+                    return stop
+        return self._check_budget(last=True) or (JobState.DONE, "")
+
+    def _env(self) -> tuple[Any, dict[str, Any]]:
+        """Return the runner's class and the env."""
+        spec = self.spec
+        self.stopping.building = True  # nothing is in flight: a signal ends it at once
+        if self.stopping.now():
+            raise StopNow
+        spec.surroundings.restore()
+        runner = load(spec.runner)
+        provider = make_provider(load(spec.provider), spec.arguments)
+        return runner, build_here(worker_setup_of(provider), spec.setup_timeout)
+
+    def _prepare(self) -> Call:
+        """Import, make and check what the items are run with."""
+        runner, env = self._env()
+        many = bind(runner.batch_forward, env) if self.spec.batched else None
+        call = Call(bind(runner.forward, env), many)
+        self.stopping.building = False
+        return call
+
+    def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
+        """Run positions [begin, end); return how the attempt ends, or None to go on."""
+        unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
+        at, size = begin, unit
+        suspects, given_up = self.marks.suspects | self.late.suspects, self._given_up()
+        while at < end:
+            if self.stopping.now():
+                return self.stopping.reason()
+            if at in given_up:
+                stop = self._give_up(at, given_up[at])
+                at += 1
+            else:
+                alone = at in suspects
+                upto = min([at + 1 if alone else min(at + size, end), *(p for p in given_up if p > at)])
+                self._count((at, upto))
+                block = self._run(at, upto, call)
+                stop = self._settle(at, block)
+                at += len(block.values)
+                if block.seconds < _SLICE / 2:
+                    size = min(_MOST // unit * unit or unit, size * 2)
+                elif block.seconds > _SLICE:
+                    size = max(unit, size // 4 // unit * unit)
+            if stop is not None:
+                return stop
+        return None
+
+    def _run(self, begin: int, end: int, call: Call) -> Block:
+        spec = self.spec
+        items = spec.items[begin - spec.begin : end - spec.begin]
+        self.begin = begin
+        enter = None if self.steps is None else self._enter
+        block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter)
+        if self.steps is not None:
+            self.steps.idle()
+        if block.values:
+            longest = block.seconds / (len(block.values) if block.seconds < _SLICE else 1)
+            self.stopping.longest = max(self.stopping.longest, longest)
+        to_lines(block, range(begin, end), items, spec.policy, self.worker)
+        return block
+
+    def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
+        """Put a block on disk; return how the attempt ends, or None to go on."""
+        self.outcomes.append(begin, block)
+        self.budget.add(len(block.failed))
+        if block.error is not None:
+            if block.stop is None:  # the runner's own mistake, such as a batch of another length
+                raise block.error
+            return self._fail(block.stop)
+        return self._check_budget()
+
+    def _enter(self, at: int, n: int) -> None:
+        """Say which items the next step is in."""
+        assert self.steps is not None
+        self.steps.enter(self.begin + at, min(n, self.spec.end - self.begin - at))
+
+    def _too_late(self, late: Late) -> None:
+        """Note which items took too long, and end this process with them; called by the watching thread."""
+        try:
+            begin = self.begin + late.position
+            self.late.note(begin, begin + late.items, late.seconds, late.stack)
+            self.marks.excuse()
+            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
+        finally:
+            end_process()
+
+    def _given_up(self) -> dict[int, ItemFailure]:
+        """Return the failures of items that earlier attempts have cost too much, by position."""
+        spec = self.spec
+        late = {
+            at: self.late.failure(one, spec.items[at - spec.begin], spec.policy, self.worker)
+            for at, one in self.late.given_up(spec.policy).items()
+        }
+        return {**late, **{at: self._poison(at) for at in self.marks.poison}}
+
+    def _poison(self, position: int) -> ItemFailure:
+        deaths = self.marks.deaths(position)
+        return ItemFailure(
+            index=self.spec.items[position - self.spec.begin],
+            error_type="WorkerDied",
+            message=f"its job died; this was the only item there, and {deaths} jobs were lost with it",
+            traceback="",
+            attempts=deaths,
+            worker=self.worker,
+            cause="poison",
+        )
+
+    def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
+        self.outcomes.append_failure(position, failure)
+        self.budget.add(1)
+        if self.spec.policy.on_error == "raise":
+            return self._fail(failure)
+        return self._check_budget()
+
+    def _fail(self, failure: ItemFailure) -> tuple[JobState, str]:
+        """Stop the whole run at an item, as on_error="raise" says."""
+        why = f"item {failure.index!r} failed: {failure.error_type}: {failure.message}"
+        say(failure.traceback)
+        self._stop_all(why)
+        return JobState.FAILED, why
+
+    def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
+        """Stop the whole run where too many of its items have failed."""
+        why = self.budget.exceeded(last)
+        if not why:
+            return None
+        self._stop_all(why)
+        return JobState.FAILED, why
+
+    def _stop_all(self, why: str) -> None:
+        stopped = f"shard {self.spec.shard} stopped the run: {why}"
+        self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped})
+
+    def _count(self, in_flight: tuple[int, int] | None = None) -> None:
+        self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed
+        self.marks.set(in_flight)
+
+
+def wants_requeue(spec: JobSpec) -> bool:
+    """Whether a shard's last attempt ended at its walltime, had an outcome, and is to be queued again.
+
+    Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
+    whoever cancelled, knows what is to come.
+    """
+    try:
+        return bool(read_json(Layout(Path(spec.run)).shard(spec.shard) / ENDED).get("requeue"))
+    except FileNotFoundError:
+        return False
+
+
+def say(text: str) -> None:
+    """Say a line in the job's log."""
+    if text:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,128 @@
+"""From the outcomes that are there to the jobs that are not: specs of what is left, and the backend."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import getpass
+import json
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.budget import count_failures
+from espnet3.parallel.detached.late import LateItems
+from espnet3.parallel.detached.launch import launchers
+from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_lines, write_quickly
+from espnet3.parallel.detached.marks import forget_deaths
+from espnet3.parallel.detached.spec import JobSpec, items_to_json
+from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+
+
+def put_specs(
+    layout: Layout,
+    plan: Plan,
+    items: Sequence[Any],
+    state: bytearray,
+    run_id: str,
+    retry_failed: bool = False,
+    new: bool = False,
+) -> list[int]:
+    """Write the specs of the shards that have items left, and mark the others as done.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        items: The index list.
+        state: One byte a position, as the ledger's scan returns it.
+        run_id: The session that submits, for people.
+        retry_failed: Run failed items again; where the first one stops a run, they always are.
+        new: The plan is new: no shard of it has run.
+
+    Returns:
+        The shards to submit.
+    """
+    base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
+    retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
+    make_folder(Path(plan.specs))
+    texts = {key: json.dumps(value) for key, value in base.to_json().items()}
+    if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
+        make_folder(layout.run / plan.outcomes[-1])
+    settled = (OK,) if retry_failed else (OK, FAILED)
+    shards = []
+    for shard in range(plan.n_shards):
+        begin, end = plan.bounds[shard], plan.bounds[shard + 1]
+        part = state[begin:end]
+        folder = layout.shard(shard)
+        if base.max_failures is not None:
+            count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
+        left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
+        if not left:
+            counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
+            if not (folder / DONE).exists():
+                make_folder(folder)
+                write_quickly(folder / DONE, counts)
+            continue
+        for name in () if new else (DONE, ENDED):
+            (folder / name).unlink(missing_ok=True)
+        if retry_failed and FAILED in part:  # what they were given up for is settled
+            again = {begin + place for place, one in enumerate(part) if one == FAILED}
+            forget_deaths(folder, again)
+            LateItems(folder).forget(again)
+        own = {
+            "shard": shard,
+            "begin": begin,
+            "items": items_to_json(items[begin:end]),
+            "outcomes": plan.outcomes[shard],
+            "skip": _stretches(part, begin, settled),
+            "retry_failed": retry_failed,
+            "run_id": run_id,
+        }
+        own_texts = {key: json.dumps(value) for key, value in own.items()}
+        write_lines(f"{plan.specs}/shard.{shard}.json", {**texts, **own_texts})
+        if not new:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
+        shards.append(shard)
+    layout.stop.unlink(missing_ok=True)
+    return shards
+
+
+def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions in one of these states."""
+    found: list[list[int]] = []
+    if not any(state in part for state in settled):
+        return found
+    for position, state in enumerate(part, begin):
+        if state not in settled:
+            continue
+        if found and found[-1][1] == position:
+            found[-1][1] = position + 1
+        else:
+            found.append([position, position + 1])
+    return found
+
+
+def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
+    """Give shards to the backend and note their jobs.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        shards: What to submit.
+        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
+
+    Raises:
+        ConfigError: The backend refused them; none is queued.
+    """
+    if not shards:
+        return
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    before = layout.jobs()
+    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
+    memory = {**before.get("raised", {}), **(raised or {})}
+    launchers.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)

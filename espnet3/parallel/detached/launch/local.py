@@ -1,0 +1,98 @@
+"""Starting, asking and ending the supervisor of a local run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.job.supervisor import READY
+from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
+from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
+from espnet3.parallel.detached.surroundings import job_environment
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.ledger.files import make_folder
+
+_LOOK = 0.05  # seconds between two looks whether a process has ended
+
+
+def start(
+    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
+) -> None:
+    """Start a supervisor that runs these shards; return when it holds its lease.
+
+    Raises:
+        ParallelError: It could not start; the message is what it said.
+    """
+    jobs = {str(shard): f"local.{shard}" for shard in shards}
+    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    make_folder(layout.supervisor)
+    command = [plan.python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run)]
+    with open(layout.supervisor / LOG, "ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=layout.folder,
+            env=job_environment(),
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    with process.stdout as said:
+        line = said.readline().decode(errors="replace").strip()
+    process.wait()  # the supervisor itself has left this parent
+    if line != READY:
+        tail = _tail(layout.supervisor / LOG)
+        raise ParallelError(f"the supervisor of {layout.run} did not start: {line or tail}")
+
+
+def _tail(file: Path) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-15:])
+
+
+def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+    """Return what is known of jobs that give no sign of life themselves."""
+    now = disk_now(layout.folder)
+    if any(holder_lives(folder, now) for folder in _supervisors(layout)):
+        return {int(shard): (JobState.PENDING, "") for shard in jobs}
+    return {}
+
+
+def cancel(layout: Layout, plan: Plan, grace: float) -> None:
+    """End the supervisor and every job that runs on this host, and wait until they are gone.
+
+    Those of other hosts see stop.json themselves.
+    """
+    folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
+
+    def living() -> list[int]:
+        return [pid for pid in map(living_pid, folders) if pid is not None]
+
+    end = time.monotonic() + grace
+    for pid in living():
+        _signal(pid, signal.SIGTERM)
+    while living():
+        if time.monotonic() > end:
+            for pid in living():
+                _signal(pid, signal.SIGKILL)
+            end = time.monotonic() + grace
+        time.sleep(_LOOK)
+
+
+def _supervisors(layout: Layout) -> list[Path]:
+    """Return the folders of all supervisors: one, or one for each host."""
+    return [*layout.folder.glob(f"{SUPERVISOR}*")]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Signal a job's whole session: what it started goes with it."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)

@@ -1,0 +1,188 @@
+"""A detached run in the caller's hands: what was submitted, how it is, and what came out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from espnet3.parallel.detached.layout import Layout, Plan
+from espnet3.parallel.detached.looking import verbs
+from espnet3.parallel.detached.looking.status import job_ids, run_status
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
+from espnet3.parallel.ledger.split import RESULTS
+
+_POLL = (0.1, 10.0)  # seconds between two looks of `wait`: at first, and after a while
+_SHARE = 0.05  # of the time waited so far, between those
+_TAIL = 1 << 16  # bytes of a log that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One shard's job.
+
+    Attributes:
+        shard: The shard's number.
+        job_id: The job as its backend calls it; empty before it is submitted.
+        spec: The JSON file the job reads.
+        result: The JSON lines it writes its results to.
+    """
+
+    shard: int
+    job_id: str
+    spec: Path
+    result: Path
+
+
+class DetachedRun(Sequence[JobRecord]):
+    """A sequence of the run's job records, and the verbs for them.
+
+    What a runner with `async_mode=True` returns; `DetachedRun.open(folder)` gets it back in any process
+    that sees the folder.
+
+    Attributes:
+        path: The run's folder.
+    """
+
+    def __init__(self, layout: Layout, runner: Any = None) -> None:
+        self.path = layout.run
+        self._layout = layout
+        self._plan: Plan = layout.plan()
+        self._runner = runner
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> DetachedRun:
+        """Return the run of a folder.
+
+        Args:
+            path: The folder that was printed at submission.
+
+        Raises:
+            ConfigError: It is not the folder of a detached run.
+        """
+        return cls(Layout(Path(os.path.abspath(path))))
+
+    def __len__(self) -> int:
+        return self._plan.n_shards
+
+    @overload
+    def __getitem__(self, index: int) -> JobRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[JobRecord]: ...
+    def __getitem__(self, index: int | slice) -> JobRecord | list[JobRecord]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        shard = range(len(self))[index]
+        job_id = job_ids(self._layout).get(str(shard), "")
+        result = self.path / self._plan.outcomes[shard] / RESULTS
+        return JobRecord(shard, job_id, self._plan.spec(shard), result)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
+
+    # --- looking ---
+
+    def status(self) -> RunStatus:
+        """Return how every shard is: its files first; one question to the scheduler explains the others."""
+        return run_status(self._layout, self._plan)
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """Wait until no job is queued or at work any more.
+
+        Args:
+            timeout: Seconds after which to return in any case; None: no limit.
+
+        Returns:
+            The last status: `done` says whether every shard is done.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        begin = time.monotonic()
+        while True:
+            status = self.status()
+            left = None if end is None else end - time.monotonic()
+            if not status.alive or (left is not None and left <= 0):
+                return status
+            pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
+            time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
+
+    def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what each shard's jobs printed: the shard and the end of its log.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        for shard in range(len(self)) if not failed else self._failed_shards():
+            file = self._layout.log(shard)
+            if file.exists():
+                with open(file, "rb") as stream:
+                    stream.seek(max(0, file.stat().st_size - _TAIL))
+                    yield shard, stream.read().decode(errors="replace")
+
+    def follow(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what the shards' jobs print, as it comes, until no job is queued or at work.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        seen: dict[int, int] = {}
+        while True:
+            alive = self.status().alive
+            for shard in range(len(self)) if not failed else self._failed_shards():
+                file = self._layout.log(shard)
+                if not file.exists():
+                    continue
+                with open(file, "rb") as stream:
+                    stream.seek(seen.get(shard, 0))
+                    data = stream.read()
+                whole = data[: data.rfind(b"\n") + 1] if alive else data
+                if whole:
+                    seen[shard] = seen.get(shard, 0) + len(whole)
+                    yield shard, whole.decode(errors="replace")
+            if not alive:
+                return
+            time.sleep(1.0)  # files on a shared disk send no event
+
+    def _failed_shards(self) -> list[int]:
+        fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
+        return [s.shard for s in self.status().shards if s.state not in fine]
+
+    # --- acting ---
+
+    def cancel(self, grace: float = GRACE) -> RunStatus:
+        """End every job, queued or at work; what has been computed stays.
+
+        Args:
+            grace: Seconds that a job at work has for the item it is at.
+        """
+        return verbs.cancel(self._layout, self._plan, grace)
+
+    def submit(self) -> RunStatus:
+        """Submit the shards that never were: a scheduler did not take them, say."""
+        return verbs.submit_new(self._layout, self._plan)
+
+    def retry(self, failed_items: bool = False) -> RunStatus:
+        """Submit again what is missing, and nothing else.
+
+        Args:
+            failed_items: Run items again too that have a failure recorded.
+
+        Raises:
+            FolderInUseError: Jobs are still queued or at work.
+        """
+        return verbs.retry(self._layout, self._plan, failed_items)
+
+    def merge(self) -> Any:
+        """Put the outcomes in order and prove that none is missing.
+
+        Returns:
+            What the same call without `async_mode` returns: the results, in the order of the indices, or
+            what the runner's `merge` returns.
+
+        Raises:
+            IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
+            ItemError: An item failed, and the runner's `on_error` is "raise".
+        """
+        return verbs.merge(self._layout, self._plan, self._runner)

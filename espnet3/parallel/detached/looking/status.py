@@ -1,0 +1,73 @@
+"""How a run is: every shard's files, and one question to the backend about those that say nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from espnet3.parallel.detached.launch import launchers
+from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, shard_status
+from espnet3.parallel.ledger.errors import FolderInUseError
+from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.provenance.sources import file_hash
+
+
+def run_status(layout: Layout, plan: Plan) -> RunStatus:
+    """Return how every shard is."""
+    ids, now = job_ids(layout), disk_now(layout.folder)
+    notes = _changed_sources(plan)
+    shards = range(plan.n_shards)
+    found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in shards]
+    silent = {str(s.shard): s.job_id for s in found if s.job_id and _may_be_queued(s.state)}
+    if silent:
+        try:
+            queue: launchers.Queue | None = launchers.launcher(plan.env).query(layout, silent)
+        except OSError as error:
+            queue = None
+            notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+        for shard in map(int, silent):
+            found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+    merged = (layout.run / RECEIPT).exists()
+    return RunStatus(str(layout.run), plan.env, tuple(found), merged, tuple(notes))
+
+
+def job_ids(layout: Layout) -> dict[str, str]:
+    """Return the job of each shard that was ever submitted, by the shard's number."""
+    jobs = layout.jobs()
+    return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
+
+
+def _may_be_queued(state: JobState) -> bool:
+    """Whether the backend may know more: no sign of life, or an end after which it starts the job again."""
+    return state in (JobState.UNKNOWN, JobState.UNFINISHED)
+
+
+def _changed_sources(plan: Plan) -> list[str]:
+    changed = [file for file, digest in plan.sources.items() if file_hash(file) != digest]
+    if not changed:
+        return []
+    return [f"changed since the submission, and jobs that start now use the new text: {', '.join(changed)}"]
+
+
+def refuse_living(run: Path) -> None:
+    """Raise if a run folder has detached jobs that are queued or at work.
+
+    Cheap for a folder that never had any.
+
+    Raises:
+        FolderInUseError: It has; the message says how many.
+    """
+    if not (run / FOLDER / PLAN).exists():
+        return
+    layout = Layout(run)
+    status = run_status(layout, layout.plan())
+    if status.alive:
+        raise FolderInUseError(_in_use(run, status))
+
+
+def _in_use(run: Path, status: RunStatus) -> str:
+    counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
+    return (
+        f"{run} is in use by detached jobs ({counts}). `espnet3 wait` waits for them, `espnet3 cancel` ends "
+        "them; or take another output_dir"
+    )

@@ -1,0 +1,160 @@
+"""The verbs that change a detached run: cancel, submit, retry, merge."""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import json
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.detached.launch import launchers
+from espnet3.parallel.detached.launch.handover import hand_over, put_specs
+from espnet3.parallel.detached.layout import ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.looking.status import refuse_living, run_status
+from espnet3.parallel.detached.restoring import finishing_runner
+from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
+from espnet3.parallel.engine.exceptions import item_error
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.ledger.errors import IncompleteRunError
+from espnet3.parallel.ledger.files import Appender, make_folder, read_json
+from espnet3.parallel.ledger.indices import Places
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.merge import merge_splits
+from espnet3.parallel.ledger.results import Results
+from espnet3.parallel.ledger.scan import LEFT, scan_splits
+from espnet3.parallel.ledger.session import EVENTS
+
+_PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
+_LOOK = 0.2  # seconds between two looks at the leases
+
+
+@contextmanager
+def _driving(layout: Layout) -> Iterator[str]:
+    """Hold the run folder's lease: one driver at a time."""
+    lease, who = Lease(layout.run), uuid.uuid4().hex
+    lease.acquire(who)
+    try:
+        yield who
+    finally:
+        lease.release()
+
+
+def _event(layout: Layout, kind: str, **facts: Any) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    events = Appender(layout.run / EVENTS)
+    try:
+        events.append([json.dumps({"time": now, "event": kind, **facts}).encode() + b"\n"])
+    finally:
+        events.close()
+
+
+def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
+    """End every job, and note it for those that had not ended by themselves."""
+    by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
+    layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
+    launchers.launcher(plan.env).cancel(layout, plan, grace)
+    _wait_for_leases(layout, plan, grace)
+    for shard in run_status(layout, plan).shards:
+        folder = layout.shard(shard.shard)
+        if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
+            make_folder(folder)
+            write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
+    _event(layout, "cancelled", by=by)
+    return run_status(layout, plan)
+
+
+def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
+    """Wait until no worker holds a lease, wherever it runs: a scheduler kills what does not end."""
+    end = time.monotonic() + grace + _PATIENCE
+    folders = [layout.shard(shard) for shard in range(plan.n_shards)]
+    while any(holder_lives(folder, disk_now(layout.folder)) for folder in folders):
+        if time.monotonic() > end:
+            raise ParallelError(
+                f"{layout.run} was told to stop, and jobs of it are still at work after {grace + _PATIENCE:g} s: "
+                "`espnet3 status` says which"
+            )
+        time.sleep(_LOOK)  # another host's process sends no event
+
+
+def submit_new(layout: Layout, plan: Plan) -> RunStatus:
+    """Submit the shards that were never submitted."""
+    with _driving(layout):
+        new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
+        hand_over(layout, plan, new)
+        _event(layout, "submitted", shards=len(new))
+    return run_status(layout, plan)
+
+
+def retry(layout: Layout, plan: Plan, failed_items: bool) -> RunStatus:
+    """Submit what is missing."""
+    with _driving(layout) as who:
+        refuse_living(layout.run)
+        raised = _raised(layout, plan)  # before the marks of the last attempts are removed
+        items = layout.items()
+        scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
+        shards = put_specs(layout, plan, items, scan.state, who, failed_items)
+        left = scan.state.count(LEFT)
+        _event(layout, "retried", shards=shards, items=left, **({"raised": raised} if raised else {}))
+        hand_over(layout, plan, shards, raised)
+    return run_status(layout, plan)
+
+
+def _raised(layout: Layout, plan: Plan) -> dict[str, float]:
+    """Return how many times the memory the shards ask for that were killed for want of it."""
+    factor = DetachedSettings.of(plan.settings).retry_memory_factor
+    if factor is None:
+        return {}
+    before = layout.jobs().get("raised", {})
+    killed = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.OUT_OF_MEMORY]
+    return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
+
+
+def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
+    """Merge, or say which jobs' items are missing and what those jobs are doing.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        runner: Has `merge` or `write_outputs`, where one is overridden; None makes it again.
+    """
+    with _driving(layout):
+        items = layout.items()
+        notes: list[str] = []
+        try:
+            receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind)
+        except IncompleteRunError as error:
+            raise IncompleteRunError(
+                f"{error.args[0].partition('. Run again')[0]}. {_waiting(run_status(layout, plan))}"
+            ) from error
+        for note in notes:
+            _event(layout, "repaired", what=note)
+        _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
+    if receipt.failed and read_json(layout.folder / TEMPLATE)["policy"]["on_error"] == "raise":
+        failure = next(Results(layout.run).failures())
+        raise item_error(RuntimeError(failure.message), failure)
+    results = Results(layout.run)
+    if plan.keep_values and not plan.outputs:
+        return results  # a runner is not made again, nor its module imported, for nothing
+    runner = finishing_runner(layout, runner)
+    if plan.keep_values:
+        runner.write_outputs(items, results)
+        return results
+    return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
+
+
+def _waiting(status: RunStatus) -> str:
+    shards = [s for s in status.shards if s.state is not JobState.DONE]
+    if not shards:
+        return "`espnet3 retry` computes them"
+    counts = ", ".join(
+        f"{n} {state.value}" for state, n in status.counts.items() if state is not JobState.DONE
+    )
+    verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
+    first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
+    return f"Of {len(status.shards)} shards {counts}{first}: {verb}"

@@ -1,0 +1,55 @@
+"""A runner made again from its run folder, for what a process other than the submitter's does with it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+from espnet3.parallel.detached.code import load
+from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout
+from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.values import decode, encode
+
+
+def runner_attributes(runner: Any) -> dict[str, Any]:
+    """Return the attributes of a runner that JSON can hold, for a `merge` in another process."""
+    attributes = {}
+    for name, value in vars(runner).items():
+        try:
+            attributes[name] = encode(value, name)
+        except LedgerError:  # the provider, for one: a merge that needs it says so itself
+            continue
+    return attributes
+
+
+def restored_runner(layout: Layout) -> Any:
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes.
+
+    Raises:
+        ConfigError: This process cannot import it.
+    """
+    spec = JobSpec.from_json(read_json(layout.folder / TEMPLATE))
+    sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+    cls: Any = load(spec.runner)
+    runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+    for name, value in read_json(layout.folder / RUNNER).items():
+        setattr(runner, name, decode(value))
+    return runner
+
+
+def finishing_runner(layout: Layout, runner: Any) -> Any:
+    """Return a runner for a run's `merge` or `write_outputs`, whose `output_dir` is the run's folder.
+
+    Args:
+        layout: The run's paths.
+        runner: The runner that submitted it; None makes it again.
+
+    Raises:
+        ConfigError: This process cannot import it.
+    """
+    runner = restored_runner(layout) if runner is None else copy.copy(runner)
+    runner.output_dir, runner.shard_subdir = layout.run, ""  # whatever folder the submitter was in
+    return runner

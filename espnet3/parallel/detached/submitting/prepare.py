@@ -1,0 +1,137 @@
+"""From a runner to the facts of a detached run; what is wrong with it is found here, before anything is written."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.code import refer
+from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.detached.spec import JobSpec, provider_arguments
+from espnet3.parallel.detached.submitting import cutting
+from espnet3.parallel.detached.surroundings import record
+from espnet3.parallel.ledger.identity import Identity
+from espnet3.parallel.provenance.sources import source_hashes
+from espnet3.parallel.records import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a runner says of the run it submits.
+
+    Attributes:
+        identity: What the run is.
+        policy: Errors, retries, seed and batch size.
+        cost: The items' costs; None: the same for all.
+        batched: `batch_forward` is used.
+        hooks: The runner writes files of its own.
+        keep_values: Its results are wanted beside them.
+        outputs: It writes files from the whole results (`write_outputs`).
+        retry_failed: Items that failed in an earlier session run again.
+    """
+
+    identity: Identity
+    policy: Policy
+    cost: Sequence[float] | None
+    batched: bool
+    hooks: bool
+    keep_values: bool
+    outputs: bool
+    retry_failed: bool
+
+
+def new_run_folder(base: Path, name: str) -> Path:
+    """Return a folder for a run without an `output_dir`: the runner's name, the time, and four letters."""
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
+    return base / f"{name}-{now}-{secrets.token_hex(2)}"
+
+
+def template(
+    run: Path, runner: Any, what: Submission, config: ParallelConfig, walltime: float | None
+) -> JobSpec:
+    """Return the spec of a run without items: each shard's differs from it in those alone.
+
+    Raises:
+        ConfigError: A job could not find the classes, or not make the provider again.
+    """
+    settings = DetachedSettings.of(config.detached)
+    timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
+    return JobSpec(
+        run=str(run),
+        shard=0,
+        begin=0,
+        items=range(0),
+        indices_sha256=what.identity.indices["sha256"],
+        outcomes="",
+        runner=refer(type(runner), "runner"),
+        provider=refer(type(runner.provider), "provider"),
+        arguments=provider_arguments(runner.provider),
+        policy=what.policy,
+        surroundings=record(settings.variables, interpreter(config)),
+        max_failures=runner.max_failures,
+        total=what.identity.indices["count"],
+        setup_timeout=timeout,
+        walltime=walltime,
+        batched=what.batched,
+        hooks=what.hooks,
+        keep_values=what.keep_values,
+    )
+
+
+def interpreter(config: ParallelConfig) -> str:
+    """Return the Python that jobs run: an option of the backend, or this one."""
+    return str(config.options.get("python") or config.options.get("remote_python") or sys.executable)
+
+
+def make_plan(
+    spec: JobSpec,
+    specs: Path,
+    first: int,
+    config: ParallelConfig,
+    workers: int,
+    bounds: list[int],
+    outputs: bool,
+) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        spec: Its template.
+        specs: Folder for the specs.
+        first: Number of the first folder of outcomes that is free.
+        config: The registered configuration.
+        workers: Jobs at a time.
+        bounds: As `cutting.bounds` returns them.
+        outputs: The runner writes files from the whole results.
+    """
+    kind = "session" if spec.hooks else "split"
+    return Plan(
+        indices_sha256=spec.indices_sha256,
+        bounds=bounds,
+        specs=str(specs),
+        outcomes=[f"{kind}.{first + number}" for number in range(len(bounds) - 1)],
+        env=config.env,
+        n_workers=workers,
+        options=json.loads(json.dumps(dict(config.options), default=str)),
+        settings=json.loads(json.dumps(dict(config.detached), default=str)),
+        python=spec.surroundings.python,
+        sources=source_hashes([spec.runner.file, spec.provider.file]),
+        hooks=spec.hooks,
+        keep_values=spec.keep_values,
+        outputs=outputs,
+    )
+
+
+def shard_bounds(
+    items: Sequence[Any], config: ParallelConfig, workers: int, cost: Sequence[float] | None, align: int
+) -> list[int]:
+    """Cut a run without writers of its own."""
+    settings = DetachedSettings.of(config.detached)
+    return cutting.bounds(len(items), settings.shards, workers, cost, align)

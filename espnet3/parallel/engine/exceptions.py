@@ -1,0 +1,136 @@
+"""How an item's exception travels, and what the caller finally sees."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
+from espnet3.parallel.records import ItemFailure
+
+# what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
+ANYTHING = (Exception, SystemExit, GeneratorExit)
+
+
+class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause
+    """Shows the worker's traceback under the exception that came from there."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def pickle_error(error: BaseException | None) -> bytes | None:
+    """Pickle an exception with its cause, if it survives the trip; else None."""
+    if error is None:
+        return None
+    cause = error.__cause__ if isinstance(error, (WorkerSetupError, ItemError)) else None
+    for candidate in ((error, cause), (error, None), (_Bare(error), None)):
+        try:
+            blob = pickling.dumps(candidate)
+            pickle.loads(blob)  # many exceptions can be pickled and not loaded
+        except ANYTHING:  # the failure record says it in words
+            continue
+        return blob
+    return None
+
+
+class _Bare:
+    """Pickles an exception as its class, arguments and attributes, past its constructor.
+
+    Exceptions are pickled as a call of their class with `args`, which fails for one whose
+    constructor takes something else. Of arguments that cannot be pickled, their words are kept.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        args = tuple(_plain(arg) for arg in self.error.args)
+        attributes = {name: value for name, value in vars(self.error).items() if _travels(value)}
+        return _without_constructor, (type(self.error), args, attributes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value, or what can be pickled in its place."""
+    if _travels(value):
+        return value
+    if isinstance(value, BaseException):
+        return _Bare(value)
+    if isinstance(value, (list, tuple)):  # an exception group holds its exceptions in one
+        return [_plain(each) for each in value]
+    return f"{value!r:.500}"
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.loads(pickling.dumps(value))
+    except ANYTHING:
+        return False
+    return True
+
+
+def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
+
+def load_error(blob: bytes | None) -> BaseException | None:
+    """Load an exception that a worker pickled, with its cause."""
+    if blob is None:
+        return None
+    try:
+        error, cause = pickle.loads(blob)
+    except ANYTHING:  # its class cannot be imported here; the failure record says it in words
+        return None
+    if cause is not None:
+        error.__cause__ = cause
+    return error  # type: ignore[no-any-return]  # what pickle_error put there
+
+
+def named_error(error: BaseException, failure: ItemFailure | None, position: int) -> BaseException:
+    """Return an item's own exception with a note that names the item, as `parallel_*` raise it.
+
+    Args:
+        error: The exception.
+        failure: Its record; None if it is no item's.
+        position: The item's place in the data.
+    """
+    if failure is None:
+        return error
+    if failure.cause == "poison":
+        error = PoisonItemError(failure)
+    note = f"in item {position} ({failure.index!r:.200}), on {failure.worker}"
+    if failure.attempts > 1:
+        note += f", tried {failure.attempts} times"
+    add_note(error, note)
+    _show_remote(error, failure)
+    return error
+
+
+def item_error(error: BaseException, failure: ItemFailure | None) -> BaseException:
+    """Return the `ItemError` of a failed item, caused by its own exception, as runners raise it."""
+    if failure is None:  # not an item's: the runner's own mistake, as it is
+        return error
+    if failure.cause == "poison":
+        return PoisonItemError(failure)
+    _show_remote(error, failure)
+    wrapped = ItemError(failure)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _show_remote(error: BaseException, failure: ItemFailure) -> None:
+    if failure.traceback and error.__cause__ is None and error.__traceback__ is None:
+        error.__cause__ = RemoteTraceback(failure.traceback)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
+    notes: Any = getattr(error, "__notes__", None)
+    if not isinstance(notes, list):
+        notes = []
+        error.__notes__ = notes
+    notes.append(note)

@@ -1,0 +1,298 @@
+"""THE loop: every item of every run, wherever it runs, is called from `run_items`.
+
+    items ──> [ step of items ] ──> call ──> values ──┐
+                  ^        an exception: retry, then  │
+                  │        an ItemFailure, or stop    │
+                  └── clock: longer or shorter steps  │
+                                                      v
+    deadline passed, or told to stop ────────────>  Block (values so far; the tail is the caller's)
+
+Before each step it is said, in a worker's mark, which items are in it: should the worker die, it was
+one of these. The clock is read between steps, not between items, and steps grow until one takes about a
+twelfth of the time budget: what lies between two steps, no longer in the processor's caches after a few
+milliseconds of user code, costs 20 to 40 µs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.seeding import seeded
+from espnet3.parallel.engine.steps import Call, Step, stepper
+from espnet3.parallel.engine.watch import Feed, Report, Watch
+from espnet3.parallel.errors import BatchLengthError
+from espnet3.parallel.records import ItemFailure, Policy
+
+_QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
+_FIRST = 1 / 8  # of a run's items: a first step holds no more of them, whatever the last run's steps held
+_ASK = 0.05  # seconds between two questions whether the run is to end: each is a system call, cold
+
+# random, numpy.random and torch are one state per process: seeded runs of its threads take turns
+_SEED_LOCK = threading.RLock()  # re-entrant: an item may run a seeded run of its own
+_INSIDE = threading.local()
+
+
+@dataclass(slots=True)
+class Block:
+    """The outcomes of the first `len(values)` items of a run.
+
+    Attributes:
+        values: One result per item done, in order; a failed item's place holds its `ItemFailure`.
+        failed: Positions in `values` that hold an `ItemFailure`.
+        retries: Times an item was tried again.
+        seconds: Time spent.
+        error: The exception of the item after the last value, where the run must stop at it.
+        stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
+        step: Items that a step held at the end.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    retries: int = 0
+    seconds: float = 0.0
+    error: BaseException | None = None
+    stop: ItemFailure | None = None
+    step: int = 1
+
+
+def inside_item() -> bool:
+    """Whether this thread is running items for a driver: what they call in turn runs right here."""
+    return getattr(_INSIDE, "depth", 0) > 0
+
+
+@contextmanager
+def on_a_worker(report: Report | None = None) -> Iterator[None]:
+    """Mark this thread as one that runs items for a driver.
+
+    Args:
+        report: Told of an item that takes longer than `item_timeout`; without it none is watched.
+    """
+    before = getattr(_INSIDE, "report", None)
+    _INSIDE.depth = getattr(_INSIDE, "depth", 0) + 1
+    _INSIDE.report = report
+    try:
+        yield
+    finally:
+        _INSIDE.depth -= 1
+        _INSIDE.report = before
+
+
+def never() -> bool:
+    """The `interrupted` of a run that nothing interrupts."""
+    return False
+
+
+Enter = Callable[[int, int], None]
+
+
+def run_items(
+    items: Sequence[Any],
+    call: Call,
+    policy: Policy,
+    worker: str,
+    budget: float = float("inf"),
+    interrupted: Callable[[], bool] = never,
+    enter: Enter | None = None,
+    singly: bool = False,
+    step: int = 1,
+) -> Block:
+    """Run items in order until they are done, the budget is spent, or one stops the run.
+
+    Args:
+        items: The indices (or values) to run; sliced, never copied as a whole.
+        call: What to call.
+        policy: Errors, retries, seed, batch size and item timeout.
+        worker: Name for failure records.
+        budget: Seconds after which to stop at the next step; the tail stays with the caller.
+        interrupted: Asked between steps; True ends the run as the budget does.
+        enter: Told of each step before it begins: position of its first item, most items it may have.
+        singly: Steps of one item, and batches of one: any of them may end this process.
+        step: Items that a step of the last such run held at its end.
+
+    Returns:
+        A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
+    """
+    block = Block()
+    begin = time.perf_counter()
+    unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
+    first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
+    loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
+    outer = getattr(_INSIDE, "values", None)  # results of the run that this one is within an item of
+    feed = getattr(_INSIDE, "feed", None)
+    _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
+    try:
+        if policy.seed is None and policy.item_timeout is None:
+            loop.run(stepper(call, policy, None, loop.feed, None), None)
+        else:
+            lock = _SEED_LOCK if policy.seed is not None else nullcontext()
+            # the lock first: to wait for it is not to be late
+            with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
+                loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
+    finally:
+        _INSIDE.values, _INSIDE.feed = outer, feed
+    block.seconds = time.perf_counter() - begin
+    return block
+
+
+def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
+    report: Report | None = getattr(_INSIDE, "report", None)
+    limit = loop.policy.item_timeout
+    if limit is None or report is None:
+        return nullcontext()
+    return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
+
+
+class _Lineage:
+    """Counts the forks between a program's first process and this one."""
+
+    forks = 0
+
+    def forked(self) -> None:
+        """In a child that an item has forked, let the step end with that item."""
+        self.forks += 1
+        feed: Feed | None = getattr(_INSIDE, "feed", None)
+        if feed is not None:
+            feed.end()
+
+
+_LINEAGE = _Lineage()
+os.register_at_fork(after_in_child=_LINEAGE.forked)
+
+
+@dataclass(slots=True)
+class _Loop:
+    """One call of `run_items`, whose arguments it holds."""
+
+    items: Sequence[Any]
+    block: Block
+    policy: Policy
+    worker: str
+    unit: int
+    step: int
+    budget: float
+    interrupted: Callable[[], bool]
+    enter: Enter | None
+    singly: bool
+    feed: Feed = field(default_factory=Feed)
+    forks: int = field(default_factory=lambda: _LINEAGE.forks)
+
+    def run(self, do: Step, watch: Watch | None) -> None:
+        """Take step after step."""
+        clock = time.perf_counter
+        begin = last = asked = clock()
+        items, values, enter, budget = self.items, self.block.values, self.enter, self.budget
+        n, step = len(items), self.step
+        while (at := len(values)) < n:
+            if enter is not None:
+                enter(at, step)
+            if watch is not None:
+                watch.begin()
+            try:
+                do(items[at : at + step], values)
+            except BaseException as error:  # SystemExit too: an item must not end its worker quietly
+                # an item's share of its step
+                tried = _Attempt(error, (clock() - last) / (len(values) - at + 1))
+                if self.forks == _LINEAGE.forks and not self._failed(tried, do, watch):
+                    break
+            if self.forks != _LINEAGE.forks:
+                os._exit(0)  # a child that an item has forked and let come back: its parent goes on
+            now = clock()
+            if now - begin > budget or (now - asked > _ASK and self.interrupted()):
+                break
+            if now - asked > _ASK:
+                asked = now
+            step, last = self._next_step(step, now - last), now
+        self.block.step = step
+
+    def _next_step(self, step: int, took: float) -> int:
+        """Return how many items the next step holds, from how many seconds the last one took."""
+        if took < self.budget * _QUICK:
+            return step if self.singly else 2 * step
+        if took > self.budget * _SLOW:
+            return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.cut else self.unit
+        return step
+
+    def _failed(self, tried: _Attempt, do: Step, watch: Watch | None) -> bool:
+        """Go on after an exception; False if it stops the run."""
+        block, unit = self.block, self.unit
+        if _is_the_runners(tried.error, block):
+            return False
+        # a batch that raised goes again one by one, so that only the guilty item pays
+        part = self.items[len(block.values) : len(block.values) + unit]
+        # a batch of one, at a run's end or where there is a seed: it has been the item's own attempt
+        first = tried if len(part) == 1 or self.policy.seed is not None else None
+        return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
+
+
+def _is_the_runners(error: BaseException, block: Block) -> bool:
+    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
+
+    Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+    if isinstance(error, BatchLengthError):
+        block.error = error
+        return True
+    return False
+
+
+def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
+    """Return a step that says what it is about to do."""
+
+    def announced(part: Sequence[Any], out: list[Any]) -> None:
+        if enter is not None:
+            enter(len(out), len(part))
+        if watch is not None:
+            watch.begin()
+        do(part, out)
+
+    return announced
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An attempt that failed: what it raised, and after how many seconds (an item's share of its step)."""
+
+    error: BaseException
+    seconds: float
+
+
+def _one_by_one(
+    items: Sequence[Any], failed: _Attempt | None, block: Block, do: Step, policy: Policy, worker: str
+) -> bool:
+    """Settle items one at a time, with retries; False if one of them stops the run.
+
+    `failed` is the first item's attempt just now; None if it was tried only within its batch.
+    """
+    for item in items:
+        tried = 1 if failed is not None else 0
+        while failed is not None or tried == 0:
+            if tried > policy.max_retries:
+                assert failed is not None
+                failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
+                if policy.on_error == "raise":
+                    block.error, block.stop = failed.error, failure
+                    return False
+                block.failed.append(len(block.values))
+                block.values.append(failure)
+                break
+            block.retries += bool(tried)
+            tried += 1
+            begin = time.perf_counter()
+            try:
+                do([item], block.values)
+                break
+            except BaseException as again:  # as in run_items
+                if _is_the_runners(again, block):
+                    return False
+                failed = _Attempt(again, time.perf_counter() - begin)
+        failed = None
+    return True

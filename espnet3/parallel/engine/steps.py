@@ -1,0 +1,75 @@
+"""What a step of a run does: its items are called one by one, or batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from espnet3.parallel.engine.watch import Feed, Watch
+from espnet3.parallel.errors import BatchLengthError
+from espnet3.parallel.records import Policy
+
+Step = Callable[[Sequence[Any], list[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is called per item, already bound to its env.
+
+    Attributes:
+        one: Takes one item and returns its result.
+        many: Takes a list of items and returns as many results; None without `batch_forward`.
+    """
+
+    one: Callable[[Any], Any]
+    many: Callable[[list[Any]], Any] | None = None
+
+
+def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
+    """Return what runs a step: appends one result per item, and keeps them if one raises.
+
+    A step whose feed is cut ends early.
+    """
+    size = policy.batch_size if call.many is not None else None
+
+    def plain(part: Sequence[Any], out: list[Any]) -> None:
+        had = len(out)
+        out.extend(map(call.one, feed.of(part)))
+        done = len(out) - had
+        if done < len(part) and (not feed.cut or not done):
+            # the C loop took a StopIteration that an item let out for its own: ask once more, to have it
+            out.append(call.one(part[done]))
+
+    def batches(part: Sequence[Any], out: list[Any]) -> None:
+        assert size is not None
+        for at in feed.of(range(0, len(part), size)):
+            items = list(part[at : at + size])
+            if watch is not None:
+                watch.batch(len(items))
+            out.extend(_batch(call, items))
+
+    def seeded_items(part: Sequence[Any], out: list[Any]) -> None:
+        # a batch of one where the runner has batches: what an item draws must not depend on
+        # its neighbours, or on how many of them there are
+        for item in feed.of(part):
+            seed_for(item)
+            out.extend(_batch(call, [item]) if size else [call.one(item)])
+
+    if seed_for is not None:
+        return seeded_items
+    return batches if size else plain
+
+
+def _batch(call: Call, items: list[Any]) -> list[Any]:
+    assert call.many is not None
+    results = call.many(items)
+    if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
+        results = list(results)
+    if not isinstance(results, (list, tuple)) or len(results) != len(items):
+        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
+        raise BatchLengthError(
+            f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
+            "it must return one result per index, in their order"
+        )
+    return list(results)

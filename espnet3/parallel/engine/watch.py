@@ -1,0 +1,211 @@
+"""Watches items against `item_timeout`, from a thread beside them, at no cost per item.
+
+    run_items ── results ──> list of values <── its length, a few times per timeout ── this thread
+                  ^                                                                        │
+                  └── the step's items are used up: it ends with the item it is in <───────┤
+                                        no new result for too long: report, who ends it <─┘
+
+A list grows as items are done, also while a C loop fills it, so its length says which item a
+step of thousands is in. An item that holds the interpreter's lock keeps this thread from running;
+that is what the driver's own look at a slot's mark is for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_ENGINE = str(Path(__file__).with_name("loop.py"))
+_CUT = 0.1  # seconds after which a step of several items ends with the item it is in
+_LOOKS = 10  # per timeout
+_OFTEN, _RARELY = 0.005, 0.25  # seconds between looks, at least and at most
+_STACK = 20_000  # characters of a stack that travel: a deep recursion's has megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What was in progress when a call took too long.
+
+    Attributes:
+        position: Place of the first item in progress, in the run that the driver sent.
+        items: Items in progress: 1, or a batch.
+        seconds: For how long.
+        stack: Where it was, as text; "" where nobody could look.
+        inner: What was in progress in a run within that item (the indices of a shard); else None.
+    """
+
+    position: int
+    items: int
+    seconds: float
+    stack: str = ""
+    inner: list[Any] | None = None
+
+
+Report = Callable[[Late], None]
+
+
+class Feed:
+    """Gives a step its items, and can be ended by another thread: the step ends with the item it is in.
+
+    Attributes:
+        cut: Whether the step in progress was ended.
+    """
+
+    __slots__ = ("_items", "cut")
+
+    def __init__(self) -> None:
+        self.cut = False
+        self._items: Iterator[Any] = iter(())
+
+    def of(self, part: Iterable[Any]) -> Iterator[Any]:
+        """Return the iterator of a new step."""
+        self.cut = False
+        self._items = iter(part)
+        return self._items
+
+    def end(self) -> None:
+        """End the step: its items, a list's or a range's, are used up in C, between two of them."""
+        self.cut = True
+        deque(self._items, maxlen=0)
+
+
+class Watch:
+    """One thread's items in progress.
+
+    Args:
+        limit: Seconds that a call may take.
+        items: The run's items.
+        values: Their results so far.
+        feed: What gives out the items of a step.
+        report: Told, once, of a call that takes longer; it ends the process, where that can be.
+        outer: Where this run is within an item of another: that one's results so far.
+    """
+
+    def __init__(
+        self,
+        limit: float,
+        items: Sequence[Any],
+        values: list[Any],
+        feed: Feed,
+        report: Report,
+        outer: list[Any] | None = None,
+    ) -> None:
+        self.limit = limit
+        self.report = report
+        self._items = items
+        self._values = values
+        self._outer = outer
+        self._thread = threading.get_ident()
+        self._feed = feed
+        self._calls = 0
+        self._at_once = 1
+        self._seen = (-1, -1)
+        self._since = self._began = time.monotonic()
+
+    def __enter__(self) -> Watch:
+        _WATCHMAN.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _WATCHMAN.remove(self)
+
+    def begin(self) -> None:
+        """Say that a step, or another attempt at one item, begins."""
+        self._at_once = 1
+        self._began = time.monotonic()
+        self._calls += 1
+
+    def batch(self, n: int) -> None:
+        """Say that a batch of `n` items begins."""
+        self._at_once = n
+
+    def look(self, now: float) -> Late | None:
+        """See how far the items are; called by the watching thread."""
+        seen = (len(self._values), self._calls)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        elif now - self._since > self.limit:
+            return self._late(now - self._since)
+        if not self._feed.cut and now - self._began > _CUT:
+            self._feed.end()
+        return None
+
+    def _late(self, seconds: float) -> Late:
+        frame = sys._current_frames().get(self._thread)
+        stack = "".join(_below_the_engine(frame))[-_STACK:] if frame is not None else ""
+        at, n = len(self._values), self._at_once
+        if self._outer is None:
+            return Late(at, n, seconds, stack)
+        inner: list[Any] = list(self._items[at : at + n])
+        try:
+            pickle.dumps(inner)
+        except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; words will do
+            inner = [repr(item) for item in inner]
+        return Late(len(self._outer), 1, seconds, stack, inner)
+
+
+def _below_the_engine(frame: FrameType) -> list[str]:
+    """Return a stack as text, from the item's function on."""
+    frames = traceback.extract_stack(frame)
+    ours = [k for k, f in enumerate(frames) if f.filename == _ENGINE]
+    return traceback.format_list(frames[ours[-1] + 1 :] if ours else frames)
+
+
+class _Watchman:
+    """The thread that looks at all watches of this process; it sleeps while there are none."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over, as in a forked child, which has none of its parent's threads."""
+        self._watches: set[Watch] = set()
+        self._some = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, watch: Watch) -> None:
+        with self._some:
+            self._watches.add(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="item-watch", daemon=True)
+                self._thread.start()
+            self._some.notify()
+
+    def remove(self, watch: Watch) -> None:
+        with self._some:
+            self._watches.discard(watch)
+
+    def _loop(self) -> None:
+        while True:
+            with self._some:
+                while not self._watches:
+                    self._some.wait()
+                watches = list(self._watches)
+            for watch in watches:
+                late = watch.look(time.monotonic())
+                if late is not None:
+                    self.remove(watch)
+                    watch.report(late)
+            time.sleep(min(max(min(w.limit for w in watches) / _LOOKS, _OFTEN), _RARELY))
+
+
+def end_process() -> None:
+    """SIGKILL this process, with what it started where it leads a session of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_WATCHMAN = _Watchman()
+os.register_at_fork(after_in_child=_WATCHMAN.forget)

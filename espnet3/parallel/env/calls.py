@@ -1,0 +1,225 @@
+"""A function as a plain Dask task: it finds its env where it runs, and its exception names the call."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import pickle
+import reprlib
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import RemoteTraceback, add_note, pickle_error
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.errors import WorkerSetupError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
+class EnvCall:
+    """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
+
+    Args:
+        func: The user's function.
+        key: Env to use; None means the one registered last in the process it runs in.
+        build: How to build that env, where no plugin has told the process.
+        timeout: Seconds that may take, or None.
+        given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        key: str | None = None,
+        build: SetupFn | None = None,
+        timeout: float | None = None,
+        given: dict[str, Any] | None = None,
+    ) -> None:
+        self.func = func
+        self._env = (key, build, timeout)
+        self._given = given or {}
+        functools.update_wrapper(self, func, updated=())
+        self.__name__ = name_of(func)  # Dask names the task after it
+        # how Dask tells a coroutine function, of which only the call is to be awaited
+        self.__tornado_coroutine__ = inspect.iscoroutinefunction(func)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with this process's env."""
+        if self.__tornado_coroutine__:
+            return self._in_the_loop(args, kwargs)
+        lost: BaseException
+        try:
+            return self._bound(args, kwargs)(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: it would end the worker
+            lost = self._named(error, args, kwargs)
+            if lost is error:
+                raise
+        raise lost  # out here: the original would travel along as its context
+
+    async def _in_the_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        import asyncio
+
+        lost: BaseException
+        try:
+            # in a thread: a model takes minutes to load, and the worker's event loop must go on
+            call = await asyncio.to_thread(self._bound, args, kwargs)
+            return await call(*args)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # as above
+            lost = self._named(error, args, kwargs)
+            if lost is error:
+                raise
+        raise lost
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        key, build, timeout = self._env
+        if key is not None and build is not None:
+            env = ENVS.borrow(key, build, timeout)
+        else:
+            env = ENVS.get_in_time(key if key is not None else ENVS.default)
+        return bind(self.func, env, {**self._given, **kwargs}, len(args))
+
+    def _named(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
+        """Return what to raise: the exception with a note that names the call, or what carries it."""
+        from distributed import get_worker
+
+        if isinstance(error, WorkerSetupError):  # no call's own, and it is the same error for all of them
+            return portable_setup_error(error)
+        try:
+            place = str(get_worker().name)
+        except ValueError:  # called directly
+            place = "this process"
+        add_note(error, f"in the call {call_text(self.func, args, {**self._given, **kwargs})}, on {place}")
+        return error if _survives(error) else _Parcel.of(error)
+
+    def in_env(self, key: str | None) -> EnvCall:
+        """Return this call with the env of a key, unless it has one of its own."""
+        if key is None or self._env[0] is not None:
+            return self
+        return EnvCall(self.func, key, given=self._given)
+
+    def __reduce__(self) -> Any:
+        key, build, timeout = self._env
+        blob = pickling.dumps((self.func, key, build, timeout, self._given))
+        return _Packed, (blob, self.__name__, self.__tornado_coroutine__)
+
+    def __dask_tokenize__(self) -> Any:
+        # Dask's own way loads what it has pickled, which writes over the classes of the caller's script
+        return "EnvCall", hashlib.sha256(pickling.dumps((self.func, self._env[0], self._given))).hexdigest()
+
+
+class _Packed:
+    """An `EnvCall` that has travelled: loaded where it is called, and not by the scheduler on its way."""
+
+    def __init__(self, blob: bytes, name: str, is_coroutine: bool) -> None:
+        self._blob = blob
+        self.__name__ = name
+        self.__tornado_coroutine__ = is_coroutine
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return EnvCall(*pickle.loads(self._blob))(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _Packed, (self._blob, self.__name__, self.__tornado_coroutine__)
+
+
+def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `func` with the worker's env injected by name when it is called there.
+
+    Args:
+        func: Any callable, coroutine functions and classes too; one that is wrapped already is
+            returned as it is.
+
+    Returns:
+        A picklable callable. A keyword the caller gives that the env also holds raises
+        `EnvConflictError`; a name bound by a positional argument is simply not injected. An exception
+        of `func` is its own, with a note that names the call.
+
+    Raises:
+        TypeError: It cannot be called.
+    """
+    return func if isinstance(func, (EnvCall, _Packed)) else EnvCall(unwrapped(func))
+
+
+def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside an `EnvCall`; any other as it is.
+
+    Raises:
+        TypeError: It cannot be called.
+    """
+    if not callable(func):
+        raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")
+    return func.func if isinstance(func, EnvCall) else func
+
+
+def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Word a call for a note, long arguments shortened."""
+    given = [_SHORT.repr(arg) for arg in args]
+    given += [f"{name}={_SHORT.repr(value)}" for name, value in kwargs.items()]
+    return f"{name_of(func)}({', '.join(given)})"
+
+
+# --- exceptions that Dask alone would lose ---------------------------------------------------------
+
+
+def _survives(error: BaseException) -> bool:
+    """Whether Dask can send an exception as it is; called while the exception is handled."""
+    from distributed.core import error_message
+
+    if not isinstance(error, Exception):  # SystemExit ends the event loop of whoever gathers it
+        return False
+    try:
+        back = pickle.loads(error_message(error)["exception"].data)
+    except Exception:  # user classes may raise anything while being pickled
+        return False
+    return type(back) is type(error) and getattr(back, "__notes__", None) == error.__notes__
+
+
+class _Parcel(Exception):  # noqa: N818  not an error of its own
+    """Carries an exception past Dask's pickling: unpickled, it is that exception."""
+
+    def __init__(self, blob: bytes, text: str) -> None:
+        super().__init__(text)
+        self._blob = blob
+
+    @classmethod
+    def of(cls, error: BaseException) -> BaseException:
+        """Pack an exception; one that cannot travel at all becomes a RuntimeError that tells of it."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        blob = pickle_error(error) if isinstance(error, Exception) else None
+        if blob is None:
+            told = RuntimeError(f"{type(error).__qualname__}: {error}")
+            for note in error.__notes__:
+                add_note(told, note)
+            told.__cause__ = RemoteTraceback(text)
+            return told
+        parcel = cls(blob, f"{type(error).__qualname__}: {error}"[:1000])
+        parcel.__cause__ = RemoteTraceback(text)
+        return parcel
+
+    def __reduce__(self) -> Any:
+        return _unpack, (self._blob,)
+
+
+def _unpack(blob: bytes) -> BaseException:
+    error: BaseException = pickle.loads(blob)[0]
+    return error
+
+
+def portable_setup_error(error: WorkerSetupError) -> WorkerSetupError:
+    """Return an error without the cause, where that cannot be pickled; the message holds it in words."""
+    copy = type(error)(*error.args)
+    try:
+        pickle.loads(pickling.dumps(error.__cause__))
+    except Exception:  # user classes may raise anything while being pickled
+        return copy
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,244 @@
+"""The envs that live in this process.
+
+An env is a dict built once per process (a provider's `build_env_local`, a `setup_fn`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from espnet3.parallel.env.injection import name_of
+from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
+
+SetupFn = Callable[[], dict[str, Any]]
+
+_BORROWED = 4  # envs of `parallel_submit` that a process keeps: a program has one or two, and they are large
+
+
+class _Env:
+    def __init__(self, build: SetupFn, timeout: float | None) -> None:
+        self.build = build
+        self.timeout = timeout
+        self.lock = threading.Lock()
+        self.value: dict[str, Any] | None = None
+        self.error: WorkerSetupError | None = None
+
+
+class EnvStore:
+    """The envs of one process by key; each is built once, on first use, under its own lock."""
+
+    def __init__(self) -> None:
+        self._envs: dict[str, _Env] = {}
+        self._defaults: list[str] = []
+        self._borrowed: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def default(self) -> str | None:
+        """The key of the env that was made the default last and has not been dropped."""
+        with self._lock:
+            return self._defaults[-1] if self._defaults else None
+
+    def register(
+        self, key: str, build: SetupFn, *, default: bool = False, timeout: float | None = None
+    ) -> None:
+        """Make `build` known under `key`; nothing is built yet."""
+        with self._lock:
+            if key not in self._envs:
+                self._envs[key] = _Env(build, timeout)
+            if default:
+                self._defaults = [*(k for k in self._defaults if k != key), key]
+
+    def get(self, key: str | None) -> dict[str, Any]:
+        """Return the env of `key`, building it if this is its first use; None gives an empty one.
+
+        Raises:
+            WorkerSetupError: If it cannot be built; remembered, so it is not tried per item.
+        """
+        if key is None:
+            return {}
+        return self._built(self._entry(key))
+
+    def _entry(self, key: str) -> _Env:
+        with self._lock:
+            return self._envs[key]
+
+    def _built(self, entry: _Env) -> dict[str, Any]:
+        with entry.lock:
+            if entry.error is not None:
+                raise entry.error
+            if entry.value is None:
+                try:
+                    entry.value = build_env(entry.build)
+                except WorkerSetupError as error:
+                    entry.error = error
+                    raise
+            return entry.value
+
+    def get_in_time(self, key: str | None) -> dict[str, Any]:
+        """As `get`, within the timeout the env was registered with.
+
+        For plain Dask tasks, which can only answer by returning: the env is built in a thread of
+        its own, and given up with its stack when the time is over.
+        """
+        if key is None:
+            return {}
+        return self._in_time(self._entry(key))
+
+    def _in_time(self, entry: _Env) -> dict[str, Any]:
+        if entry.timeout is None or entry.value is not None:
+            return self._built(entry)
+        answer: queue.Queue[dict[str, Any] | WorkerSetupError] = queue.Queue()
+
+        def build() -> None:
+            with SetupWatch(entry.timeout, lambda text: answer.put(WorkerSetupError(text))):
+                try:
+                    answer.put(self._built(entry))
+                except WorkerSetupError as error:
+                    answer.put(error)
+
+        threading.Thread(target=build, name="env-build", daemon=True).start()
+        first = answer.get()
+        if isinstance(first, WorkerSetupError):
+            raise first
+        return first
+
+    def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
+        """Return an env that nobody drops: of those, the last few that were used stay.
+
+        Raises:
+            WorkerSetupError: If it cannot be built; not remembered, the next call may fare better.
+        """
+        with self._lock:
+            entry = self._envs.setdefault(key, _Env(build, timeout))
+            self._borrowed = [*(k for k in self._borrowed if k != key), key]
+            old, self._borrowed = self._borrowed[:-_BORROWED], self._borrowed[-_BORROWED:]
+            for each in old:  # a call that is using one holds on to it
+                del self._envs[each]
+        try:
+            return self._in_time(entry)
+        except WorkerSetupError:
+            with self._lock:
+                if self._envs.get(key) is entry:
+                    self._forget(key)
+            raise
+
+    def drop(self, key: str) -> None:
+        """Forget an env, so that its memory can go."""
+        with self._lock:
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._envs.pop(key, None)
+        for names in (self._defaults, self._borrowed):
+            if key in names:
+                names.remove(key)
+
+
+ENVS = EnvStore()
+
+
+def check_setup(setup: Any) -> None:
+    """Check that a setup function can be called without arguments, before anything is started.
+
+    Raises:
+        SignatureError: It cannot.
+    """
+    if setup is None:
+        return
+    if not callable(setup):
+        hint = ""
+        if hasattr(setup, "build_env_local"):
+            hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
+        raise SignatureError(f"setup_fn must be a function without arguments, not {setup!r:.100}{hint}")
+    try:
+        signature = inspect.signature(setup)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise SignatureError(f"setup_fn is called without arguments, and {name_of(setup)}: {error}") from None
+
+
+def build_env(build: SetupFn) -> dict[str, Any]:
+    """Call a provider's or user's setup function and check what it returns.
+
+    Raises:
+        EnvTypeError: It returned something that is not a dict.
+        WorkerSetupError: It raised; the cause is the original exception.
+    """
+    try:
+        env = build()
+    except (WorkerSetupError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise _not_built(error) from error
+    except SystemExit as error:  # a provider must not end its worker quietly
+        raise _not_built(error) from error
+    if not isinstance(env, dict):
+        raise EnvTypeError(
+            f"a provider or setup_fn must return a dict of env entries, and this one returned "
+            f"{type(env).__name__}: {env!r:.200}"
+        )
+    wrong = [k for k in env if not isinstance(k, str)]
+    if wrong:
+        raise EnvTypeError(
+            f"the env's keys must be strings (they are matched to parameter names), and {wrong[0]!r} is not"
+        )
+    return env
+
+
+def _not_built(error: BaseException) -> WorkerSetupError:
+    return WorkerSetupError(
+        f"the env could not be built: {type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+    )
+
+
+class SetupWatch:
+    """Calls `report` with the builder's current stack when an env is not built in time.
+
+    A thread cannot be interrupted from outside, so the report is the way out: the driver gives
+    up on the worker, which is then killed with its cluster.
+    """
+
+    def __init__(self, timeout: float | None, report: Callable[[str], None]) -> None:
+        self.timeout = timeout
+        self._report = report
+        self._thread = threading.get_ident()
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> SetupWatch:
+        if self.timeout is not None:
+            self._timer = threading.Timer(self.timeout, self._fire)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        frame = sys._current_frames().get(self._thread)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(its thread has ended)"
+        self._report(setup_timeout_message(self.timeout or 0.0, stack))
+
+
+def setup_timeout_message(timeout: float, stack: str) -> str:
+    """Word the error of an env that was not ready in time."""
+    return (
+        f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
+        f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"
+    )

@@ -1,0 +1,159 @@
+"""`env: local`: a real `LocalCluster` whose workers are forked by our own server.
+
+Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds and
+never imports the caller's main module, and one that dies is replaced at once under its old name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import dask
+from distributed import LocalCluster
+from distributed.deploy.spec import SpecCluster
+
+from espnet3.parallel.local.dask_upkeep import quiet_config
+from espnet3.parallel.local.fork_server import ForkServer, kill_group
+from espnet3.parallel.local.forked_worker import ForkedWorker
+
+_LOADING = threading.Lock()
+_STOPPING = 2.0  # seconds that a loop has to end all its tasks
+
+
+class ForkedCluster(LocalCluster):
+    """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes."""
+
+    def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
+        self.forkserver = forkserver
+        try:
+            super().__init__(
+                processes=True, worker_class=ForkedWorker, forkserver=forkserver, lost=self._forget, **options
+            )
+        except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
+            drop(self)
+            raise
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Take note of workers that come and go.
+
+        Dask's own drops a worker for good that is not there 15 s after one of its deaths; ours are
+        replaced, and may just have died again.
+        """
+        super(SpecCluster, self)._update_worker_status(op, msg)
+
+    async def _forget(self, address: str) -> None:
+        """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
+        scheduler: Any = self.scheduler
+        for _ in range(20):
+            if address not in scheduler.workers:
+                return
+            await asyncio.sleep(0.005)
+        await scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
+
+    def kill_workers(self) -> None:
+        """SIGKILL every worker: an aborted run does not wait for items in progress."""
+        for worker in list(self.workers.values()):
+            worker.kill()
+
+    def kill_worker(self, pid: int) -> None:
+        """SIGKILL one worker process and what it started; another takes its place."""
+        if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
+            kill_group(pid)
+
+    def exit_of(self, pid: int) -> str | None:
+        """Say how a worker process ended, where that is known yet."""
+        workers = list(self.workers.values())
+        if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
+            return None  # the number is in use again
+        for worker in workers:
+            if pid in worker.exits:
+                return str(worker.exits[pid])
+        return None
+
+    def failure(self) -> str | None:
+        """Return why workers could not be replaced, once none is left to hope for."""
+        workers = list(self.workers.values())
+        reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
+        return str(reasons[0]) if workers and len(reasons) == len(workers) else None
+
+    async def _close(self) -> None:
+        try:
+            # workers first: Dask would retire them, and theirs would then complain of a lost scheduler
+            await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
+            await super()._close()
+        finally:
+            asyncio.get_running_loop().remove_reader(self.forkserver.sock)
+            await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+
+
+def drop(cluster: LocalCluster) -> None:
+    """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is not None:
+        # what was half done on the loop fails now, and nobody is left to be told
+        loop: Any = cluster.loop
+        loop.asyncio_loop.set_exception_handler(lambda *_: None)
+        with suppress(TimeoutError):  # a task of Dask's did not take its end, and its thread is a daemon
+            runner.stop(timeout=_STOPPING)
+    if isinstance(cluster, ForkedCluster):
+        cluster.forkserver.close()
+
+
+def _load_dashboard() -> None:
+    """Import what the scheduler imports for its dashboard, one thread after the other.
+
+    Clusters that threads open at the same time would do so at once, and one could go on with a module whose
+    import is not over, or has failed in the other thread.
+    """
+    with _LOADING:
+        import_module("distributed.dashboard.scheduler")
+
+
+def local_cluster(
+    n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]
+) -> LocalCluster:
+    """Start the cluster of `env: local`.
+
+    Args:
+        n_workers: Worker processes.
+        options: Keywords of `LocalCluster`, as the user wrote them.
+        start: Returns the fork server; not called where the user asked for threads.
+
+    Raises:
+        RuntimeError: If a worker does not start, with its traceback.
+    """
+    merged: dict[str, Any] = {
+        "threads_per_worker": 1,
+        # LocalCluster's own is :8787 on every interface, and a warning where that is taken
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": find_spec("bokeh") is not None},
+        "silence_logs": logging.ERROR,
+        **options,
+    }
+    if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
+        merged["dashboard_address"] = "127.0.0.1:0"
+        merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
+    shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
+    if shown and find_spec("bokeh") is not None:
+        _load_dashboard()
+    with dask.config.set(quiet_config()):
+        if merged.pop("processes", True) is False:
+            # the HTTP server of a worker that is a thread would listen on every interface
+            merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
+            # nor may two start at once: without bokeh the worker's import fails, in a second thread unnoticed
+            with _LOADING:
+                return LocalCluster(n_workers=n_workers, processes=False, **merged)
+        server = start()
+        try:
+            return ForkedCluster(n_workers=n_workers, forkserver=server, **merged)
+        except BaseException:
+            server.close()
+            raise

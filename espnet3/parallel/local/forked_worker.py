@@ -1,0 +1,239 @@
+"""A local worker process as a cluster sees it: forked by our own server, watched, replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import dask
+import psutil
+from distributed.core import Status
+from distributed.deploy.spec import ProcessInterface
+from distributed.worker_memory import parse_memory_limit
+
+from espnet3.parallel.local.fork_server import ForkServer, kill_group, search_path, send_boot
+
+logger = logging.getLogger(__name__)
+
+_NO_SERVER = "the server that forks local workers is gone"
+_STARTS = 3  # starts in a row that may fail before a worker is given up
+_PAUSE = 0.2  # seconds before the second of them; more before each further one
+_EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer
+_GRACE = 2.0  # seconds a worker has to close by itself
+_MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
+_MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
+
+
+def describe_exit(status: int) -> str:
+    """Turn a wait status into words: "killed by SIGSEGV", "exited with code 3"."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exited with code {os.WEXITSTATUS(status)}"
+
+
+class _EndedEarlyError(RuntimeError):
+    """A worker did start, and was gone before it was taken note of."""
+
+
+class ForkedWorker(ProcessInterface):
+    """One local worker process, replaced when it dies, as `SpecCluster` wants it.
+
+    Args:
+        scheduler: The scheduler's address.
+        name: The worker's name; a replacement takes it over.
+        forkserver: Where processes come from.
+        lost: Makes the scheduler forget a worker, given its address.
+        memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
+        options: Everything else goes to `distributed.Worker`.
+    """
+
+    def __init__(
+        self,
+        scheduler: str,
+        *,
+        name: Any,
+        forkserver: ForkServer,
+        lost: Callable[[str], Awaitable[None]],
+        memory_limit: Any = "auto",
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(scheduler=scheduler, name=name)
+        self.name = name
+        self.scheduler = scheduler
+        self.server = forkserver
+        self._lost = lost
+        self.env = {str(k): str(v) for k, v in (env or {}).items()}
+        nthreads = options.get("nthreads") or 1
+        self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
+        if options.get("dashboard_address") is None:  # older versions then listen on every interface
+            options.update(dashboard_address="127.0.0.1:0", dashboard=False)
+        self.options = {**options, "name": name, "memory_limit": self.memory_limit}
+        self.pid: int | None = None
+        self.directory: str | None = None
+        self.exits: dict[int, str] = {}
+        self.failure: str | None = None
+        self._gone = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._up = False
+
+    async def start(self) -> None:
+        """Fork the process and wait until its worker is registered with the scheduler."""
+        await self._spawn()
+        await super().start()
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._gone.clear()
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(self.server.sock, self._read_server)
+            pid: asyncio.Future[int] = loop.create_future()
+
+            def on_pid(number: int) -> None:
+                self.pid = number or None
+                if not number:
+                    pid.set_exception(RuntimeError(_NO_SERVER))
+                elif not pid.cancelled():  # else: closed while it was starting; its socket tells it
+                    pid.set_result(number)
+
+            self.server.fork(theirs.fileno(), on_pid, self._on_exit)
+        except OSError as error:
+            ours.close()
+            raise RuntimeError(_NO_SERVER) from error
+        finally:
+            theirs.close()
+        boot = {
+            "scheduler": self.scheduler,
+            "options": self.options,
+            "env": {**os.environ, **self.env},
+            "cwd": os.getcwd(),
+            "path": search_path(),
+            "config": dask.config.config,
+        }
+        await loop.run_in_executor(None, send_boot, ours, boot)
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        started = await pid
+        try:
+            answer = json.loads(await reader.readline())
+        except ValueError:  # nothing, or half a line
+            answer = {"error": "it ended while it was starting"}
+        if "error" in answer:
+            kill_group(started)  # what is left of it would stand in the way of the next
+            raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
+        self.address = answer["address"]
+        self.directory = answer["directory"]
+        if self._gone.is_set():  # of which nobody was told, as it was not up
+            raise _EndedEarlyError(f"worker {self.name} ended as soon as it had started")
+        self._up = True
+        self._end = loop.create_task(self._watch_end(reader, started))
+        if self.memory_limit:
+            self._watch = loop.create_task(self._watch_memory(started))
+
+    def _read_server(self) -> None:
+        if not self.server.read_events():
+            asyncio.get_running_loop().remove_reader(self.server.sock)
+
+    async def _watch_end(self, reader: asyncio.StreamReader, pid: int) -> None:
+        """Notice the end of a worker's process by its socket, should the server be gone."""
+        with suppress(ConnectionError):  # it ended with something of ours unread, or before we wrote
+            await reader.read()
+        try:
+            await asyncio.wait_for(self._gone.wait(), _GRACE)
+        except asyncio.TimeoutError:
+            if pid not in self.exits:
+                self._on_exit(pid, None)
+
+    def _on_exit(self, pid: int, status: int | None) -> None:
+        self.exits[pid] = describe_exit(status) if status is not None else "ended"
+        if pid != self.pid:  # said late: another has taken its place
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self._gone.set()
+        if self._up and self.status == Status.running:  # else the start that failed says so itself
+            logger.info("worker %s (pid %s) has ended; starting another", self.name, self.pid)
+            self._up = False
+            self._restart = asyncio.get_running_loop().create_task(self._respawn())
+
+    async def _respawn(self) -> None:
+        failed = early = 0
+        while failed < _STARTS and early < _EARLY:
+            try:
+                if self.address is not None:
+                    # what an item had started may hold the dead worker's connections open: to the scheduler
+                    # it lives on then, and its name is taken
+                    await self._lost(self.address)
+                await self._spawn()
+            except _EndedEarlyError as error:
+                self.failure = str(error)
+                early += 1
+            except Exception as error:  # whatever it is, it is said below, or by who waits for a worker
+                self.failure = str(error)
+                failed += 1
+                await asyncio.sleep(_PAUSE * failed)
+            else:
+                self.failure = None
+                return
+        logger.error(
+            "worker %s is given up after %d failed starts: %s", self.name, failed + early, self.failure
+        )
+
+    async def _watch_memory(self, pid: int) -> None:
+        process, limit = psutil.Process(pid), self.memory_limit
+        while True:
+            await asyncio.sleep(_MEMORY_EVERY)
+            try:
+                used = process.memory_info().rss
+            except psutil.NoSuchProcess:
+                return
+            if limit is not None and used > _MEMORY_SHARE * limit:
+                logger.warning(
+                    "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed",
+                    self.name,
+                    used / 2**30,
+                    limit / 2**30,
+                )
+                kill_group(pid)
+                return
+
+    async def close(self) -> None:
+        """Ask the worker to stop; after two seconds, and for all that it started, SIGKILL."""
+        if self.status != Status.closed:
+            self.status = Status.closing
+            if self._restart is not None:
+                self._restart.cancel()
+            if self.pid is not None:
+                if not self._gone.is_set():
+                    await self._stop()
+                kill_group(self.pid)
+        await super().close()
+
+    async def _stop(self) -> None:
+        assert self._writer is not None and self.pid is not None
+        try:
+            self._writer.write(b"stop\n")
+            await asyncio.wait_for(self._gone.wait(), _GRACE)
+        except (asyncio.TimeoutError, OSError):
+            kill_group(self.pid)
+            await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=_GRACE)
+
+    def kill(self) -> None:
+        """SIGKILL the process without replacing it; callable from any thread."""
+        self.status = Status.closing
+        if self.pid is not None and not self._gone.is_set():
+            kill_group(self.pid)

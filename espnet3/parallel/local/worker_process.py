@@ -1,0 +1,83 @@
+"""What a forked local worker process runs: one `distributed.Worker`, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+_HEARTBEAT = 2.0  # seconds; Dask's half a second costs 3 ms of both ends' processors each time
+
+
+def run(sock: socket.socket, boot: dict[str, Any]) -> None:
+    """Run a Dask worker as `boot` says.
+
+    Args:
+        sock: The socket to the driver: "ready" or an error goes up as one JSON line, a byte that
+            comes down means stop, its end means that the driver is gone.
+        boot: scheduler (address), options (of `distributed.Worker`), env, cwd, path, config.
+    """
+    os.environ.update(boot["env"])
+    sys.path[:] = boot["path"]
+    os.chdir(boot["cwd"])
+    import dask
+
+    dask.config.set(boot["config"])
+    asyncio.run(_serve(sock, boot))
+
+
+async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
+    from distributed import Worker
+
+    from espnet3.parallel.pilots.worker import STARTED
+
+    STARTED.clear()
+    # the folder of a worker that died is removed by the cluster, and by each worker that starts next to it
+    logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)
+    sock.setblocking(False)
+    stop = asyncio.Event()
+
+    def on_message() -> None:
+        try:
+            message = sock.recv(16)
+        except BlockingIOError:
+            return
+        if not message:  # the driver is gone: leave at once, with all we started
+            os.killpg(os.getpid(), signal.SIGKILL)
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # whatever breaks now is wanted
+        stop.set()
+
+    asyncio.get_running_loop().add_reader(sock, on_message)
+    try:
+        worker = await Worker(boot["scheduler"], **boot["options"])
+    except Exception:
+        await _say(sock, {"error": traceback.format_exc()})
+        return
+    _beat_seldom(worker.periodic_callbacks["heartbeat"])
+    await _say(sock, {"address": worker.address, "directory": worker.local_directory})
+    STARTED.set()
+    finished = asyncio.ensure_future(worker.finished())
+    await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")
+
+
+def _beat_seldom(heartbeat: Any) -> None:
+    """Have a worker send its figures seldom: that it lives, its driver sees by its process."""
+    send = heartbeat.callback
+
+    async def beat() -> None:
+        await send()
+        # the scheduler has just said what it wants
+        heartbeat.callback_time = max(heartbeat.callback_time, _HEARTBEAT * 1000)
+
+    heartbeat.callback = beat
+
+
+async def _say(sock: socket.socket, message: dict[str, Any]) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, json.dumps(message).encode() + b"\n")

@@ -1,0 +1,115 @@
+"""What worker slots are given: runs of the size that fits now, and suspects to a process that does nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
+from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
+from espnet3.parallel.pilots.payload import by_value
+from espnet3.parallel.pilots.slot import Slot
+
+_AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
+
+
+class Feeder:
+    """Hands a job's runs to its slots.
+
+    Args:
+        job_id: The job's number.
+        work: The items.
+        may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
+        as_lines: Each run travels with the positions of its items.
+
+    Attributes:
+        ready: Slots that have the job, in the order in which they came.
+        flying: Runs that are out.
+        sizer: Learns from what comes back.
+    """
+
+    def __init__(self, job_id: int, work: Work, may_take: Callable[[], bool], as_lines: bool) -> None:
+        self.ready: dict[Slot, None] = {}
+        self.flying = 0
+        self.sizer = Sizer(lambda: len(self.ready))
+        self._id = job_id
+        self._work = work
+        self._may_take = may_take
+        self._as_lines = as_lines
+        self._quarantined: set[tuple[str, int]] = set()
+        self._draining: tuple[str, int] | None = None
+        self._prefetch = True
+
+    def came_back(self, slot: Slot) -> Run:
+        """Return the run that a slot has answered."""
+        self.flying -= 1
+        self._quarantined.discard(slot.hello.process)
+        return slot.flying.popleft()
+
+    def forget(self, slot: Slot) -> None:
+        """Hand out nothing more to a slot, which is lost with the runs it holds."""
+        self.flying -= len(slot.flying)
+        self.ready.pop(slot, None)
+        process = slot.hello.process
+        self._quarantined.discard(process)
+        if self._draining == process:
+            self._draining = None
+
+    def fill_all(self) -> None:
+        """Give every slot what it may hold."""
+        for slot in list(self.ready):
+            if slot in self.ready and not self._fill(slot):
+                return
+
+    def _fill(self, slot: Slot) -> bool:
+        """Give a slot what it may hold; False if there is nothing to give to anyone."""
+        process = slot.hello.process
+        if self._work.suspects and process not in self._quarantined:
+            if not any(other.flying for other in self.ready if other.hello.process == process):
+                self._draining = None
+                self._quarantined.add(process)
+                self._send(slot, self._work.suspects.popleft(), BUDGET)
+                return True
+            if self._draining in (None, process):  # no more for its other threads until they are idle
+                self._draining = process
+                return True
+        left = self._work.left
+        window = self.sizer.window(left) if self._prefetch else 1
+        while len(slot.flying) < window and process not in self._quarantined:
+            # what was handed out before must come back: a stream in order may wait for nothing else
+            if not (self._work.returned or self._may_take()):
+                return False
+            units, most, seconds = self.sizer.next(left, window)
+            run = self._work.take(units, self._work.cap(most, len(self.ready)))
+            if run is None:
+                return bool(self._work.suspects)
+            if not self._send(slot, run, SLACK * seconds):
+                break
+        return True
+
+    def _send(self, slot: Slot, run: Run, seconds: float) -> bool:
+        """Send a run that may take so many seconds; False if it went back to the work.
+
+        A busy worker does not read, and may itself be about to wait for us: what it is sent
+        ahead must fit in the socket's buffer, or both would wait for ever.
+        """
+        # a list may hold instances of the script's own classes, which travel by value
+        items = run.items if isinstance(run.items, range) else by_value(run)
+        positions = self._work.positions(run) if self._as_lines else None
+        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions, seconds))
+        run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
+        if slot.flying and run.n_bytes > _AHEAD:
+            self._prefetch = False
+            self._work.put_back(run)
+            return False
+        try:
+            slot.channel.send_parts(parts, buffers)
+        except ChannelClosedError:
+            # it has died since; what it said before, and its end, are still to be read
+            self.ready.pop(slot, None)
+            self._quarantined.discard(slot.hello.process)
+            self._work.put_back(run)
+            return False
+        slot.flying.append(run)
+        self.flying += 1
+        return True

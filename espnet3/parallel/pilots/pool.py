@@ -1,0 +1,297 @@
+"""The driver's side of the pilots: one listener per client, and the slots that connected to it.
+
+    client ──register_plugin(PilotHost)──> every worker, now and later
+    worker slot ──connect, prove the key, Hello──> Pool ──lease()──> a job's loop
+
+Only workers open connections. A slot serves one job at a time; a second job that runs at the
+same time (nested, or from another thread) gets slots of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from typing import Any
+from urllib.parse import urlsplit
+
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.pilots.mark import Window
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.worker import PilotHost
+
+_BACKLOG = 1024
+_ATTEMPTS, _PAUSE = 4, 0.5  # to give the workers their plugin, and seconds between them
+_ENDS = 256  # lost slots to remember: more than any host loses at once
+
+
+class Pool:
+    """All slots of one client's workers.
+
+    Args:
+        client: A `distributed.Client`, ours or the user's own.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._key = os.urandom(32)
+        self._lock = threading.Lock()
+        self._idle: list[Slot] = []
+        self._leased = 0
+        self._controls: dict[str, Channel] = {}  # by the worker's address
+        self._leases: list[Lease] = []
+        self._ends: deque[tuple[Lease, tuple[str, int]]] = deque(maxlen=_ENDS)
+        self._folder: str | None = None
+        self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
+        self.met = False
+        self._closed = False
+        self._tls: ssl.SSLContext | None = None
+        self._door, address = self._listen(client)
+        if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
+            context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
+            context.num_tickets = 0  # they would make a channel look readable that has no message
+            self._tls = context
+        self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
+        self._thread.start()
+        try:
+            self._register(client, PilotHost(address, self._key, self.name))
+        except BaseException:  # Ctrl-C too: leave no door and no folder behind
+            self.close()
+            raise
+
+    def _register(self, client: Any, host: PilotHost) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                client.register_plugin(host, name=self.name)
+            except OSError:  # a worker that dies just now fails it for all; those that have it open anew
+                if attempt == _ATTEMPTS:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def _listen(self, client: Any) -> tuple[socket.socket, Any]:
+        """Listen where the workers can reach us: a private unix socket if they are on this host."""
+        scheduler = client.scheduler.address
+        host = urlsplit(scheduler).hostname or ""
+        if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
+            self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
+            server = getattr(getattr(client, "cluster", None), "forkserver", None)
+            if server is not None:  # the workers are ours
+                server.remove_at_end(self._folder)
+            path = os.path.join(self._folder, "pool")
+            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            door.bind(path)
+            door.listen(_BACKLOG)
+            return door, path
+        # the address this host has on the way to the scheduler, never every address
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            ours = probe.getsockname()[0]
+        door = socket.create_server((ours, 0), backlog=_BACKLOG)
+        return door, door.getsockname()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._door.accept()
+            except OSError:  # the door was closed
+                return
+            try:
+                channel = greet_worker(sock, self._key, tls=self._tls)
+                hello = channel.recv()
+            except (OSError, PermissionError):
+                sock.close()
+                continue
+            self._admit(channel, hello)
+
+    def _admit(self, channel: Channel, hello: Hello) -> None:
+        mark = self._mark(hello)
+        with self._lock:
+            if self._closed:
+                channel.close()
+                return
+            if hello.control:
+                former = self._controls.pop(hello.address, None)
+                if former is not None:  # of a worker that is gone, at the same address
+                    former.close()
+                self._controls[hello.address] = channel
+                waits = not self._idle and any(not lease.slots for lease in self._leases)
+                if waits:  # it asked for more before this worker could hear it
+                    self._ask(hello.address, channel)
+                return
+            self.met = True
+            self._idle.append(Slot(channel, hello, mark))
+            waiting = list(self._leases)
+        for lease in waiting:
+            lease.wake()
+
+    def _mark(self, hello: Hello) -> Window | None:
+        if not hello.mark or self._folder is None:
+            return None
+        try:
+            return Window(self._folder, hello.mark)
+        except OSError:  # the folder is gone: the pool is being closed
+            return None
+
+    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+        """Whether a process is inside an item of another lease, or was when it died."""
+        with self._lock:
+            if any(process == ended and other is not lease for other, ended in self._ends):
+                return True  # the other one was told of the death first
+            others = [s for other in self._leases if other is not lease for s in list(other.slots)]
+            others += self._idle  # it may still be in an item of a job that was given up
+        return any(s.hello.process == process and s.is_inside for s in others)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it."""
+        return bool(self._leases)
+
+    def lease(self) -> Lease:
+        """Open a lease: the right to take slots until it is closed."""
+        lease = Lease(self)
+        with self._lock:
+            self._leases.append(lease)
+        self.ask_for_more()
+        return lease
+
+    def ask_for_more(self) -> None:
+        """Have every worker open one more slot, if those there are serve another job."""
+        with self._lock:
+            busy = not self._idle and self._leased
+            controls = list(self._controls.items()) if busy else []
+        for address, control in controls:
+            self._ask(address, control)
+
+    def _ask(self, address: str, control: Channel) -> None:
+        try:
+            control.send(1)
+        except ChannelClosedError:
+            control.close()
+            self._controls.pop(address, None)
+
+    def _take(self, lease: Lease) -> list[Slot]:
+        """Hand idle slots to a lease, as many of a worker as it has threads.
+
+        A slot whose worker has died says so when it is read.
+        """
+        with self._lock:
+            # by worker, not by process: workers may be threads of one
+            held = Counter(slot.hello.address for slot in lease.slots)
+            taken: list[Slot] = []
+            for slot in [each for each in self._idle if each.channel.at_end()]:
+                self._idle.remove(slot)  # its worker went while there was nothing to do
+                slot.channel.close()
+            for slot in self._idle:
+                if held[slot.hello.address] < slot.hello.threads:
+                    held[slot.hello.address] += 1
+                    taken.append(slot)
+            chosen = set(taken)
+            self._idle = [slot for slot in self._idle if slot not in chosen]
+            self._leased += len(taken)
+            return taken
+
+    def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
+        with self._lock:
+            if lease in self._leases:
+                self._leases.remove(lease)
+            self._leased -= len(slots)
+            if self._closed:
+                for slot in slots:
+                    slot.channel.close()
+                return
+            self._idle.extend(slots)
+            others = list(self._leases)
+        for other in others:
+            other.wake()
+
+    def _forget(self, lease: Lease, slot: Slot) -> None:
+        with self._lock:
+            self._leased -= 1
+            if slot.is_inside:
+                self._ends.append((lease, slot.hello.process))
+        slot.channel.close()
+
+    def close(self) -> None:
+        """Close the door and every idle slot; pilots end when their channel does."""
+        with self._lock:
+            self._closed = True
+            for slot in self._idle:
+                slot.channel.close()
+            for control in self._controls.values():
+                control.close()
+            self._idle.clear()
+            self._controls.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        # closing a socket does not wake a thread blocked in accept(); shutting it down does
+        try:
+            self._door.shutdown(socket.SHUT_RDWR)
+        except OSError:  # some platforms refuse it on a listening socket, where close is enough
+            pass
+        self._door.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
+
+
+class Lease:
+    """One job's slots. `fileno()` becomes readable when new slots may be taken."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        self._wake_r.setblocking(False)
+        self.slots: set[Slot] = set()
+
+    def fileno(self) -> int:
+        """Return the descriptor that `wake` makes readable."""
+        return self._wake_r.fileno()
+
+    def wake(self) -> None:
+        """Tell the job's loop that slots have arrived; from any thread."""
+        try:
+            self._wake_w.send(b"!")
+        except OSError:  # full (the loop will wake anyway) or closed (the job is over)
+            pass
+
+    def collect(self) -> list[Slot]:
+        """Take the slots that are free now."""
+        try:
+            self._wake_r.recv(4096)
+        except BlockingIOError:
+            pass
+        fresh = self._pool._take(self)
+        self.slots.update(fresh)
+        return fresh
+
+    def shared(self, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another job."""
+        return self._pool.shared(self, process)
+
+    def ask_for_more(self) -> None:
+        """As `Pool.ask_for_more`."""
+        self._pool.ask_for_more()
+
+    def lost(self, slot: Slot) -> None:
+        """Drop a slot whose worker is gone."""
+        self.slots.discard(slot)
+        self._pool._forget(self, slot)
+
+    def close(self) -> None:
+        """Return the slots."""
+        for slot in self.slots:
+            slot.flying.clear()
+            slot.ready = False
+            slot.late = None
+        self._pool._give_back(self, list(self.slots))
+        self.slots.clear()
+        self._wake_r.close()
+        self._wake_w.close()

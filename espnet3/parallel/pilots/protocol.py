@@ -1,0 +1,220 @@
+"""What the driver and a worker slot say to each other, and how a worker words it.
+
+Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
+    ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
+    `as_lines`, seconds it may take).
+Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
+    ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import ANYTHING, add_note, load_error, pickle_error
+from espnet3.parallel.engine.failures import describe_error, failure_of
+from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.errors import ParallelError, WorkerSetupError
+from espnet3.parallel.records import ItemFailure, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How a slot introduces itself.
+
+    Attributes:
+        worker: The Dask worker's name.
+        address: Its address.
+        pid: Its process.
+        host: Its host's name.
+        threads: How many slots of it one job may use.
+        control: True for the one channel per worker that only starts further slots.
+        mark: Name of the slot's mark in the pool's folder, or "".
+    """
+
+    worker: str
+    address: str
+    pid: int
+    host: str
+    threads: int = 1
+    control: bool = False
+    mark: str = ""
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """What dies together."""
+        return (self.host, self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a slot needs to know before its first run of a job.
+
+    Attributes:
+        one: The function called per item.
+        many: The function called per batch, or None.
+        kwargs: Keywords the caller gave for every item.
+        env_key: The env to use; "" is the one registered last (`DictReturnWorkerPlugin`).
+        setup: How to build it, for this job alone; None if it is registered already.
+        policy: Errors, retries, seed, batch size.
+        setup_timeout: Seconds the env may take, or None.
+        check: Called with the env before the first item.
+        as_lines: Answer with the lines of a run folder in place of the results.
+    """
+
+    one: Callable[..., Any]
+    many: Callable[..., Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    env_key: str | None = None
+    setup: SetupFn | None = None
+    policy: Policy = field(default_factory=Policy)
+    setup_timeout: float | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
+    as_lines: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Head of a run's answer; the values follow in the same message.
+
+    Attributes:
+        failed: Positions in the values that hold an `ItemFailure`.
+        retries: Times an item was tried again.
+        seconds: Time spent in the run.
+        stop: The failure that ends the run, where `on_error` is "raise".
+        error: Its exception, pickled, where it can be; or the runner's own mistake.
+    """
+
+    failed: list[int]
+    retries: int
+    seconds: float
+    stop: ItemFailure | None = None
+    error: bytes | None = None
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return what travels: a tuple, as an item may have removed this very module from its process."""
+        return self.failed, self.retries, self.seconds, self.stop, self.error
+
+
+@dataclass(frozen=True, slots=True)
+class SetupReport:
+    """Why a slot cannot take part in a job.
+
+    Attributes:
+        message: For the user, with the worker's traceback.
+        error: The exception, pickled, or None if it cannot travel.
+    """
+
+    message: str
+    error: bytes | None = None
+
+
+def prepare(job: Job) -> Call:
+    """Build the job's env where it is not there yet, and bind the functions to it.
+
+    Raises:
+        WorkerSetupError, SignatureError, EnvConflictError: As `EnvStore.get` and `bind` say.
+    """
+    if job.env_key and job.setup is not None:
+        ENVS.register(job.env_key, job.setup)
+    env = ENVS.get(ENVS.default if job.env_key == "" else job.env_key)
+    if job.check is not None:
+        job.check(env)
+    many = bind(job.many, env, job.kwargs) if job.many is not None else None
+    return Call(bind(job.one, env, job.kwargs), many)
+
+
+def pack(job: Job) -> bytes:
+    """Pickle a job for the workers.
+
+    Raises:
+        Exception: As pickling raises it, with a note that names the function.
+    """
+    try:
+        return pickling.dumps(job)
+    except Exception as error:
+        add_note(
+            error,
+            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            "the function, or in a provider or setup_fn",
+        )
+        raise
+
+
+def setup_report(error: BaseException, worker: str) -> SetupReport:
+    """Word a failed setup for the driver."""
+    if isinstance(error, ParallelError):
+        message = f"on worker {worker}: {error}"
+    else:
+        kind, text, trace = describe_error(error)
+        message = f"on worker {worker}: {kind}: {text}\n\n{trace}"
+    return SetupReport(message, pickle_error(error))
+
+
+def setup_error(report: SetupReport) -> ParallelError:
+    """Make the driver's exception of a worker's failed setup, keeping our own kinds."""
+    error = load_error(report.error)
+    if isinstance(error, ParallelError):
+        ours: ParallelError = type(error)(report.message)
+        ours.__cause__ = error.__cause__
+        return ours
+    wrapped = WorkerSetupError(report.message)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def head_of(block: Block) -> Done:
+    """Return the head of a block's answer."""
+    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
+
+
+def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
+    """Make a block's values travel one by one: pickle, then by value, then a failure in its place.
+
+    Returns:
+        The values, each wrapped in `Pickled` where pickle alone would not do, and the answer's head.
+    """
+    values: list[Any] = []
+    failed = list(block.failed)
+    stop, error = block.stop, pickle_error(block.error)
+    for position, value in enumerate(block.values):
+        try:
+            pickle.dumps(value, 5)
+            values.append(value)
+            continue
+        except ANYTHING:
+            pass
+        try:
+            values.append(Pickled(pickling.dumps(value)))
+            continue
+        except ANYTHING as reason:  # recorded as this item's failure
+            wrong = TypeError(
+                f"the result of type {type(value).__qualname__} cannot be sent back ({reason}); "
+                "return plain data, or write it to a file and return the path"
+            )
+            failure = failure_of(wrong, items[position], 1, worker, cause="result")
+        if policy.on_error == "raise":
+            stop, error = failure, pickle_error(wrong)
+            break
+        failed.append(position)
+        values.append(failure)
+    return values, Done(sorted(failed), block.retries, block.seconds, stop, error)
+
+
+class Pickled:
+    """A value that plain pickle could not pickle (a class made in a script, a lambda)."""
+
+    __slots__ = ("blob",)
+
+    def __init__(self, blob: bytes) -> None:
+        self.blob = blob
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self.blob,)

@@ -1,0 +1,305 @@
+"""The worker's side: threads that pull runs of items from the driver and send outcomes back.
+
+A `PilotHost` is installed on every worker as a Dask plugin, so workers that join late get one
+too. It opens one channel per worker thread; a channel serves one run at a time and keeps
+serving later jobs. User code runs in these threads, Dask's own tasks run beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from espnet3.parallel.engine.exceptions import ANYTHING
+from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
+from espnet3.parallel.engine.pickling import Pickler
+from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.watch import Late, end_process
+from espnet3.parallel.env.store import ENVS, SetupWatch
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.pilots.mark import Mark
+from espnet3.parallel.pilots.protocol import (
+    Hello,
+    Job,
+    SetupReport,
+    head_of,
+    portable,
+    prepare,
+    setup_report,
+)
+from espnet3.parallel.records import Policy
+
+_ATTEMPTS = 4  # at a handshake, which takes longer than its time limit on a host that does too much
+_PAUSE = 0.5  # seconds after the first one; more after each further one
+
+# Unset while a worker's start has not been answered yet: an item that ends the process first would make it
+# look like a worker that cannot start.
+STARTED = threading.Event()
+STARTED.set()
+
+
+class PilotHost(WorkerPlugin):
+    """Opens this worker's slots to one driver.
+
+    Args:
+        address: The driver's listener.
+        key: The pool's key.
+        name: The plugin's name, one per pool.
+    """
+
+    def __init__(self, address: Any, key: bytes, name: str) -> None:
+        self.address = address
+        self.key = key
+        self.name = name
+        self.driver = (socket.gethostname(), os.getpid())
+
+    def setup(self, worker: Any) -> None:
+        """Start the control thread and one slot per worker thread."""
+        self._hello = Hello(
+            str(worker.name), worker.address, os.getpid(), socket.gethostname(), worker.state.nthreads
+        )
+        # a worker has more slots than threads while jobs overlap; no more of them than it has
+        # threads are inside user code at once, so that an env is as private as the user asked for
+        self._permits = threading.Semaphore(worker.state.nthreads)
+        self._pilots: set[Pilot] = set()
+        encrypted = worker.address.startswith("tls")
+        self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
+        self._open_slots(worker.state.nthreads)
+        threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
+
+    async def teardown(self, worker: Any) -> None:
+        """Take no more runs, and let what is in hand be answered: a worker at its lifetime loses nothing."""
+        pilots = list(getattr(self, "_pilots", ()))
+        for pilot in pilots:
+            pilot.leaving = True
+        # the slots are threads that wait for a socket or run user code: there is no event of this loop
+        while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
+            await asyncio.sleep(0.02)
+
+    def abandon(self) -> None:
+        """Let `teardown` wait for nothing: what is in hand is not wanted any more."""
+        self._pilots = set()
+
+    def _open_slots(self, n: int) -> None:
+        for _ in range(n):
+            threading.Thread(target=self._slot, name="pilot", daemon=True).start()
+
+    def _connect(self, hello: Hello) -> Channel | None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                channel = connect(self.address, self.key, tls=self._tls)
+                channel.send(hello)
+            except (FileNotFoundError, ConnectionRefusedError, PermissionError):
+                break  # the driver has gone, or is another one
+            except OSError:  # it cannot be reached from here, or has no time just now
+                time.sleep(_PAUSE * attempt)
+            else:
+                return channel
+        return None
+
+    def _control(self) -> None:
+        channel = self._connect(replace(self._hello, control=True))
+        if channel is None:
+            return
+        try:
+            while True:
+                self._open_slots(channel.recv())
+        except ChannelClosedError:
+            channel.close()
+
+    def _slot(self) -> None:
+        STARTED.wait()
+        # a unix socket is in the pool's private folder; a TCP address leads to another host
+        mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+        channel = self._connect(replace(self._hello, mark=mark.name))
+        if channel is not None:
+            alone = self._hello.process != self.driver
+            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
+            self._pilots.add(pilot)
+            try:
+                pilot.serve()
+            finally:
+                self._pilots.discard(pilot)  # it may be abandoned
+
+
+class Pilot:
+    """One slot's loop over the messages of `protocol`.
+
+    Args:
+        channel: To the driver.
+        worker: The worker's name, for messages.
+        permits: Taken while user code runs (not while an answer is sent: that may wait).
+        mark: Where it says what it is inside.
+        alone: Whether this process is not the driver's own, and may be killed.
+
+    Attributes:
+        leaving: The worker is about to end: the run in hand is the last one.
+    """
+
+    def __init__(
+        self, channel: Channel, worker: str, permits: threading.Semaphore, mark: Mark, alone: bool = True
+    ) -> None:
+        self.channel = channel
+        self.worker = worker
+        self._permits = permits
+        self._mark = mark
+        self._alone = alone
+        self.leaving = False
+        self._busy = False
+        self._step = 1  # items that the steps of this job's last run held
+        self._send_lock = threading.Lock()
+        self._inbox: deque[Any] = deque()
+        self._calls: dict[int, tuple[Call, Job]] = {}
+        self._broken: set[int] = set()
+
+    def serve(self) -> None:
+        """Serve until the driver closes the channel."""
+        try:
+            while True:
+                message = self._inbox.popleft() if self._inbox else self.channel.recv()
+                self._busy = True
+                if message[0] == "run" and self.leaving:
+                    self._send(("bye", message[1]))  # what was sent ahead has not begun
+                    self.channel.close()
+                    return
+                getattr(self, "_on_" + message[0])(*message[1:])
+                self._busy = False
+        except (ChannelClosedError, OSError):
+            self.channel.close()
+        except BaseException:  # an item has broken what we stand on: a new process will do better
+            traceback.print_exc()
+            self.channel.close()
+            if self._alone:
+                end_process()
+            raise
+        finally:
+            self._busy = False
+
+    def is_needed(self) -> bool:
+        """Whether the driver waits for what this slot has in hand."""
+        return self._busy and not self.channel.at_end()
+
+    def _send(self, message: Any) -> None:
+        with self._send_lock:
+            self.channel.send(message)
+
+    def _on_job(self, job_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
+        if self._ended(job_id):  # it was over before this slot came to it: build nothing
+            self._broken.add(job_id)
+            self._send(("over", job_id))
+            return
+
+        def give_up(report: SetupReport) -> None:
+            self._broken.add(job_id)
+            self._send(("setup", job_id, report))
+
+        late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        with self._permits, late:
+            self._mark.set_up(job_id)
+            try:
+                job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
+                call = prepare(job)
+            except BaseException as error:  # whatever user code does here, the driver must hear of it
+                late.stop()
+                self._mark.clear()
+                if job_id not in self._broken:
+                    give_up(setup_report(error, self.worker))
+                return
+        self._mark.clear()
+        if job_id in self._broken:
+            return
+        self._calls[job_id] = (call, job)
+        self._step = 1
+        self._send(("ready", job_id))
+
+    def _on_run(
+        self, job_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
+    ) -> None:
+        if job_id not in self._calls:  # its setup failed; the driver knows
+            return
+        if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
+            return
+        call, job = self._calls[job_id]
+
+        def report(late: Late) -> None:
+            try:
+                self._send(("late", job_id, late))
+            finally:  # also where the driver has gone
+                end_process()
+
+        with self._permits:
+            self._mark.begin(job_id, start)
+            if isinstance(items, bytes):
+                try:
+                    items = pickle.loads(items)
+                except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
+                    self._broken.add(job_id)
+                    del self._calls[job_id]
+                    self._mark.clear()
+                    self._send(("setup", job_id, setup_report(error, self.worker)))
+                    return
+            with on_a_worker(report if self._alone else None):
+                block = run_items(
+                    items,
+                    call,
+                    job.policy,
+                    self.worker,
+                    budget,
+                    lambda: self.leaving or self._ended(job_id),
+                    self._mark.step,
+                    singly,
+                    self._step,
+                )
+            self._step = block.step
+            self._mark.leave(len(block.values))
+            if positions is not None:
+                from espnet3.parallel.engine.recording import (
+                    to_lines,  # 20 ms that a first result need not wait for
+                )
+
+                to_lines(block, positions, items, job.policy, self.worker)
+            parts = self._pickled(job_id, items, block, job.policy)
+        try:
+            sys.stdout.flush()
+        except ANYTHING:  # an item has closed it, or put something of its own there
+            pass
+        with self._send_lock:
+            self.channel.send_parts(*parts)
+        self._mark.clear()  # not before: an item may have closed what it is sent over
+
+    def _ended(self, job_id: int) -> bool:
+        while self.channel.readable():
+            self._inbox.append(self.channel.recv())
+        return self._said_to_end(job_id)
+
+    def _said_to_end(self, job_id: int) -> bool:
+        return any(m[0] == "end" and m[1] == job_id for m in self._inbox)
+
+    def _pickled(self, job_id: int, items: Any, block: Block, policy: Policy) -> Any:
+        done = head_of(block)
+        try:
+            return pickle_parts(("done", job_id, done.fields(), block.values))
+        except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
+            pass
+        try:
+            return pickle_parts(("done", job_id, done.fields(), block.values), Pickler)
+        except ANYTHING:  # ... or cannot travel at all
+            values, done = portable(items, block, policy, self.worker)
+            return pickle_parts(("done", job_id, done.fields(), values))
+
+    def _on_end(self, job_id: int) -> None:
+        _, job = self._calls.pop(job_id, (None, None))
+        if job is not None and job.env_key and job.setup is not None:
+            ENVS.drop(job.env_key)

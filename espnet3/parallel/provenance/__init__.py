@@ -1,0 +1,4 @@
+"""What a run was made from: its code, its config, and where it was started.
+
+In: a provider's config, source files, this process. Out: plain data with secrets masked, and hashes to compare.
+"""

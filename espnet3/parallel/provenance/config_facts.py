@@ -1,0 +1,157 @@
+"""A config as a run folder shows and compares it: plain data, secrets masked, a hash of all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+from typing import Any
+
+from espnet3.parallel.messages import masked
+
+_ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values
+
+
+def plain(value: Any) -> Any:
+    """Return any config as plain JSON data, the same for equal configs in every process.
+
+    Args:
+        value: Mappings, sequences and numbers are kept; other objects become a text without addresses.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
+        return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
+    resolved = _omegaconf(value, resolve=True)
+    if resolved is not None:
+        return plain(resolved)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset, Set)):
+        return sorted((plain(item) for item in value), key=repr)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
+    return _object(value)
+
+
+def _object(value: Any) -> Any:
+    kind = type(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {"__class__": f"{kind.__module__}.{kind.__qualname__}", **own}
+    name = getattr(value, "__qualname__", None)
+    if name is not None:  # a class or a function
+        return f"{getattr(value, '__module__', '?')}.{name}"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        digest = hashlib.sha256(value.tobytes()).hexdigest()
+        return f"numpy array {value.dtype.str} {list(value.shape)}, sha256 {digest}"
+    return _ADDRESS.sub("", repr(value))
+
+
+def config_hash(config: Any) -> str:
+    """Return the hash of a config's plain form, secrets included; the order of keys does not matter."""
+    text = json.dumps(plain(config), sort_keys=True, allow_nan=False)  # escapes lone surrogates
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def shown_config(config: Any) -> Any:
+    """Return a config's plain form without secrets.
+
+    Masked are values under a name such as `password` or `api_key`, what an OmegaConf config takes from
+    an environment variable (`oc.env`), also by way of another key, and passwords in addresses.
+    """
+    values = masked(plain(config))
+    raw = _omegaconf(config, resolve=False)
+    if raw is None and isinstance(config, Mapping):
+        raw = {key: _omegaconf(item, resolve=False) for key, item in config.items()}
+    secrets = _from_environment(plain(config), plain(raw)) if raw is not None else {}
+    return _without(values, secrets, ())
+
+
+Path = tuple[Any, ...]
+
+
+def _from_environment(values: Any, raw: Any) -> dict[Path, str]:
+    """Return the places of all values that come from the environment, with what is shown there."""
+    texts = dict(_leaves(raw))
+    resolved = dict(_leaves(values))
+    found = {
+        path: f"*** (oc.env:{', '.join(names)})"
+        for path, text in texts.items()
+        if isinstance(text, str) and (names := _ENV.findall(text))
+    }
+    secrets = [str(resolved[path]) for path in found if path in resolved]
+    secrets = [text for text in secrets if len(text) >= _LEAST_SECRET]
+    for path, value in resolved.items():  # `${db.password}` elsewhere leads to the same secret
+        if path not in found and isinstance(value, str) and any(secret in value for secret in secrets):
+            found[path] = "*** (oc.env)"
+    return found
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _leaves(item, (*path, place))
+    else:
+        yield path, value
+
+
+def _without(value: Any, secrets: dict[Path, str], path: Path) -> Any:
+    if path in secrets:
+        return secrets[path]
+    if isinstance(value, dict):
+        return {key: _without(item, secrets, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without(item, secrets, (*path, place)) for place, item in enumerate(value)]
+    return _URL_PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
+
+
+def _omegaconf(value: Any, resolve: bool) -> Any:
+    """Return an OmegaConf config as plain containers; None for anything else."""
+    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    if omegaconf is None or not omegaconf.OmegaConf.is_config(value):
+        return None
+    try:
+        return omegaconf.OmegaConf.to_container(value, resolve=resolve)
+    except omegaconf.errors.OmegaConfBaseException:
+        # something in it cannot be resolved here (a variable that is not set): as it is written, then
+        return omegaconf.OmegaConf.to_container(value, resolve=False)
+
+
+def differences(old: Any, new: Any, name: str = "config") -> list[str]:
+    """Return a line "name.key: old -> new" for each place where two plain values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            if key not in new:
+                lines.append(f"{name}.{key}: {_short(old[key])} -> (gone)")
+            elif key not in old:
+                lines.append(f"{name}.{key}: (new) -> {_short(new[key])}")
+            else:
+                lines += differences(old[key], new[key], f"{name}.{key}")
+        return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for place, (a, b) in pairs for line in differences(a, b, f"{name}[{place}]")]
+    return [] if old == new and type(old) is type(new) else [f"{name}: {_short(old)} -> {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,227 @@
+"""Chooses where a job runs, and hands back its outcomes: the one way from a call to a launcher."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.loop import Block, inside_item
+from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.records import Policy, Tally
+from espnet3.parallel.runner.inline import build_here, run_inline
+from espnet3.parallel.runner.progress import say
+
+if TYPE_CHECKING:
+    from espnet3.parallel.clusters.client import EnvClient
+
+
+_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to run per item, before it is known where.
+
+    Attributes:
+        one: Called per item.
+        many: Called per batch, or None.
+        kwargs: Keywords for every item.
+        setup: Builds the env in a worker process; None uses the client's own, if it has one.
+        setup_here: Builds it in this process.
+        policy: Errors, retries, seed, batch size.
+        setup_timeout: Seconds the env may take; None uses the configuration's.
+        check: Called with the env before the first item; raises what is wrong with it.
+        tells: Whether progress is shown, so that the dashboard's address is told too.
+        killable: Never run in this process: an item within an item may have to be killed (a shard's with a
+            time limit; of a task's own items `policy.item_timeout` says so).
+        as_lines: Give the lines of a run folder in place of the results.
+    """
+
+    one: Callable[..., Any]
+    many: Callable[..., Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    setup: SetupFn | None = None
+    setup_here: SetupFn | None = None
+    policy: Policy = field(default_factory=Policy)
+    setup_timeout: float | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
+    tells: bool = False
+    as_lines: bool = False
+    killable: bool = False
+
+
+def runs_here(config: ParallelConfig) -> bool:
+    """Whether a configuration means this process: local, one worker, or inside an item already."""
+    return (config.env == "local" and config.n_workers == 1) or inside_item()
+
+
+def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
+    """Start the cluster of a configuration and connect to it; `default` as for `EnvClient`.
+
+    The fork server of local workers is started first: it imports `distributed` while this
+    process does the same.
+    """
+    server: ForkServer | None = None
+    if config.env == "local" and config.options.get("processes", True):
+        server = ForkServer()
+    try:
+        from espnet3.parallel.clusters.client import open_client
+
+        return open_client(config, lambda: server or ForkServer(), default=default)
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+
+
+@contextmanager
+def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
+    """Open a client for a block of code; on an error its workers are killed, not asked."""
+    client = start_client(config, default=default)
+    from espnet3.parallel.clusters.client import abort
+
+    try:
+        yield client
+    except BaseException:
+        abort(client)
+        raise
+    finally:
+        client.close()
+
+
+@contextmanager
+def outcomes(
+    task: Task,
+    work: Work,
+    client: Any,
+    config: ParallelConfig,
+    may_take: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[Iterator[tuple[Run, Block]], Any]]:
+    """Run a task's items; where is decided here.
+
+    Args:
+        task: What to run.
+        work: The items.
+        client: Runs on its workers; None decides by `config`.
+        config: The registered configuration.
+        may_take: Asked before a run is handed out.
+
+    Yields:
+        The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
+    """
+    with ExitStack() as stack:
+        shared = client is not None
+        # in this process there is no worker that could be killed: a time limit wants one
+        killable = task.killable or task.policy.item_timeout is not None
+        if client is None and (killable or not runs_here(config)):
+            client = stack.enter_context(owned_client(config))
+        if client is not None:
+            if task.tells:
+                _tell_dashboard(client)
+            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
+        else:
+            pairs, tally = _inline(task, work, config)
+        stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
+        yield pairs, tally
+
+
+def _tell_dashboard(client: Any) -> None:
+    from espnet3.parallel.clusters.client import dashboard_of
+
+    address = dashboard_of(client)
+    if address is not None:
+        say(f"dashboard: {address}")
+
+
+Pairs = Generator[tuple[Run, Block], None, None]
+
+
+def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tally]:
+    tally = Tally()
+    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
+    env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
+    if task.check is not None:
+        task.check(env)
+    many = bind(task.many, env, task.kwargs) if task.many is not None else None
+    call = Call(bind(task.one, env, task.kwargs), many)
+
+    def counted() -> Pairs:
+        for run, block in run_inline(work, call, task.policy, task.as_lines):
+            tally.busy += block.seconds
+            yield run, block
+
+    return counted(), tally
+
+
+def _on_pilots(
+    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
+) -> tuple[Pairs, Tally]:
+    from espnet3.parallel.clusters.client import explain, innocent, waiting
+    from espnet3.parallel.local.cluster import ForkedCluster
+    from espnet3.parallel.pilots.driver import PilotRun
+    from espnet3.parallel.pilots.pools import pool_of
+    from espnet3.parallel.pilots.protocol import Job
+
+    config = getattr(client, "espnet3_config", config)  # what it was opened with, if it is ours
+    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
+    job = Job(
+        one=task.one,
+        many=task.many,
+        kwargs=task.kwargs,
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_of(client),
+        setup=task.setup,
+        policy=task.policy,
+        setup_timeout=timeout,
+        check=task.check,
+        as_lines=task.as_lines,
+    )
+    run = PilotRun(
+        pool_of(client),
+        work,
+        job,
+        config.start_timeout,
+        may_take,
+        lambda pid: explain(client, pid),
+        _as_tasks(client),
+        lambda: waiting(client),
+        lambda hello: innocent(client, hello),
+        client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
+        shared,
+    )
+    return iter(run), run.tally
+
+
+def env_of(client: Any) -> str:
+    """Return the key of a client's own env; "" takes what the workers have as their default."""
+    return getattr(client, "espnet3_env", None) or ""
+
+
+def _as_tasks(client: Any) -> Callable[[], Any]:
+    """Return what replaces a client's pool by one of Dask tasks, once workers are there and none connects."""
+    since: list[float] = []
+
+    def fall_back() -> Any:
+        from espnet3.parallel.pilots.dask_tasks import TaskPool
+        from espnet3.parallel.pilots.pools import pool_of, replace_pool
+
+        if not client.scheduler_info()["workers"]:
+            since.clear()
+            return None
+        if not since:
+            since.append(time.monotonic())
+        if time.monotonic() - since[0] < _UNREACHED:  # one that has just come may be about to connect
+            return None
+        tasks = TaskPool(client, pool_of(client).name)
+        replace_pool(client, tasks)
+        return tasks
+
+    return fall_back

@@ -1,0 +1,96 @@
+"""No Dask, no processes: the driver runs the items itself, through the same loop as a worker."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from espnet3.parallel.engine.loop import Block, run_items
+from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.env.store import SetupFn, build_env, setup_timeout_message
+from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.records import Policy
+
+NAME = "this process"
+_SLICE = 0.1  # seconds between looks at the progress bar
+_MOST = 1 << 18
+
+
+def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
+    """Build an env in this process, within `timeout` seconds where one is set.
+
+    Raises:
+        WorkerSetupError: As `build_env`, or when the time is over.
+    """
+    try:
+        with _alarm(timeout):
+            return build_env(build)
+    except _TimeUp as late:
+        raise WorkerSetupError(setup_timeout_message(timeout or 0.0, late.stack)) from None
+
+
+class _TimeUp(BaseException):
+    """Not an Exception, so that a provider's own `except Exception` does not swallow it."""
+
+    def __init__(self, stack: str) -> None:
+        super().__init__()
+        self.stack = stack
+
+
+@contextmanager
+def _alarm(timeout: float | None) -> Iterator[None]:
+    """Raise in the main thread after `timeout` seconds.
+
+    Elsewhere nothing can interrupt a running thread, and the timeout cannot be kept.
+    """
+    if timeout is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_alarm(signum: int, frame: FrameType | None) -> None:
+        raise _TimeUp("".join(traceback.format_stack(frame)))
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_inline(work: Work, call: Call, policy: Policy, as_lines: bool = False) -> Iterator[tuple[Run, Block]]:
+    """Run all work here.
+
+    Args:
+        work: The items.
+        call: What to call.
+        policy: Errors, retries, seed and batch size.
+        as_lines: Turn results into lines of a run folder.
+
+    Yields:
+        Pairs of a run and its outcomes; a tail that was not reached comes in a later pair.
+    """
+    size = 1
+    while True:
+        run = work.take(float(size), work.cap(_MOST, 1))
+        if run is None:
+            work.raise_broken()
+            return
+        block = run_items(run.items, call, policy, NAME, _SLICE)
+        if as_lines:
+            from espnet3.parallel.engine.recording import (
+                to_lines,  # here: a run without a folder needs no ledger
+            )
+
+            to_lines(block, work.positions(run), run.items, policy, NAME)
+        done = len(block.values)
+        if done < len(run.items) and block.error is None:
+            work.put_back(Run(run.start + done, run.items[done:]))
+        size = min(_MOST, size * 2) if block.seconds < _SLICE / 2 else max(1, done)
+        yield run, block

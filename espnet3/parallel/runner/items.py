@@ -1,0 +1,116 @@
+"""The drivers of runs whose results are what `forward` returned: a list here, or lines in a run folder."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.engine.exceptions import item_error
+from espnet3.parallel.engine.work import Work
+from espnet3.parallel.records import RunSummary, Tally
+
+if TYPE_CHECKING:
+    from espnet3.parallel.ledger.session import OpenRun
+
+_AT_RISK = 0.005  # of a run's items: what is computed again after the driver was killed, if they are quick
+
+# From the work to the pairs of a run and its outcomes, and the tally of where they ran
+Launch = Callable[[Work], AbstractContextManager[tuple[Any, Tally]]]
+# Is told of more items: how many, and how many of them failed; may raise to stop the run
+Report = Callable[[int, int], None]
+
+
+def run_to_list(
+    items: Sequence[Any], cost: Sequence[float] | None, align: int, launch: Launch, report: Report
+) -> tuple[list[Any], RunSummary]:
+    """Run all items and keep their results in memory.
+
+    Args:
+        items: The indices.
+        cost: Cost of each, or None.
+        align: The batch size, or 1.
+        launch: Runs the work.
+        report: Is told of progress.
+
+    Returns:
+        The results in the order of the indices, and the run's figures.
+
+    Raises:
+        ItemError: The first failed item, where failures are not recorded.
+    """
+    results: list[Any] = [None] * len(items)
+    work = Work(items, cost, align)
+    order = work.order
+    begin, retries, failed = time.perf_counter(), 0, 0
+    with launch(work) as (pairs, tally):
+        for run, block in pairs:
+            n = len(block.values)
+            if order is None:
+                results[run.start : run.start + n] = block.values
+            else:
+                for place, value in zip(order[run.start : run.start + n], block.values, strict=True):
+                    results[place] = value
+            retries += block.retries
+            failed += len(block.failed)
+            report(n, len(block.failed))
+            if block.error is not None:
+                raise item_error(block.error, block.stop)
+    return results, tally.summary(len(items), failed, retries, time.perf_counter() - begin)
+
+
+def run_to_folder(
+    folder: OpenRun,
+    items: Sequence[Any],
+    cost: Sequence[float] | None,
+    align: int,
+    launch: Launch,
+    report: Report,
+    retry_failed: bool,
+) -> RunSummary:
+    """Run the items that have no outcome in a run folder yet; each is on disk before it is reported.
+
+    Args:
+        folder: Where the outcomes go.
+        items: All indices of the run.
+        cost: Cost of each, or None.
+        align: The batch size, or 1.
+        launch: Runs the work; it gives lines in place of results.
+        report: Is told of progress.
+        retry_failed: Run those that failed before as well.
+
+    Raises:
+        ItemError: The first failed item, where failures are not recorded; it is on disk as well.
+        LedgerError: The folder cannot take more, or was taken over.
+    """
+    left = folder.left(retry_failed)
+    begin, retries, failed = time.perf_counter(), 0, 0
+    tally = Tally()
+    if len(left):
+        work = _work_left(items, cost, align, left)
+        with launch(work) as (pairs, tally):
+            for run, block in pairs:
+                values, bad = block.values, block.failed
+                folder.append([value for value in values if type(value) is bytes] if bad else values)
+                if bad or block.stop is not None:
+                    positions = work.positions(run)
+                    lost = [(positions[k], values[k]) for k in bad]
+                    if block.stop is not None:
+                        lost.append((positions[len(values)], block.stop))
+                    folder.append_failures(lost)
+                retries += block.retries
+                failed += len(bad)
+                report(len(values), len(bad))
+                if block.error is not None:
+                    raise item_error(block.error, block.stop)
+    seconds = time.perf_counter() - begin
+    return tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
+
+
+def _work_left(items: Sequence[Any], cost: Sequence[float] | None, align: int, left: Sequence[int]) -> Work:
+    if isinstance(left, range):  # all of them
+        return Work(items, cost, align, at_risk=_AT_RISK)
+    of_left = array("d", (cost[p] for p in left)) if cost is not None else None
+    return Work([items[p] for p in left], of_left, align, left, _AT_RISK)

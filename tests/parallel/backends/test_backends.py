@@ -1,0 +1,529 @@
+"""The table of backends against the packages that are installed: rows, options, hints, loading."""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from importlib import invalidate_caches
+
+import pytest
+import yaml
+from dask import config as dask_config
+from distributed import Client
+
+from espnet3.parallel.backends import (
+    BACKENDS,
+    allowed_options,
+    has_option,
+    installed,
+    load_cluster_class,
+    option_problems,
+    row,
+)
+from espnet3.parallel.backends.hints import owners
+from espnet3.parallel.backends.loading import load_module
+from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.messages import did_you_mean, masked, shown
+
+JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.is_jobqueue]
+GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
+# A test of a package reads the installed one; where it is absent there is nothing to compare with.
+INSTALLED = [
+    name
+    for name, backend in BACKENDS.items()
+    if all(installed(ref.split(".")[0]) for ref in (backend.cluster, *backend.signatures))
+]
+needs_jobqueue = pytest.mark.skipif(not installed("dask_jobqueue"), reason="dask-jobqueue is not installed")
+
+
+def required(env: str) -> dict[str, object]:
+    """Return the required options of an env."""
+    return {name: GIVEN[name] for name in row(env).required}
+
+
+def live(reference: str) -> inspect.Signature:
+    """Return the signature of the imported function that a reference names."""
+    module, _, path = reference.partition(":")
+    found = load_module(module)  # which leaves Ctrl-C to the tests that come after this one
+    for name in path.split("."):
+        found = getattr(found, name)
+    return inspect.signature(found)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_the_table_has_the_eleven_documented_backends():
+    """Each documented env has one row, under its own name, with cluster class and extra."""
+    wanted = {
+        "local": ("distributed.deploy.local:LocalCluster", None),
+        "local_gpu": ("dask_cuda:LocalCUDACluster", "gpu"),
+        "slurm": ("dask_jobqueue.slurm:SLURMCluster", "jobqueue"),
+        "pbs": ("dask_jobqueue.pbs:PBSCluster", "jobqueue"),
+        "sge": ("dask_jobqueue.sge:SGECluster", "jobqueue"),
+        "lsf": ("dask_jobqueue.lsf:LSFCluster", "jobqueue"),
+        "htcondor": ("dask_jobqueue.htcondor:HTCondorCluster", "jobqueue"),
+        "moab": ("dask_jobqueue.moab:MoabCluster", "jobqueue"),
+        "oar": ("dask_jobqueue.oar:OARCluster", "jobqueue"),
+        "ssh": ("distributed.deploy.ssh:SSHCluster", "ssh"),
+        "kube": ("dask_kubernetes.operator:KubeCluster", "kube"),
+    }
+    assert {name: (backend.cluster, backend.extra) for name, backend in BACKENDS.items()} == wanted
+    assert all(backend.name == name for name, backend in BACKENDS.items())
+
+
+def test_neither_table_nor_row_can_be_changed():
+    """The table takes no new row and a row no new value."""
+    with pytest.raises(TypeError):
+        BACKENDS["mine"] = row("local")
+    with pytest.raises(AttributeError):
+        row("local").package = "other"
+
+
+def test_row_refuses_an_unknown_env():
+    """`row` gives the row of an env, and for another name the closest one in its error."""
+    assert row("slurm").title == "jobs of SLURM"
+    with pytest.raises(ConfigError, match=r"Unknown env 'slrum'. Did you mean 'slurm'\? Known: local, "):
+        row("slrum")
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", INSTALLED)
+def test_parsed_parameters_are_those_of_the_imported_function(env):
+    """For each signature of a row, the names read from source are those of the live object."""
+    for reference in row(env).signatures:
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = [
+            p.name for p in live(reference).parameters.values() if p.kind not in kinds and p.name != "self"
+        ]
+        assert list(parameters(reference)) == named
+
+
+@pytest.mark.parametrize("env", INSTALLED)
+def test_each_signature_but_the_last_hands_its_keywords_on(env):
+    """A row lists a further signature only where the one before takes `**kwargs`."""
+    for reference in row(env).signatures[:-1]:
+        if reference == "dask_jobqueue.core:JobQueueCluster.__init__":
+            continue  # its **job_kwargs go to the job, checked below
+        kinds = [p.kind for p in live(reference).parameters.values()]
+        assert inspect.Parameter.VAR_KEYWORD in kinds, reference
+
+
+@needs_jobqueue
+@pytest.mark.parametrize("env", JOBQUEUE)
+def test_rows_of_schedulers_list_every_constructor_their_options_reach(env):
+    """The signatures of a scheduler's row are the `__init__`s of its cluster and job classes."""
+    cluster = load_cluster_class(row(env))
+    defining = [
+        f"{cls.__module__}:{cls.__qualname__}.__init__"
+        for cls in (*cluster.__mro__, *cluster.job_cls.__mro__)
+        if cls.__module__.startswith("dask_jobqueue.") and "__init__" in vars(cls)
+    ]
+    assert list(row(env).signatures) == defining
+
+
+@needs_jobqueue
+@pytest.mark.parametrize("env", JOBQUEUE)
+def test_the_env_is_the_section_of_jobqueue_yaml(env):
+    """dask-jobqueue reads the defaults of an env from the section of the same name."""
+    assert load_cluster_class(row(env)).job_cls.config_name == env
+
+
+@needs_jobqueue
+@pytest.mark.parametrize("env", JOBQUEUE)
+def test_the_real_job_takes_every_allowed_option(env):
+    """No option that is allowed is unknown to the scheduler's cluster or job class."""
+    cluster = load_cluster_class(row(env))
+    own = set(inspect.signature(cluster.__init__).parameters)
+    for_job = {name: None for name in allowed_options(row(env)) if name not in own}
+    real = cluster.job_cls("tcp://127.0.0.1:1", name="worker", **{**for_job, **required(env)})
+    assert "distributed.cli.dask_worker" in real.job_script()
+
+
+@needs_jobqueue
+def test_the_documented_slurm_options_give_the_documented_job_script(tmp_path):
+    """What is read from a configuration can be given to the real job class as it is."""
+    options = {
+        "queue": "gpu",
+        "account": "my-lab",
+        "cores": 8,
+        "processes": 1,
+        "memory": "32GB",
+        "walltime": "04:00:00",
+        "interface": "ib0",
+        "log_directory": str(tmp_path / "logs"),
+        "job_script_prologue": ["module load cuda"],
+        "job_extra_directives": ["--gres=gpu:1"],
+    }
+    config = ParallelConfig.parse({"env": "slurm", "options": options})
+    script = load_cluster_class(row("slurm")).job_cls("tcp://127.0.0.1:1", "w", **config.options).job_script()
+    for line in ("#SBATCH -p gpu", "#SBATCH -A my-lab", "#SBATCH -t 04:00:00", "#SBATCH --gres=gpu:1"):
+        assert line in script
+    assert "module load cuda\n" in script
+
+
+def test_a_real_local_cluster_takes_options_of_all_three_signatures():
+    """Options of LocalCluster, Nanny and Worker reach a real worker process."""
+    options = {
+        "threads_per_worker": 1,
+        "dashboard_address": "127.0.0.1:0",
+        "env": {"PROBE": "7"},
+        "heartbeat_interval": "2s",
+    }
+    config = ParallelConfig.parse({"n_workers": 1, "options": options})
+    cluster_class = load_cluster_class(row(config.env))
+    with cluster_class(n_workers=config.n_workers, **config.options) as cluster, Client(cluster) as client:
+        assert client.submit(os.getenv, "PROBE").result(timeout=30) == "7"
+        assert list(client.nthreads().values()) == [1]
+
+
+def test_parameters_are_read_without_importing(tmp_path, monkeypatch):
+    """A module that fails on import is still read, with all kinds of parameters."""
+    package = tmp_path / "probe_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (package / "inner.py").write_text(
+        "raise SystemExit('imported')\n"
+        "def make(a, /, b, *rest, c=1, **more): pass\n"
+        "class Cluster:\n"
+        "    async def start(self, x): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert parameters("probe_package.inner:make") == ("a", "b", "c")
+    assert parameters("probe_package.inner:Cluster.start") == ("x",)
+    assert parameters("probe_package.inner:Cluster.__init__") is None
+    assert parameters("probe_package.absent:make") is None
+    assert parameters("probe_package:make") is None
+    assert parameters("no_such_package_here.inner:make") is None
+    assert "probe_package" not in sys.modules
+
+
+def test_a_package_installed_later_is_seen(tmp_path, monkeypatch):
+    """What was absent is looked for again: a package installed while the program runs is found."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert parameters("later_module:make") is None
+    (tmp_path / "later_module.py").write_text("def make(a): pass\n")
+    invalidate_caches()
+    assert parameters("later_module:make") == ("a",)
+
+
+def test_a_package_with_an_unreadable_part_leaves_its_options_open():
+    """Where one signature cannot be read, known names are still known and others are undecided."""
+    backend = Backend(
+        name="x",
+        title="",
+        package="distributed",
+        extra=None,
+        cluster="a:b",
+        signatures=(
+            "distributed.deploy.local:LocalCluster.__init__",
+            "distributed.deploy.local:Gone.__init__",
+        ),
+    )
+    assert has_option(backend, "threads_per_worker") is True
+    assert has_option(backend, "zzz") is None
+    assert allowed_options(backend) is None
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("interface", "memory_limit", "threads_per_worker", "dashboard_address", "processes", "name"),
+        *(
+            "silence_logs",
+            "local_directory",
+            "resources",
+            "env",
+            "preload",
+            "lifetime",
+            "death_timeout",
+            "host",
+        ),
+    ],
+)
+def test_local_takes_the_options_of_cluster_nanny_and_worker(name):
+    """Under local, the parameters of LocalCluster, Nanny and Worker are options."""
+    assert has_option(row("local"), name)
+    assert name in allowed_options(row("local"))
+
+
+@pytest.mark.parametrize("env", BACKENDS)
+@pytest.mark.parametrize("name", ["n_workers", "worker_class", "loop", "asynchronous"])
+def test_what_the_layer_controls_is_refused_under_every_env(env, name):
+    """A parameter that the layer itself sets is refused with the reason, whatever is installed."""
+    (problem,) = option_problems(row(env), {**required(env), name: 1})
+    assert problem == f"options.{name} = 1: not an option of {env}: {row(env).controlled[name]}"
+    assert not has_option(row(env), name)
+
+
+@pytest.mark.parametrize("name", ["start", "ip", "nthreads", "dashboard", "scheduler_ip", "nanny"])
+def test_local_refuses_what_the_cluster_ignores_or_overwrites(name):
+    """Parameters that LocalCluster would ignore, overwrite or trip over are refused with the reason."""
+    (problem,) = option_problems(row("local"), {name: 1})
+    assert problem.startswith(f"options.{name} = 1: not an option of local: ")
+
+
+def test_n_workers_under_options_is_sent_beside_env():
+    """`n_workers` under options is refused with the place it belongs to, also where env is wrong."""
+    assert "set n_workers beside env" in option_problems(row("local"), {"n_workers": 2})[0]
+    assert "set n_workers beside env" in option_problems(None, {"n_workers": 2})[0]
+
+
+@needs_jobqueue
+@pytest.mark.parametrize("name", ["host", "dashboard_address"])
+def test_the_schedulers_address_belongs_to_scheduler_options(name):
+    """Under dask-jobqueue host and dashboard_address are sent to scheduler_options, as it demands."""
+    (problem,) = option_problems(row("slurm"), {"cores": 1, "memory": "1GB", name: "x"})
+    assert "put it in scheduler_options" in problem
+
+
+def test_a_typing_error_gets_the_closest_option():
+    """A misspelt option is refused with its value and the closest option."""
+    (problem,) = option_problems(row("local"), {"thread_per_worker": 2})
+    assert problem == (
+        "options.thread_per_worker = 2: unknown option of local. Did you mean 'threads_per_worker'?"
+    )
+
+
+def test_an_option_like_no_other_names_the_class_that_takes_them():
+    """An option that resembles none is refused with the class whose parameters are taken."""
+    (problem,) = option_problems(row("local"), {"zzz": 2})
+    assert (
+        "unknown option of local. It takes the parameters of distributed.deploy.local.LocalCluster."
+        in problem
+    )
+
+
+@needs_jobqueue
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("queue", "slurm, pbs, sge, lsf, moab, oar"),
+        ("account", "slurm, pbs, moab"),
+        ("walltime", "slurm, pbs, sge, lsf, moab, oar"),
+        ("job_extra_directives", "slurm, pbs, sge, lsf, htcondor, moab, oar"),
+        ("disk", "htcondor"),
+        ("hosts", "ssh"),
+    ],
+)
+def test_an_option_of_other_backends_names_them(name, belongs):
+    """An option that others have and this one has not is refused with their names."""
+    assert option_problems(row("local"), {name: 1}) == [
+        f"options.{name} = 1: belongs to {belongs}, not to local"
+    ]
+
+
+@needs_jobqueue
+@pytest.mark.parametrize(
+    ("env", "name", "instead"),
+    [
+        ("local", "cores", "under local use n_workers and threads_per_worker"),
+        ("local", "memory", "under local use memory_limit, which is per worker"),
+        ("slurm", "threads_per_worker", "under slurm use cores and processes"),
+        ("oar", "memory_limit", "under oar use memory, which is per job"),
+        ("ssh", "memory_limit", "under ssh use worker_options: {memory_limit: ...}"),
+    ],
+)
+def test_an_option_with_another_name_here_says_which(env, name, instead):
+    """An option of another backend that has a counterpart here is refused with the counterpart."""
+    (problem,) = option_problems(row(env), {**required(env), name: 1})
+    assert f"options.{name} = 1: belongs to " in problem
+    assert instead in problem
+
+
+@pytest.mark.parametrize("env", JOBQUEUE)
+def test_schedulers_require_cores_and_memory(env):
+    """A scheduler's job without its resources is refused, HTCondor's also without disk."""
+    wanted = ["cores", "memory", *(["disk"] if env == "htcondor" else [])]
+    assert [problem.split()[0] for problem in option_problems(row(env), {})] == [
+        f"options.{n}" for n in wanted
+    ]
+    assert (
+        f"options.cores is missing: {env} requires it, such as cores: 4" in option_problems(row(env), {})[0]
+    )
+    assert option_problems(row(env), {**required(env), "cores": None})[0].startswith(
+        "options.cores is missing"
+    )
+    assert option_problems(row(env), required(env)) == []
+
+
+@needs_jobqueue
+def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
+    """cores and memory in the site's dask configuration, also under config_name, count as given."""
+    with dask_config.set({"jobqueue.slurm.cores": 2, "jobqueue.big.cores": 2, "jobqueue.big.memory": "1GB"}):
+        assert [problem.split()[0] for problem in option_problems(row("slurm"), {})] == ["options.memory"]
+        assert option_problems(row("slurm"), {"config_name": "big"}) == []
+        assert len(option_problems(row("pbs"), {})) == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "number", "quoted"),
+    [
+        ("slurm", 14400, '"04:00:00"'),
+        ("pbs", 86400, '"24:00:00"'),
+        ("sge", 1800, '"00:30:00"'),
+        ("moab", 90061.0, '"25:01:01"'),
+        ("oar", 0, '"04:00:00"'),
+        ("lsf", 240, '"04:00"'),
+        ("lsf", -1, '"04:00"'),
+    ],
+)
+def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted):
+    """A numeric walltime is refused with the time it was, in quotes, in the scheduler's own form."""
+    (problem,) = option_problems(row(env), {**required(env), "walltime": number})
+    assert f"options.walltime = {number}: YAML reads a time without quotes as a number" in problem
+    assert f"write it in quotes: walltime: {quoted}" in problem
+
+
+def test_yaml_does_turn_a_walltime_into_a_number():
+    """The reason for the check: YAML 1.1 reads 4:00:00 in base 60."""
+    block = yaml.safe_load("{env: slurm, options: {cores: 1, memory: 1GB, walltime: 4:00:00}}")
+    assert block["options"]["walltime"] == 14400
+    with pytest.raises(ConfigError, match='walltime: "04:00:00"'):
+        ParallelConfig.parse(block)
+
+
+@pytest.mark.parametrize("hosts", ["node1", "node1,node2", [], {"node1": 1}, 3])
+def test_ssh_takes_a_list_of_hosts(hosts):
+    """hosts as text, empty or no list is refused with its value; without hosts ssh is refused too."""
+    (problem,) = option_problems(row("ssh"), {"hosts": hosts})
+    assert problem.startswith(f"options.hosts = {hosts!r}: must be a list of host names")
+    assert option_problems(row("ssh"), {})[0].startswith("options.hosts is missing: ssh requires it")
+
+
+def test_a_name_that_is_no_text_is_refused():
+    """An option named by a number or a boolean, which YAML makes of `on`, is refused."""
+    (problem,) = option_problems(row("local"), {True: 1})
+    assert problem == "options.True = 1: the name of an option is text, not bool: put it in quotes"
+
+
+# --- packages that are not installed --------------------------------------------------------------
+
+
+def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
+    """Where dask_jobqueue is absent any option passes, but trainer keys, walltime and required ones."""
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)  # the import system's own "not installed"
+    assert not installed("dask_jobqueue")
+    assert option_problems(row("slurm"), {**required("slurm"), "anything": 1}) == []
+    problems = option_problems(
+        row("slurm"), {"strategy": "ddp", "walltime": 14400, "loop": 1, "memory": "1GB"}
+    )
+    places = [problem.split()[0] for problem in problems]
+    assert places == ["options.strategy", "options.walltime", "options.loop", "options.cores"]
+    assert "belongs to trainer" in problems[0]
+
+
+def test_without_dask_jobqueue_its_words_are_still_recognised(monkeypatch):
+    """Under local, a scheduler's word is refused with the schedulers' names though none is installed."""
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    (problem,) = option_problems(row("local"), {"queue": "gpu"})
+    assert "belongs to slurm, pbs, sge, lsf, htcondor, moab, oar, not to local" in problem
+    assert owners("threads_per_worker")[0] == "local"
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "pip"),
+    [
+        ("local_gpu", "dask_cuda", "pip install 'espnet3-parallel[gpu]'"),
+        ("slurm", "dask_jobqueue", "pip install 'espnet3-parallel[jobqueue]'"),
+        ("oar", "dask_jobqueue", "pip install 'espnet3-parallel[jobqueue]'"),
+        ("ssh", "asyncssh", "pip install 'espnet3-parallel[ssh]'"),
+        ("kube", "dask_kubernetes", "pip install 'espnet3-parallel[kube]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_pip_line(env, package, pip, monkeypatch):
+    """A missing package is an ImportError and a RuntimeError that says what to type."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError) as caught:
+        load_cluster_class(row(env))
+    assert f"Please install {package}: {pip}" in str(caught.value)
+    assert f"env {env!r}" in str(caught.value)
+    assert caught.value.name == package
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("from os import no_such_name\n", "cannot be imported: cannot import name 'no_such_name'"),
+        ("", "needs Cluster, which broken_cluster does not have"),
+    ],
+)
+def test_a_package_that_is_there_but_broken_says_why(tmp_path, monkeypatch, source, says):
+    """An installed package that fails on import, or lacks the class, is refused with the cause."""
+    (tmp_path / "broken_cluster.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken_cluster", raising=False)
+    backend = Backend("x", "", "broken_cluster", "gpu", "broken_cluster:Cluster", ())
+    with pytest.raises(MissingPackageError) as caught:
+        load_cluster_class(backend)
+    assert says in str(caught.value)
+    assert "Please install broken_cluster: pip install 'espnet3-parallel[gpu]'" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("env", INSTALLED)
+def test_installed_cluster_classes_load(env):
+    """The cluster class of each row whose package is installed can be imported."""
+    if not installed(row(env).package):
+        pytest.skip(f"{row(env).package} is not installed")
+    assert load_cluster_class(row(env)).__name__ == row(env).cluster.partition(":")[2]
+
+
+# --- wording --------------------------------------------------------------------------------------
+
+
+def test_a_guess_needs_a_close_name():
+    """A guess is given for a close name whatever its case, and for nothing else."""
+    assert did_you_mean("QUEU", ["queue", "cores"]) == " Did you mean 'queue'?"
+    assert did_you_mean("zzz", ["queue"]) == ""
+    assert did_you_mean(3, ["queue"]) == ""
+
+
+def test_long_values_are_cut_to_one_line():
+    """A value is shown on one line of at most 80 characters."""
+    text = shown(["a" * 50, "b\n" * 50])
+    assert len(text) == 80
+    assert text.endswith("...")
+    assert ast.literal_eval(shown({"a": [1, "x"]})) == {"a": [1, "x"]}
+
+
+def test_a_tokenizer_is_no_secret():
+    """The word token inside another one hides nothing: speech configs are full of tokenizers."""
+    plain = {"tokenizer": "bpe", "tokenization": "char"}
+    assert masked(plain) == plain
+    assert masked({"hf_token": "abc"}) == {"hf_token": "***"}
+
+
+def test_secrets_are_masked_at_any_depth():
+    """Values under secret names and assignments in shell text are masked, others are kept."""
+    value = {"a": [{"api_key": "s"}, "export X_TOKEN=s; ls", 3], "passphrase": None, "keep": "token"}
+    assert masked(value) == {
+        "a": [{"api_key": "***"}, "export X_TOKEN=*** ls", 3],
+        "passphrase": None,
+        "keep": "token",
+    }
+    assert masked({"name": "MY_SECRET", "value": "s"}) == {"name": "MY_SECRET", "value": "***"}
+    assert value["a"][0] == {"api_key": "s"}
+
+
+def test_loading_a_cluster_class_leaves_ctrl_c_alone():
+    """dask-jobqueue sets a handler of SIGINT when it is imported; the one that was there is put back."""
+    code = (
+        "import signal\n"
+        "from espnet3.parallel.backends import BACKENDS, load_cluster_class\n"
+        "before = signal.getsignal(signal.SIGINT)\n"
+        "load_cluster_class(BACKENDS['slurm'])\n"
+        "assert signal.getsignal(signal.SIGINT) is before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,198 @@
+"""GPUs of this machine: what NVML lists, and what CUDA_VISIBLE_DEVICES leaves of it. No CUDA is executed."""
+
+# ruff: noqa: N801, N802, N818  # the stand-in has the names of NVML's binding
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from espnet3.parallel import ConfigError, MissingPackageError
+from espnet3.parallel.backends import gpus as gpus_module
+from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine, visible_gpus
+from espnet3.parallel.clusters.gpu import devices, gpu_options
+from espnet3.parallel.config import ParallelConfig
+
+A, B, C = (Gpu(n, f"GPU-{letter * 8}-0000", f"Card {letter}") for n, letter in enumerate("abc"))
+PART = Gpu(2, "MIG-cc01", "Card c MIG 1g.10gb")
+ALL = [A, B, C, PART]
+
+
+@pytest.mark.parametrize(
+    ("variable", "left", "end"),
+    [
+        (None, [A, B, C], ""),
+        ("", [], ""),
+        ("0,1,2", [A, B, C], ""),
+        (" 2 , 0", [C, A], ""),
+        ("1,7,0", [B], "7"),
+        ("-1", [], "-1"),
+        ("1,-1,0", [B], "-1"),
+        ("NoDevFiles", [], "NoDevFiles"),
+        ("GPU-bbbbbbbb-0000", [B], ""),
+        ("GPU-b,0", [B, A], ""),
+        ("GPU-", [], "GPU-"),
+        ("GPU-zz", [], "GPU-zz"),
+        ("MIG-cc01", [PART], ""),
+        ("0,0", [A], "0"),
+        ("0,GPU-aaaa", [A], "GPU-aaaa"),
+    ],
+)
+def test_the_variable_leaves_what_cuda_would_show(variable, left, end):
+    """Numbers and beginnings of UUIDs, in the variable's order, up to the first that names no GPU."""
+    assert visible_gpus(ALL, variable) == (left, end)
+
+
+def test_as_many_workers_as_gpus_are_right_and_fewer_are_told():
+    """Nothing is said where each GPU has its worker; GPUs that stay idle are listed."""
+    assert check_gpus([A, B], None, 2) == ([A, B], None)
+    visible, warning = check_gpus(ALL, "2,0", 1)
+    assert visible == [C, A]
+    assert warning == f"n_workers = 1 of 2 visible GPUs: {C}; {A}"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variable", "said"),
+    [
+        ([], None, "NVML finds no GPU on this machine; use env: local"),
+        ([A, B], None, f"there are visible: {A}; {B}; set n_workers: 2"),
+        (
+            [A, B, C],
+            "0,1",
+            f"visible with CUDA_VISIBLE_DEVICES='0,1': {A}; {B}; set n_workers: 2. The machine has {A}; {B}; {C}",
+        ),
+        ([A, B, C], "", "there is none visible with CUDA_VISIBLE_DEVICES=''; name some of them"),
+        (
+            [A, B, C],
+            "0,9,1",
+            f"CUDA_VISIBLE_DEVICES='0,9,1' (which ends for CUDA at '9'): {A}; set n_workers: 1",
+        ),
+    ],
+    ids=["no gpu", "too few", "some hidden", "all hidden", "a wrong one"],
+)
+def test_more_workers_than_gpus_are_an_error_that_lists_them(gpus, variable, said):
+    """The message has the number asked for, the GPUs that are visible, why, and the number that fits."""
+    with pytest.raises(ConfigError) as error:
+        check_gpus(gpus, variable, 3)
+    assert str(error.value).startswith("n_workers = 3")
+    assert said in str(error.value)
+
+
+def test_dask_cuda_is_given_gpus_in_one_way():
+    """Numbers where all are whole GPUs; UUIDs where one is a part, as it sorts what it is given."""
+    assert devices([C, A]) == [2, 0]
+    assert devices([A, PART]) == [A.uuid, PART.uuid]
+
+
+class FakeNvml(ModuleType):
+    """NVML's binding as its pages describe it, over a list of GPUs; handles are the GPUs themselves."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_LibraryNotFound(NVMLError):
+        pass
+
+    class NVMLError_DriverNotLoaded(NVMLError):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    class NVMLError_NotFound(NVMLError):
+        pass
+
+    def __init__(self, gpus, at_init=None):
+        super().__init__("pynvml")
+        self.whole = [gpu for gpu in gpus if not gpu.is_part]
+        self.parts = [gpu for gpu in gpus if gpu.is_part]
+        self.at_init = at_init
+        self.open = 0
+
+    def nvmlInit(self):
+        if self.at_init is not None:
+            raise getattr(self, self.at_init)("what the driver says")
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self):
+        return len(self.whole)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.whole[index]
+
+    def nvmlDeviceGetUUID(self, handle):
+        return handle.uuid
+
+    def nvmlDeviceGetName(self, handle):
+        return handle.name
+
+    def nvmlDeviceGetMigMode(self, handle):
+        if handle.index == 0:
+            raise self.NVMLError_NotSupported
+        cut = any(part.index == handle.index for part in self.parts)
+        return int(cut), int(cut)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):
+        mine = [part for part in self.parts if part.index == handle.index]
+        if number >= len(mine):
+            raise self.NVMLError_NotFound
+        return mine[number]
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """Return a function that puts a machine with GPUs behind NVML's binding."""
+
+    def put(gpus, at_init=None):
+        fake = FakeNvml(gpus, at_init)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        return fake
+
+    return put
+
+
+def test_nvml_lists_gpus_and_their_parts_and_is_closed_again(nvml):
+    """All GPUs come in their order, one that is cut is followed by its parts."""
+    fake = nvml(ALL)
+    assert gpus_of_machine() == ALL
+    assert fake.open == 0
+
+
+@pytest.mark.parametrize("kind", ["NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"])
+def test_a_machine_without_a_driver_has_no_gpu(kind, nvml):
+    """No library or no driver is no error: there are none."""
+    nvml(ALL, kind)
+    assert gpus_of_machine() == []
+
+
+def test_a_driver_that_does_not_answer_is_an_error_with_its_words(nvml):
+    """A mismatch of driver and library is not mistaken for a machine without GPUs."""
+    nvml(ALL, "NVMLError")
+    with pytest.raises(ConfigError, match="NVML says what the driver says; see nvidia-smi"):
+        gpus_of_machine()
+
+
+def test_a_missing_binding_is_told_with_its_extra(monkeypatch):
+    """Without nvidia-ml-py the message has the pip line."""
+    monkeypatch.setattr(gpus_module, "installed", lambda package: package != "pynvml")
+    with pytest.raises(MissingPackageError, match=r"pip install 'espnet3-parallel\[gpu\]'"):
+        gpus_of_machine()
+
+
+def test_the_cluster_is_made_with_the_visible_gpus_and_a_dashboard_on_loopback(nvml, monkeypatch, caplog):
+    """The variable, or the option of its name, chooses; workers that are too few are told."""
+    nvml(ALL)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2}))
+    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [2, 0], "dashboard_address": "127.0.0.1:0"}
+    assert not caplog.records
+    options = {"CUDA_VISIBLE_DEVICES": [0, 1, 2], "dashboard_address": None}
+    made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2, "options": options}))
+    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [0, 1, 2], "dashboard_address": None}
+    assert "n_workers = 2 of 3 visible GPUs" in caplog.text

@@ -1,0 +1,103 @@
+"""What Kubernetes would be asked for: the real spec of dask-kubernetes, without a cluster."""
+
+import sys
+
+import pytest
+
+from espnet3.parallel import ConfigError, NoWorkersError
+from espnet3.parallel.backends import row
+from espnet3.parallel.clusters import kube
+from espnet3.parallel.clusters.kube import kube_options, start_kube
+from espnet3.parallel.config import ParallelConfig
+
+
+def config(n_workers=3, **options):
+    """Return a checked block."""
+    return ParallelConfig.parse({"env": "kube", "n_workers": n_workers, "options": options})
+
+
+def containers(options):
+    """Return the scheduler's and the workers' container."""
+    spec = options["custom_cluster_spec"]["spec"]
+    (scheduler,), (worker,) = spec["scheduler"]["spec"]["containers"], spec["worker"]["spec"]["containers"]
+    return scheduler, worker
+
+
+def test_the_spec_names_commands_that_dask_has():
+    """No container starts dask-scheduler or dask-worker, which newer versions of distributed lack."""
+    scheduler, worker = containers(kube_options(config(image="lab/espnet:1")))
+    assert scheduler["args"][:2] == ["dask", "scheduler"]
+    assert worker["args"][:2] == ["dask", "worker"]
+    assert scheduler["image"] == worker["image"] == "lab/espnet:1"
+
+
+def test_options_of_the_pods_go_into_the_spec_and_others_to_the_cluster():
+    """Resources, variables and the number of workers are in the spec; the namespace is not."""
+    resources = {"limits": {"memory": "16Gi"}}
+    made = kube_options(
+        config(5, image="i", resources=resources, env={"A": "b"}, namespace="lab", quiet=True)
+    )
+    scheduler, worker = containers(made)
+    assert made["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 5
+    assert scheduler["resources"] == worker["resources"] == resources
+    assert worker["env"] == [{"name": "A", "value": "b"}]
+    assert set(made) == {"custom_cluster_spec", "create_mode", "namespace", "quiet"}
+    assert made["namespace"] == "lab"
+
+
+def test_a_cluster_is_created_under_a_name_of_its_own_and_none_is_joined():
+    """Two runs do not share a cluster, which the first to end would delete."""
+    first, second = (kube_options(config(image="i")) for _ in range(2))
+    names = {each["custom_cluster_spec"]["metadata"]["name"] for each in (first, second)}
+    assert len(names) == 2 and all(name.startswith("espnet3-") for name in names)
+    assert first["create_mode"].value == "CREATE_ONLY"
+    joined = kube_options(config(image="i", name="mine", create_mode="CREATE_OR_CONNECT"))
+    assert joined["create_mode"].value == "CREATE_OR_CONNECT"
+    assert joined["custom_cluster_spec"]["metadata"]["name"] == "mine"
+
+
+def test_a_missing_image_is_told_with_the_python_it_needs(caplog):
+    """Dask's own image lacks the package: that is said before pods crash."""
+    kube_options(config())
+    assert "options.image is not given" in caplog.text
+    assert f"{sys.version_info.major}.{sys.version_info.minor} here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "My Cluster"}, "options.name = 'My Cluster': must be lower-case letters"),
+        ({"create_mode": "CREATE"}, "Did you mean 'CREATE_ONLY'?"),
+        ({"resources": {"memory": "4Gi"}}, "must be such as resources: {requests: {cpu: 1}"),
+        ({"resources": "4Gi"}, "must be such as resources: {requests: {cpu: 1}"),
+        ({"env": "A=b"}, "options.env = 'A=b': must be a mapping"),
+        ({"imagee": "x"}, "Did you mean 'image'?"),
+        ({"memory_limit": "4GB"}, "use resources: {limits: {memory: ...}}"),
+    ],
+    ids=["name", "mode", "resources", "text", "env", "slip", "memory"],
+)
+def test_a_wrong_option_is_refused_before_anything_is_created(options, said):
+    """Names, modes and resources are checked with the block."""
+    with pytest.raises(ConfigError) as error:
+        config(**options)
+    assert said in str(error.value)
+
+
+def test_an_operator_that_overlooks_a_cluster_is_asked_again(monkeypatch, caplog):
+    """Creation is tried three times, each with a new name; then the message says where to look."""
+    names = []
+
+    def overlooked(**options):
+        names.append(options["custom_cluster_spec"]["metadata"]["name"])
+        if len(names) == until:
+            return "cluster"
+        raise TimeoutError("resource not actioned after 60 seconds")
+
+    monkeypatch.setattr(kube, "load_cluster_class", lambda row: overlooked)
+    until = 2
+    assert start_kube(row("kube"), config(image="i")) == "cluster"
+    assert len(set(names)) == 2 and "did not act" in caplog.text
+    until = 9
+    with pytest.raises(NoWorkersError, match="3 times in a row: resource not actioned.*kubectl get pods"):
+        start_kube(row("kube"), config(image="i"))
+    assert len(names) == 5

@@ -1,0 +1,69 @@
+"""How long the next run is."""
+
+from __future__ import annotations
+
+import itertools
+from unittest.mock import ANY
+
+import pytest
+
+from espnet3.parallel.engine.sizing import BUDGET, MAX_BYTES, Sizer
+
+
+def test_run_lengths_follow_the_measured_speed():
+    """After a few runs a run is worth the time budget, and it never grew more than eightfold."""
+    sizer = Sizer(lambda: 2)
+    sizes, n = [], 1
+    for _ in range(12):
+        sizer.seen(n, n, n * 1e-5, 0)
+        n = int(sizer.next(5 * 10**4, window=2)[0])
+        sizes.append(n)
+    assert all(b <= 8 * a for a, b in itertools.pairwise(sizes))
+    assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
+
+
+def test_where_there_is_much_to_do_runs_are_longer():
+    """A run is six times the budget at most, a fifth of what a slot has to do, and the budget at the end."""
+    sizer = Sizer(lambda: 2)
+    assert sizer.next(10**9, window=2)[2] == BUDGET  # nothing measured yet
+    for _ in range(9):
+        sizer.seen(1000, 1000, 1.0, 0)
+    assert sizer.next(10**9, window=2) == (pytest.approx(300), ANY, pytest.approx(6 * BUDGET))
+    assert sizer.next(2000, window=2) == (pytest.approx(200), ANY, pytest.approx(1.0 / 5))
+    assert sizer.next(500, window=2)[::2] == (pytest.approx(50), BUDGET)
+    assert sizer.next(float("inf"), window=2)[::2] == (pytest.approx(50), BUDGET)
+
+
+def test_the_end_is_cut_by_how_well_the_speed_is_known():
+    """Of what is left to a slot a run takes half where all ran at one speed, a quarter where speeds varied."""
+    steady, varied = Sizer(lambda: 2), Sizer(lambda: 2)
+    for turn in range(40):
+        steady.seen(100, 100, 0.1, 0)
+        varied.seen(100, 100, 0.1 if turn % 2 else 0.3, 0)
+    assert steady.next(400, window=1)[0] == pytest.approx(100, rel=0.02)
+    assert varied.next(400, window=1)[0] == pytest.approx(50, rel=0.02)
+
+
+def test_slow_items_travel_alone():
+    """However much there is to do, a run is one item where an item takes longer than the budget."""
+    sizer = Sizer(lambda: 2)
+    for _ in range(9):
+        sizer.seen(1, 1, 0.1, 0)
+    for left in (1000, 20, 6):
+        for window in (1, 2):
+            assert sizer.next(left, window)[0] < 1
+
+
+def test_large_results_make_short_runs():
+    """A run is never expected to carry much more than eight megabytes."""
+    sizer = Sizer(lambda: 2)
+    sizer.seen(10, 10, 1e-6, 10 * 2**20)
+    assert sizer.next(10**9)[1] <= MAX_BYTES / 2**20 + 1
+
+
+def test_near_the_end_runs_get_short_and_are_not_queued():
+    """With little left a slot gets a fraction of it, and no second run to sit on."""
+    sizer = Sizer(lambda: 4)
+    sizer.seen(1000, 1000, 1.0, 0)
+    assert sizer.window(1e6) == 2 and sizer.window(100) == 1
+    assert sizer.next(32)[0] <= 2

@@ -1,0 +1,128 @@
+"""Objects over an authenticated socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy
+import pytest
+
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, greet_worker
+
+
+@pytest.fixture
+def pair():
+    """Two channels, connected."""
+    a, b = socket.socketpair()
+    left, right = Channel(a), Channel(b)
+    yield left, right
+    left.close()
+    right.close()
+
+
+def both_ways(pair, value):
+    """Send a value from a thread, as it may be larger than the socket's buffer."""
+    thread = threading.Thread(target=pair[0].send, args=(value,))
+    thread.start()
+    got = pair[1].recv()
+    thread.join()
+    return got
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        0,
+        "é" * 1000,
+        list(range(100_000)),
+        range(5),
+        b"x" * 5_000_000,
+        [bytes([i]) * 200_000 for i in range(30)],
+    ],
+    ids=["none", "zero", "text", "list", "range", "5 MB", "many large bytes"],
+)
+def test_a_value_arrives_as_it_was_sent(pair, value):
+    """What comes out equals what went in, whatever its size."""
+    assert both_ways(pair, value) == value
+
+
+def test_arrays_arrive_writable_and_apart():
+    """A received array is the receiver's own: writable, and not changed by the next message."""
+    a, b = socket.socketpair()
+    left, right = Channel(a), Channel(b)
+    first = both_ways((left, right), numpy.arange(100_000))
+    second = both_ways((left, right), numpy.zeros(100_000))
+    first[0] = 7
+    assert first[1] == 1 and second.sum() == 0
+    left.close()
+    right.close()
+
+
+def test_received_counts_the_bytes_of_the_last_message(pair):
+    """The size of a message is known to the receiver, which cuts runs by it."""
+    both_ways(pair, b"x" * 1000)
+    assert 1000 < pair[1].received < 1100
+
+
+def test_the_end_of_the_other_side_is_an_error_at_once(pair):
+    """A channel whose other end is closed raises instead of waiting."""
+    pair[0].close()
+    assert pair[1].readable()
+    with pytest.raises(ChannelClosedError):
+        pair[1].recv()
+
+
+def test_half_a_message_is_an_end_not_a_value(pair):
+    """A peer that dies in the middle of a message is noticed, and nothing is unpickled."""
+    pair[0].sock.sendall(b"\0\0\0\0\0\0\1\0\0\0\0\0abc")
+    pair[0].close()
+    with pytest.raises(ChannelClosedError):
+        pair[1].recv()
+
+
+def test_an_object_that_cannot_be_pickled_sends_nothing(pair):
+    """A failed send leaves the stream usable."""
+    with pytest.raises(Exception, match="pickle"):
+        pair[0].send(lambda: None)
+    pair[0].send("next")
+    assert pair[1].recv() == "next"
+
+
+def meet(tmp_path, their_key):
+    """Let a worker with `their_key` connect to a driver whose key is b"right"."""
+    path = str(tmp_path / "door")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(path)
+        door.listen()
+        result = []
+
+        def worker():
+            try:
+                result.append(connect(path, their_key))
+            except (OSError, PermissionError) as error:
+                result.append(error)
+
+        thread = threading.Thread(target=worker)
+        thread.start()
+        sock, _ = door.accept()
+        try:
+            return greet_worker(sock, b"right"), thread, result
+        finally:
+            thread.join()
+
+
+def test_the_right_key_opens_the_channel(tmp_path):
+    """Both ends that hold the key can talk."""
+    driver, _, (worker,) = meet(tmp_path, b"right")
+    worker.send("hello")
+    assert driver.recv() == "hello"
+    driver.close()
+    worker.close()
+
+
+def test_a_wrong_key_is_refused_before_anything_is_unpickled(tmp_path):
+    """A peer without the key never gets as far as a pickle."""
+    with pytest.raises(PermissionError, match="key"):
+        meet(tmp_path, b"wrong")

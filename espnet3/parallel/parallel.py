@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import add_note, named_error
 from espnet3.parallel.engine.loop import Block, inside_item
-from espnet3.parallel.engine.work import Run, Work, as_items
+from espnet3.parallel.engine.work import Chunk, Work, as_items
 from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
@@ -176,10 +176,10 @@ def parallel_map(
     if not items:
         return results
     with outcomes(task, Work(items), active_client(client), _config) as (pairs, _):
-        for run, block in pairs:
-            results[run.start : run.start + len(block.values)] = block.values
+        for chunk, block in pairs:
+            results[chunk.start : chunk.start + len(block.values)] = block.values
             if block.error is not None:
-                raise named_error(block.error, block.stop, run.start + len(block.values))
+                raise named_error(block.error, block.stop, chunk.start + len(block.values))
     return results
 
 
@@ -219,16 +219,16 @@ def _stream(
 ) -> Generator[Any, None, None]:
     if work.empty:
         return
-    waiting: dict[int, tuple[Run, Block]] = {}
+    waiting: dict[int, tuple[Chunk, Block]] = {}
     position = 0
     with outcomes(task, work, client, config, lambda: len(waiting) < _MAX_BUFFERED) as (pairs, _):
-        for run, block in pairs:
+        for chunk, block in pairs:
             if not ordered:
                 yield from block.values
                 if block.error is not None:
-                    raise named_error(block.error, block.stop, run.start + len(block.values))
+                    raise named_error(block.error, block.stop, chunk.start + len(block.values))
                 continue
-            waiting[run.start] = (run, block)
+            waiting[chunk.start] = (chunk, block)
             while position in waiting:
                 _, done = waiting.pop(position)
                 position += len(done.values)

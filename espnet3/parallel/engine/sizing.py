@@ -1,6 +1,6 @@
-"""How long the next run is: by time as it is measured, by cost where it is known.
+"""How long the next chunk is: by time as it is measured, by cost where it is known.
 
-Nobody sets a chunk size: a run is cut to what a worker did in 50 ms so far (up to six times that where
+Nobody sets a chunk size: it is cut to what a worker did in 50 ms so far (up to six times that where
 there is much to do), capped by the bytes its results took, and gets shorter near the end.
 """
 
@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-BUDGET = 0.05  # seconds of work per run: long against a round trip (0.1 ms), short against a wait
-SLACK = 1.5  # a run may take so many times as long as planned; then its tail goes to whoever is free
-_LONGEST = 0.3  # seconds of work per run where there is much to do: fewer messages, for the same balance
-_QUICK = 0.005  # seconds per item, where runs may be that long: what a worker that dies had done of its run goes again
-_SHARE = 5  # of all that a slot has to do, at most one part in so many is a run longer than the budget
-_CUTS = 4.0, 2.0  # runs that what is left to a slot is cut into, where speeds vary and where they do not
-_VARIES = 0.25  # how far off, on average, runs are where speeds vary
-GROW = 8  # a run may be this many times as long as the last one
-MAX_BYTES = 8 << 20  # of results per run
-MAX_ITEMS = 1 << 16  # per run; the list of its results is memory of the driver and of the worker
-_FLOOR = 0.0005  # seconds: runs near the end get no shorter than this, the trip would cost more
-_WARM = 8.0  # an average over so many runs
+BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
+SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to whoever is free
+_LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
+_QUICK = 0.005  # seconds per item, where chunks may be that long: what a dead worker had done of its chunk goes again
+_SHARE = 5  # of all that a slot has to do, at most one part in so many is a chunk longer than the budget
+_CUTS = 4.0, 2.0  # chunks that what is left to a slot is cut into, where speeds vary and where they do not
+_VARIES = 0.25  # how far off, on average, chunks are where speeds vary
+GROW = 8  # a chunk may be this many times as long as the last one
+MAX_BYTES = 8 << 20  # of results per chunk
+MAX_ITEMS = 1 << 16  # per chunk; the list of its results is memory of the driver and of the worker
+_FLOOR = 0.0005  # seconds: chunks near the end get no shorter than this, the trip would cost more
+_WARM = 8.0  # an average over so many chunks
 
 
 class Sizer:
-    """Chooses how much work the next run should be, from the speed and sizes seen.
+    """Chooses how much work the next chunk should be, from the speed and sizes seen.
 
     Args:
         slots: Returns the number of worker slots now.
@@ -32,14 +32,14 @@ class Sizer:
     def __init__(self, slots: Callable[[], int]) -> None:
         self._slots = slots
         self._rate = 0.0  # units per second of one slot
-        self._most = 0.0  # units of the next run, however quick the last ones were
-        self._off = 1.0  # how far off the runs' seconds were, as a share of what was expected
+        self._most = 0.0  # units of the next chunk, however quick the last ones were
+        self._off = 1.0  # how far off the chunks' seconds were, as a share of what was expected
         self._runs = 0.0
         self._bytes_per_item = 0.0
         self._pace = 0.0  # seconds per item
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
-        """Learn from one finished run."""
+        """Learn from one finished chunk."""
         rate = units / max(seconds, 1e-6)
         weight = 1.0 / min(self._runs + 1.0, _WARM)
         off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
@@ -51,11 +51,11 @@ class Sizer:
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
     def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
-        """Return the units and the most items of the next run, and the seconds it is to take.
+        """Return the units and the most items of the next chunk, and the seconds it is to take.
 
         Args:
             left: Units not handed out yet.
-            window: How many runs its slot may hold.
+            window: How many chunks its slot may hold.
         """
         most = MAX_ITEMS
         if self._bytes_per_item:
@@ -75,9 +75,9 @@ class Sizer:
         return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
 
     def window(self, left: float) -> int:
-        """Return how many runs a slot may hold: a second one only while plenty is left.
+        """Return how many chunks a slot may hold: a second one only while plenty is left.
 
-        A run that waits behind a long item is a run nobody else can take.
+        A chunk that waits behind a long item is a chunk nobody else can take.
         """
         return (
             2 if self._runs and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1

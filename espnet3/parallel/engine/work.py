@@ -1,7 +1,7 @@
-"""Cutting indices into runs.
+"""Cutting indices into chunks.
 
-A run is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
-one, the most expensive items go first. How long a run is, `sizing` says.
+A chunk is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
+one, the most expensive items go first. How long a chunk is, `sizing` says.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_PATIENCE = 0.01  # seconds a run waits for a slow iterator before it goes with fewer items
+_PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _LEAST_AT_RISK = 64  # items: a short list of quick ones is sooner repeated than sent one by one
 
 
 @dataclass(slots=True)
-class Run:
+class Chunk:
     """Items that travel together.
 
     Attributes:
@@ -29,7 +29,7 @@ class Run:
         items: The indices themselves (a slice; a list where the order is not the caller's).
         suspect: One of them may have killed a worker: they go one by one, in a process that does
             nothing else.
-        deaths: Workers lost to its item; a run with any holds one item alone.
+        deaths: Workers lost to its item; a chunk with any holds one item alone.
         late: Times its item was given up because it took too long; as `deaths`.
         n_bytes: Size it had when it was sent.
     """
@@ -41,11 +41,11 @@ class Run:
     late: int = 0
     n_bytes: int = 0
 
-    def part(self, at: int, end: int | None = None) -> Run:
-        """Return some of its items as a run of their own, with nothing held against them yet."""
-        return Run(self.start + at, self.items[at:end], self.suspect)
+    def part(self, at: int, end: int | None = None) -> Chunk:
+        """Return some of its items as a chunk of their own, with nothing held against them yet."""
+        return Chunk(self.start + at, self.items[at:end], self.suspect)
 
-    def __lt__(self, other: Run) -> bool:
+    def __lt__(self, other: Chunk) -> bool:
         return self.start < other.start
 
 
@@ -75,7 +75,7 @@ class Work:
     Args:
         items: A sequence, or an iterator that may never end.
         cost: Cost of each item (any unit), sequences only; the dearest go first.
-        align: Runs start at multiples of this (the batch size), so that batches are the same
+        align: Chunks start at multiples of this (the batch size), so that batches are the same
             whatever the number of workers.
         places: Where each item stands in the caller's list, where these are only a part of it.
         at_risk: Share of the items that may be in flight at once: what a driver that dies may lose.
@@ -93,8 +93,8 @@ class Work:
         self._places = places
         self._at_risk = at_risk
         self.order: array[int] | None = None
-        self.suspects: deque[Run] = deque()
-        self._returned: list[Run] = []
+        self.suspects: deque[Chunk] = deque()
+        self._returned: list[Chunk] = []
         self._next = 0
         self._iterator: Iterator[Any] | None = None
         self._sums: array[float] | None = None
@@ -132,42 +132,42 @@ class Work:
         """Whether something handed out before waits to be handed out again."""
         return bool(self._returned)
 
-    def units(self, run: Run) -> float:
-        """Return how much work a run is: its cost, or its number of items."""
+    def units(self, chunk: Chunk) -> float:
+        """Return how much work a chunk is: its cost, or its number of items."""
         if self._sums is None:
-            return float(len(run.items))
-        end = run.start + len(run.items) - 1
-        return max(self._sums[end] - (self._sums[run.start - 1] if run.start else 0.0), 1e-12)
+            return float(len(chunk.items))
+        end = chunk.start + len(chunk.items) - 1
+        return max(self._sums[end] - (self._sums[chunk.start - 1] if chunk.start else 0.0), 1e-12)
 
     def cap(self, most: int, slots: int) -> int:
-        """Return how many items a run may have at most, where each slot may hold two runs."""
+        """Return how many items a chunk may have at most, where each slot may hold two chunks."""
         if self._at_risk >= 1.0 or self.total is None:
             return most
         return min(most, int(max(_LEAST_AT_RISK, self.total * self._at_risk)) // (2 * max(1, slots)) + 1)
 
-    def positions(self, run: Run) -> Sequence[int]:
-        """Return where a run's items stand in the caller's list."""
-        begin, end = run.start, run.start + len(run.items)
+    def positions(self, chunk: Chunk) -> Sequence[int]:
+        """Return where a chunk's items stand in the caller's list."""
+        begin, end = chunk.start, chunk.start + len(chunk.items)
         span: Sequence[int] = range(begin, end) if self.order is None else self.order[begin:end]
         return span if self._places is None else array("q", map(self._places.__getitem__, span))
 
-    def take(self, units: float, most: int) -> Run | None:
-        """Hand out the next run.
+    def take(self, units: float, most: int) -> Chunk | None:
+        """Hand out the next chunk.
 
         Args:
             units: About how much work it should be, in cost (or items).
             most: Items it may have at most.
 
         Returns:
-            A run of at least one item, or None if nothing is left.
+            A chunk of at least one item, or None if nothing is left.
         """
         if self._returned:
-            run = heapq.heappop(self._returned)
-            count = min(self._count(run.start, units, most), len(run.items))
-            if count < len(run.items):
-                heapq.heappush(self._returned, Run(run.start + count, run.items[count:]))
-                run = Run(run.start, run.items[:count])
-            return run
+            chunk = heapq.heappop(self._returned)
+            count = min(self._count(chunk.start, units, most), len(chunk.items))
+            if count < len(chunk.items):
+                heapq.heappush(self._returned, Chunk(chunk.start + count, chunk.items[count:]))
+                chunk = Chunk(chunk.start, chunk.items[:count])
+            return chunk
         if self.total is not None and self._next >= self.total:
             return None
         at = self._next
@@ -179,7 +179,7 @@ class Work:
         self._next += len(items)
         if self._iterator is not None and self._ended:
             self.total = self._next
-        return Run(at, items) if items else None
+        return Chunk(at, items) if items else None
 
     def _count(self, at: int, units: float, most: int) -> int:
         """Return how many items from `at` on make about `units` of work."""
@@ -224,22 +224,22 @@ class Work:
         if self._broken is not None:
             raise self._broken
 
-    def put_back(self, run: Run) -> None:
+    def put_back(self, chunk: Chunk) -> None:
         """Take back what was not run: a tail, or a lost worker's items."""
-        if not run.items:
+        if not chunk.items:
             return
-        if run.suspect:
-            self.suspects.append(run)
+        if chunk.suspect:
+            self.suspects.append(chunk)
         else:
-            heapq.heappush(self._returned, run)
+            heapq.heappush(self._returned, chunk)
 
-    def put_back_alone(self, run: Run, deaths: int) -> None:
+    def put_back_alone(self, chunk: Chunk, deaths: int) -> None:
         """Take back items that must go one by one, each by itself in a process.
 
         Args:
-            run: What was in flight.
+            chunk: What was in flight.
             deaths: Workers each of its items has now been with when they died.
         """
         self.suspects.extend(
-            Run(run.start + k, run.items[k : k + 1], True, deaths) for k in range(len(run.items))
+            Chunk(chunk.start + k, chunk.items[k : k + 1], True, deaths) for k in range(len(chunk.items))
         )

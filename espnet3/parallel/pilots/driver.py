@@ -19,7 +19,7 @@ from typing import Any
 from espnet3.parallel.engine.exceptions import ANYTHING, load_error
 from espnet3.parallel.engine.failures import failure_of
 from espnet3.parallel.engine.loop import Block
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
 from espnet3.parallel.pilots.abandon import kill_overdue, overdue, part
 from espnet3.parallel.pilots.channel import ChannelClosedError
@@ -90,9 +90,9 @@ class PilotRun:
         self._dead: set[tuple[str, int]] = set()
         self._fell_back = self._asked = False
         self._setup_deaths = 0
-        self._out: list[tuple[Run, Block]] = []
+        self._out: list[tuple[Chunk, Block]] = []
 
-    def __iter__(self) -> Generator[tuple[Run, Block], None, None]:
+    def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
         """Yield each run with its outcomes, as they come in; a block's `error` is the last thing.
 
         Raises:
@@ -256,14 +256,14 @@ class PilotRun:
             time.sleep(0.005)
         return how or "ended"
 
-    def _finish(self, run: Run, failure: ItemFailure, error: BaseException | None = None) -> None:
+    def _finish(self, chunk: Chunk, failure: ItemFailure, error: BaseException | None = None) -> None:
         if self._job.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
             block = Block(error=error or kind(failure.message), stop=failure)
         else:
             block = Block(values=[failure], failed=[0])
-        block.retries = max(0, run.late - (failure.cause == "timeout"))
-        self._out.append((run, block))
+        block.retries = max(0, chunk.late - (failure.cause == "timeout"))
+        self._out.append((chunk, block))
 
     # --- messages up ---
 
@@ -299,28 +299,28 @@ class PilotRun:
             self._done(slot, Done(*message[2]), message[3])
 
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
-        run = self._feeder.came_back(slot)
+        chunk = self._feeder.came_back(slot)
         self._losses.progress()
         slot.late = None
         n = len(values)
         self.tally.busy += done.seconds
-        retries = done.retries + run.late
+        retries = done.retries + chunk.late
         block = Block(values, done.failed, retries, done.seconds, load_error(done.error), done.stop)
         if done.stop is not None and block.error is None:
             block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
-        if n < len(run.items) and block.error is None:
-            self._work.put_back(run.part(n))
-            run = Run(run.start, run.items[:n], run.suspect, n_bytes=run.n_bytes)
-        if n and not run.suspect:
+        if n < len(chunk.items) and block.error is None:
+            self._work.put_back(chunk.part(n))
+            chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)
+        if n and not chunk.suspect:
             self._feeder.sizer.seen(
-                self._work.units(run), n, done.seconds, max(run.n_bytes, slot.channel.received)
+                self._work.units(chunk), n, done.seconds, max(chunk.n_bytes, slot.channel.received)
             )
-        self._out.append((run, block))
+        self._out.append((chunk, block))
 
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
-        run = self._feeder.came_back(slot)
-        if len(run.items) > 1:
-            self._work.put_back_alone(run, run.deaths)
+        chunk = self._feeder.came_back(slot)
+        if len(chunk.items) > 1:
+            self._work.put_back_alone(chunk, chunk.deaths)
             return
-        failure = failure_of(error, run.items[0], 1, slot.hello.worker, cause="result")
-        self._finish(run, failure, error)
+        failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
+        self._finish(chunk, failure, error)

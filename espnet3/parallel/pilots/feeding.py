@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.payload import by_value
 from espnet3.parallel.pilots.slot import Slot
@@ -40,7 +40,7 @@ class Feeder:
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
 
-    def came_back(self, slot: Slot) -> Run:
+    def came_back(self, slot: Slot) -> Chunk:
         """Return the run that a slot has answered."""
         self.flying -= 1
         self._quarantined.discard(slot.hello.process)
@@ -80,27 +80,29 @@ class Feeder:
             if not (self._work.returned or self._may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
-            run = self._work.take(units, self._work.cap(most, len(self.ready)))
-            if run is None:
+            chunk = self._work.take(units, self._work.cap(most, len(self.ready)))
+            if chunk is None:
                 return bool(self._work.suspects)
-            if not self._send(slot, run, SLACK * seconds):
+            if not self._send(slot, chunk, SLACK * seconds):
                 break
         return True
 
-    def _send(self, slot: Slot, run: Run, seconds: float) -> bool:
+    def _send(self, slot: Slot, chunk: Chunk, seconds: float) -> bool:
         """Send a run that may take so many seconds; False if it went back to the work.
 
         A busy worker does not read, and may itself be about to wait for us: what it is sent
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = run.items if isinstance(run.items, range) else by_value(run)
-        positions = self._work.positions(run) if self._as_lines else None
-        parts, buffers = pickle_parts(("run", self._id, items, run.start, run.suspect, positions, seconds))
-        run.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
-        if slot.flying and run.n_bytes > _AHEAD:
+        items = chunk.items if isinstance(chunk.items, range) else by_value(chunk)
+        positions = self._work.positions(chunk) if self._as_lines else None
+        parts, buffers = pickle_parts(
+            ("run", self._id, items, chunk.start, chunk.suspect, positions, seconds)
+        )
+        chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
+        if slot.flying and chunk.n_bytes > _AHEAD:
             self._prefetch = False
-            self._work.put_back(run)
+            self._work.put_back(chunk)
             return False
         try:
             slot.channel.send_parts(parts, buffers)
@@ -108,8 +110,8 @@ class Feeder:
             # it has died since; what it said before, and its end, are still to be read
             self.ready.pop(slot, None)
             self._quarantined.discard(slot.hello.process)
-            self._work.put_back(run)
+            self._work.put_back(chunk)
             return False
-        slot.flying.append(run)
+        slot.flying.append(chunk)
         self.flying += 1
         return True

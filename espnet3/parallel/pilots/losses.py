@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import ItemFailure, Policy
 
@@ -45,7 +45,7 @@ class Losses:
         work: Work,
         policy: Policy,
         how_it_ended: Callable[[int], str],
-        finish: Callable[[Run, ItemFailure], None],
+        finish: Callable[[Chunk, ItemFailure], None],
     ) -> None:
         self._job_id = job_id
         self._work = work
@@ -71,41 +71,41 @@ class Losses:
         begun = [slot for slot in slots if inside[slot] != (0, 0)]
         self._in_vain = self._in_vain + 1 if slots and not begun else 0
         for slot in slots:
-            run, *ahead = slot.flying
+            chunk, *ahead = slot.flying
             for other in ahead:  # not begun
                 self._work.put_back(other)
             if slot.late is not None:
-                self.too_late(run, slot)
+                self.too_late(chunk, slot)
             elif given_up:  # it was killed for another item's sake
-                self._work.put_back(run)
+                self._work.put_back(chunk)
             else:
-                self._died(run, slot, inside[slot], alone and len(begun) == 1)
+                self._died(chunk, slot, inside[slot], alone and len(begun) == 1)
 
     def give_back(self, slots: Sequence[Slot]) -> None:
         """Take back all runs of slots that have done no harm."""
         for slot in slots:
-            for run in slot.flying:
-                self._work.put_back(run)
+            for chunk in slot.flying:
+                self._work.put_back(chunk)
             slot.flying.clear()
 
     def _inside(self, slot: Slot) -> tuple[int, int] | None:
         """Return which items of its run a slot was in, (first, how many); None where that is not known."""
         if slot.mark is None or self._in_vain >= _IN_VAIN:
             return None
-        run = slot.flying[0]
-        return slot.mark.within(self._job_id, run.start, run.items) or (0, 0)
+        chunk = slot.flying[0]
+        return slot.mark.within(self._job_id, chunk.start, chunk.items) or (0, 0)
 
-    def _died(self, run: Run, slot: Slot, inside: tuple[int, int] | None, alone: bool) -> None:
+    def _died(self, chunk: Chunk, slot: Slot, inside: tuple[int, int] | None, alone: bool) -> None:
         if inside is None:
-            if len(run.items) > 1 or run.deaths + 1 < max(_UNMARKED, self._policy.poison_after):
-                self._work.put_back_alone(run, run.deaths + 1)
+            if len(chunk.items) > 1 or chunk.deaths + 1 < max(_UNMARKED, self._policy.poison_after):
+                self._work.put_back_alone(chunk, chunk.deaths + 1)
             else:
-                self._poison(run, run.deaths + 1, slot)
+                self._poison(chunk, chunk.deaths + 1, slot)
             return
-        guilty = self._without_others(run, *inside)
-        if len(guilty.items) > 1 and run.suspect:  # it dies on the way in or out, not in an item
-            self._work.put_back_alone(guilty, run.deaths)
-        elif len(guilty.items) != 1 or not (alone or run.suspect):
+        guilty = self._without_others(chunk, *inside)
+        if len(guilty.items) > 1 and chunk.suspect:  # it dies on the way in or out, not in an item
+            self._work.put_back_alone(guilty, chunk.deaths)
+        elif len(guilty.items) != 1 or not (alone or chunk.suspect):
             self._work.put_back(guilty)
         else:
             guilty.deaths += 1
@@ -124,38 +124,38 @@ class Losses:
             return least
         return _UNMARKED
 
-    def _without_others(self, run: Run, at: int, n: int) -> Run:
+    def _without_others(self, chunk: Chunk, at: int, n: int) -> Chunk:
         """Put back what was not in progress, and return the rest as a suspect."""
-        before, after = run.part(0, at), run.part(at + n)
+        before, after = chunk.part(0, at), chunk.part(at + n)
         before.suspect = False  # it was done and the worker lived on
         self._work.put_back(before)
         self._work.put_back(after)
-        return Run(run.start + at, run.items[at : at + n], n > 0, run.deaths, run.late)
+        return Chunk(chunk.start + at, chunk.items[at : at + n], n > 0, chunk.deaths, chunk.late)
 
-    def _poison(self, run: Run, deaths: int, slot: Slot) -> None:
+    def _poison(self, chunk: Chunk, deaths: int, slot: Slot) -> None:
         lost = "a worker" if deaths == 1 else f"the {deaths}. worker"
         message = (
             f"its worker process {self._how_it_ended(slot.hello.pid)}; it was the only item in progress there, "
             f"and this is {lost} lost with it"
         )
         self._finish(
-            run,
+            chunk,
             ItemFailure(
-                index=run.items[0],
+                index=chunk.items[0],
                 error_type="WorkerDied",
                 message=message,
                 traceback="",
-                attempts=deaths + run.late,
+                attempts=deaths + chunk.late,
                 worker=slot.hello.worker,
                 cause="poison",
             ),
         )
 
-    def too_late(self, run: Run, slot: Slot) -> None:
+    def too_late(self, chunk: Chunk, slot: Slot) -> None:
         """Suspect or name the item of a run that was given up in it."""
         late = slot.late
         assert late is not None
-        guilty = self._without_others(run, late.position, late.items)
+        guilty = self._without_others(chunk, late.position, late.items)
         if len(guilty.items) > 1:  # a batch: its items have the same time each
             self._work.put_back(guilty)
             return

@@ -8,30 +8,30 @@ from typing import Any
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING, add_note
-from espnet3.parallel.engine.work import Run
+from espnet3.parallel.engine.work import Chunk
 
 
-def by_value(run: Run) -> bytes:
+def by_value(chunk: Chunk) -> bytes:
     """Pickle a run's items; an instance of a script's own class travels with its class.
 
     Raises:
         Exception: What the first item that cannot be pickled raises, with a note that names it.
     """
     try:
-        return pickling.dumps(run.items)
+        return pickling.dumps(chunk.items)
     except ANYTHING as error:
-        position, item = _first_unpicklable(run)
+        position, item = _first_unpicklable(chunk)
         add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
         raise
 
 
-def _first_unpicklable(run: Run) -> Any:
-    for position, item in enumerate(run.items, run.start):
+def _first_unpicklable(chunk: Chunk) -> Any:
+    for position, item in enumerate(chunk.items, chunk.start):
         try:
             pickling.dumps(item)
         except ANYTHING:
             return position, item
-    return run.start, run.items[0]
+    return chunk.start, chunk.items[0]
 
 
 def caller_path() -> list[str]:

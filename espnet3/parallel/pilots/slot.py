@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from espnet3.parallel.engine.watch import Late
-from espnet3.parallel.engine.work import Run
+from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.pilots.channel import Channel
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
@@ -28,7 +28,7 @@ class Slot:
     def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
         self.hello = hello
-        self.flying: deque[Run] = deque()
+        self.flying: deque[Chunk] = deque()
         self.ready = False
         self.mark = mark
         self.late: Late | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.loop import Block, inside_item
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import SetupFn
 from espnet3.parallel.local.fork_server import ForkServer
@@ -105,7 +105,7 @@ def outcomes(
     client: Any,
     config: ParallelConfig,
     may_take: Callable[[], bool] = lambda: True,
-) -> Iterator[tuple[Iterator[tuple[Run, Block]], Any]]:
+) -> Iterator[tuple[Iterator[tuple[Chunk, Block]], Any]]:
     """Run a task's items; where is decided here.
 
     Args:
@@ -142,7 +142,7 @@ def _tell_dashboard(client: Any) -> None:
         say(f"dashboard: {address}")
 
 
-Pairs = Generator[tuple[Run, Block], None, None]
+Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
 def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tally]:
@@ -155,9 +155,9 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
     call = Call(bind(task.one, env, task.kwargs), many)
 
     def counted() -> Pairs:
-        for run, block in run_inline(work, call, task.policy, task.as_lines):
+        for chunk, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
-            yield run, block
+            yield chunk, block
 
     return counted(), tally
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from espnet3.parallel.engine.loop import Block, run_items
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import SetupFn, build_env, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.records import Policy
@@ -64,7 +64,9 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_inline(work: Work, call: Call, policy: Policy, as_lines: bool = False) -> Iterator[tuple[Run, Block]]:
+def run_inline(
+    work: Work, call: Call, policy: Policy, as_lines: bool = False
+) -> Iterator[tuple[Chunk, Block]]:
     """Run all work here.
 
     Args:
@@ -78,19 +80,19 @@ def run_inline(work: Work, call: Call, policy: Policy, as_lines: bool = False) -
     """
     size = 1
     while True:
-        run = work.take(float(size), work.cap(_MOST, 1))
-        if run is None:
+        chunk = work.take(float(size), work.cap(_MOST, 1))
+        if chunk is None:
             work.raise_broken()
             return
-        block = run_items(run.items, call, policy, NAME, _SLICE)
+        block = run_items(chunk.items, call, policy, NAME, _SLICE)
         if as_lines:
             from espnet3.parallel.engine.recording import (
                 to_lines,  # here: a run without a folder needs no ledger
             )
 
-            to_lines(block, work.positions(run), run.items, policy, NAME)
+            to_lines(block, work.positions(chunk), chunk.items, policy, NAME)
         done = len(block.values)
-        if done < len(run.items) and block.error is None:
-            work.put_back(Run(run.start + done, run.items[done:]))
+        if done < len(chunk.items) and block.error is None:
+            work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
         size = min(_MOST, size * 2) if block.seconds < _SLICE / 2 else max(1, done)
-        yield run, block
+        yield chunk, block

@@ -46,12 +46,12 @@ def run_to_list(
     order = work.order
     begin, retries, failed = time.perf_counter(), 0, 0
     with launch(work) as (pairs, tally):
-        for run, block in pairs:
+        for chunk, block in pairs:
             n = len(block.values)
             if order is None:
-                results[run.start : run.start + n] = block.values
+                results[chunk.start : chunk.start + n] = block.values
             else:
-                for place, value in zip(order[run.start : run.start + n], block.values, strict=True):
+                for place, value in zip(order[chunk.start : chunk.start + n], block.values, strict=True):
                     results[place] = value
             retries += block.retries
             failed += len(block.failed)
@@ -91,11 +91,11 @@ def run_to_folder(
     if len(left):
         work = _work_left(items, cost, align, left)
         with launch(work) as (pairs, tally):
-            for run, block in pairs:
+            for chunk, block in pairs:
                 values, bad = block.values, block.failed
                 folder.append([value for value in values if type(value) is bytes] if bad else values)
                 if bad or block.stop is not None:
-                    positions = work.positions(run)
+                    positions = work.positions(chunk)
                     lost = [(positions[k], values[k]) for k in bad]
                     if block.stop is not None:
                         lost.append((positions[len(values)], block.stop))

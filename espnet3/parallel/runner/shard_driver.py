@@ -64,10 +64,10 @@ def run_shards(
         assert work.order is not None
         again: list[Shard] = []
         with launch(work) as (pairs, tally):
-            for run, block in pairs:
+            for chunk, block in pairs:
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
-                for place, value in enumerate(block.values, run.start):
+                for place, value in enumerate(block.values, chunk.start):
                     shard = todo[work.order[place]]
                     if isinstance(value, ItemFailure):
                         again.append(_without_poison(shard, value, policy))

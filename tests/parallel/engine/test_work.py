@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 
 
-def drain(work: Work, units: float = 7, most: int = 100) -> list[Run]:
+def drain(work: Work, units: float = 7, most: int = 100) -> list[Chunk]:
     """Take all there is."""
     return list(iter(lambda: work.take(units, most), None))
 
@@ -27,8 +27,8 @@ def test_a_range_is_sliced_and_never_listed():
 def test_a_tail_goes_out_before_what_is_new():
     """What a worker hands back is the next thing to be taken, cut to the size asked for."""
     work = Work(range(100))
-    run = work.take(50, 100)
-    work.put_back(Run(run.start + 10, run.items[10:]))
+    chunk = work.take(50, 100)
+    work.put_back(Chunk(chunk.start + 10, chunk.items[10:]))
     again = work.take(5, 100)
     assert (again.start, list(again.items)) == (10, [10, 11, 12, 13, 14])
     assert work.take(100, 100).start == 15
@@ -54,9 +54,9 @@ def test_what_is_left_counts_returned_work_and_costs():
     """`left` is the work not handed out, in the unit of the costs, tails included."""
     work = Work(range(4), [4.0, 3.0, 2.0, 1.0])
     assert work.left == 10
-    run = work.take(4, 10)
+    chunk = work.take(4, 10)
     assert work.left == 6
-    work.put_back(run)
+    work.put_back(chunk)
     assert work.left == 10
 
 
@@ -80,8 +80,8 @@ def test_a_slow_iterator_does_not_hold_a_run_back():
             gate.wait(0.02)
             yield i
 
-    run = Work(slow()).take(1000, 1000)
-    assert 1 <= len(run.items) < 100
+    chunk = Work(slow()).take(1000, 1000)
+    assert 1 <= len(chunk.items) < 100
 
 
 def test_an_iterator_that_ends_ends_the_work():
@@ -94,7 +94,7 @@ def test_an_iterator_that_ends_ends_the_work():
 def test_suspects_are_kept_apart_one_item_each():
     """Items of a dead worker's run become single runs that `take` does not mix with the rest."""
     work = Work(range(10))
-    run = work.take(4, 10)
-    work.put_back_alone(run, 1)
+    chunk = work.take(4, 10)
+    work.put_back_alone(chunk, 1)
     assert [(list(s.items), s.deaths) for s in work.suspects] == [([0], 1), ([1], 1), ([2], 1), ([3], 1)]
     assert work.take(3, 10).start == 4

@@ -11,7 +11,7 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.engine.watch import Late
-from espnet3.parallel.engine.work import Run, Work
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.mark import Mark, Window
 from espnet3.parallel.pilots.pools import pool_of
@@ -82,7 +82,7 @@ class Case:
         )
         self.folder = folder
 
-    def slot(self, run: Run, *ahead: Run, marked: bool = True) -> tuple[Slot, Mark]:
+    def slot(self, run: Chunk, *ahead: Chunk, marked: bool = True) -> tuple[Slot, Mark]:
         """Return a slot that holds a run, and its worker's mark."""
         mark = Mark(str(self.folder))
         window = Window(str(self.folder), mark.name)
@@ -106,7 +106,7 @@ class Case:
 def test_only_the_step_is_suspected(folder: Path) -> None:
     """Of a run, the items before and after the step in progress go back, and so does the run sent ahead."""
     case = Case(folder, 20)
-    slot, mark = case.slot(Run(0, range(10)), Run(10, range(10, 20)))
+    slot, mark = case.slot(Chunk(0, range(10)), Chunk(10, range(10, 20)))
     mark.step(3, 4)
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([[0, 1, 2], [7, 8, 9], list(range(10, 20))], [[3, 4, 5, 6]])
@@ -116,7 +116,7 @@ def test_only_the_step_is_suspected(folder: Path) -> None:
 def test_a_run_that_had_not_begun_goes_back(folder: Path) -> None:
     """A worker that dies before it looked at a run is held against none of its items."""
     case = Case(folder)
-    slot, mark = case.slot(Run(0, range(10)))
+    slot, mark = case.slot(Chunk(0, range(10)))
     mark.clear()
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([list(range(10))], [])
@@ -125,7 +125,7 @@ def test_a_run_that_had_not_begun_goes_back(folder: Path) -> None:
 def test_an_item_alone_is_named_at_its_second_death(folder: Path) -> None:
     """The first death of an item known to be alone counts; the second names it, with two attempts."""
     case = Case(folder)
-    slot, mark = case.slot(Run(0, range(10)))
+    slot, mark = case.slot(Chunk(0, range(10)))
     mark.step(5, 1)
     case.losses.settle([slot], alone=True)
     (again,) = case.work.suspects
@@ -139,7 +139,7 @@ def test_an_item_alone_is_named_at_its_second_death(folder: Path) -> None:
 def test_poison_after_one(folder: Path) -> None:
     """With `poison_after` 1 a death of an item alone names it; one of several items still names none."""
     case = Case(folder, poison_after=1)
-    slot, mark = case.slot(Run(0, range(10)))
+    slot, mark = case.slot(Chunk(0, range(10)))
     mark.step(4, 2)
     case.losses.settle([slot], alone=True)
     assert case.failed == []
@@ -153,8 +153,8 @@ def test_poison_after_one(folder: Path) -> None:
 def test_two_slots_of_a_process_are_both_suspected(folder: Path) -> None:
     """Where two threads were in an item each, either may have killed the process: nothing is counted."""
     case = Case(folder, 20, poison_after=1)
-    one, first = case.slot(Run(0, range(10)))
-    other, second = case.slot(Run(10, range(10, 20)))
+    one, first = case.slot(Chunk(0, range(10)))
+    other, second = case.slot(Chunk(10, range(10, 20)))
     first.step(2, 1)
     second.step(4, 1)
     case.losses.settle([one, other], alone=True)
@@ -167,8 +167,8 @@ def test_two_slots_of_a_process_are_both_suspected(folder: Path) -> None:
 def test_a_late_item_clears_its_neighbour(folder: Path) -> None:
     """Of a process killed because one item took too long, the other thread's items go back unsuspected."""
     case = Case(folder, 20, item_timeout=1.0)
-    one, first = case.slot(Run(0, range(10)))
-    other, second = case.slot(Run(10, range(10, 20)))
+    one, first = case.slot(Chunk(0, range(10)))
+    other, second = case.slot(Chunk(10, range(10, 20)))
     first.step(0, 8)
     second.step(4, 1)
     one.late = Late(2, 1, 1.1)
@@ -180,7 +180,7 @@ def test_a_late_item_clears_its_neighbour(folder: Path) -> None:
 def test_a_suspect_beside_another_job(folder: Path) -> None:
     """A suspect that dies where another job has an item too may be innocent: it is named at the third time."""
     case = Case(folder, poison_after=1)
-    held = Run(5, range(5, 6), suspect=True)
+    held = Chunk(5, range(5, 6), suspect=True)
     for deaths in (1, 2):
         slot, mark = case.slot(held)
         mark.step(0, 1)
@@ -196,7 +196,7 @@ def test_a_suspect_beside_another_job(folder: Path) -> None:
 def test_a_suspected_run_that_dies_as_a_whole_is_taken_apart(folder: Path) -> None:
     """Items that kill their worker on the way in or out, where no mark can tell them apart, go each alone."""
     case = Case(folder)
-    slot, _ = case.slot(Run(0, range(3), suspect=True))
+    slot, _ = case.slot(Chunk(0, range(3), suspect=True))
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([], [[0], [1], [2]])
 
@@ -204,7 +204,7 @@ def test_a_suspected_run_that_dies_as_a_whole_is_taken_apart(folder: Path) -> No
 def test_without_a_mark_all_of_a_run_is_suspected(folder: Path) -> None:
     """On another host each item of a dead worker's run goes alone, and the next death names it."""
     case = Case(folder)
-    slot, _ = case.slot(Run(0, range(3)), marked=False)
+    slot, _ = case.slot(Chunk(0, range(3)), marked=False)
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([], [[0], [1], [2]])
     slot, _ = case.slot(case.work.suspects[1], marked=False)
@@ -215,7 +215,7 @@ def test_without_a_mark_all_of_a_run_is_suspected(folder: Path) -> None:
 def test_workers_that_die_before_they_begin_do_not_go_on_for_ever(folder: Path) -> None:
     """A run at which worker after worker dies without beginning it is suspected after a few."""
     case = Case(folder)
-    held = Run(0, range(3))
+    held = Chunk(0, range(3))
     for _ in range(10):
         slot, mark = case.slot(held)
         mark.clear()

@@ -57,7 +57,7 @@ class Plan:
         options: Options of the backend.
         settings: The `detached` block of the configuration.
         python: The jobs' interpreter.
-        sources: Files of the user's code, with the hash they had.
+        code: The user's own code, as `provenance.code.code_of` returns it.
         hooks: The runner writes files of its own.
         keep_values: Its results are wanted beside them.
         outputs: Its runner writes files from the whole results when they are merged.
@@ -72,7 +72,7 @@ class Plan:
     options: dict[str, Any]
     settings: dict[str, Any]
     python: str
-    sources: dict[str, str] = field(default_factory=dict)
+    code: dict[str, Any] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
     outputs: bool = False

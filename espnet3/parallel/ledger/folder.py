@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import uuid
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
 from espnet3.parallel.ledger.files import make_folder, read_json, sync_folder, write_json, writing
-from espnet3.parallel.ledger.identity import Identity, changes
+from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
@@ -20,6 +21,7 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, 
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
+_CALLER = 7  # frames from here to the line that calls the runner
 _WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)  # by whoever holds the lease; the lease's own are not ours
 
 
@@ -78,6 +80,12 @@ def _open(
     if plan is None and old is not None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
+    if old is not None and (updated := changed_packages(old, identity)):
+        warnings.warn(
+            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
+            "resume=False starts anew",
+            stacklevel=_CALLER,
+        )
     if old is None or differs:
         _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)

@@ -1,21 +1,22 @@
-"""What makes two runs the same run: runner, provider, config, index list and seed."""
+"""What makes two runs the same run: the user's code, config, index list and seed."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.indices import describe_indices
-from espnet3.parallel.provenance.config_facts import config_hash, differences, shown_config
+from espnet3.parallel.provenance.code import changed_parts, code_of
+from espnet3.parallel.provenance.config_facts import differences, shown_config
+from espnet3.parallel.provenance.content import NoContentError, as_containers, content_hash
+from espnet3.parallel.provenance.modules import file_of, name_of
+from espnet3.parallel.provenance.origin import package_versions
 
 _MASKED = "***"
-# Modules of base classes whose source is no part of a runner; `abc` and `typing` come with every one of them.
-_NOT_THE_USERS = ("espnet3.parallel.", "builtins.", "abc.", "typing.")
+_MOST_SHOWN = 20  # differences of one kind: who has more has another run
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,18 @@ class Identity:
     """A run, as `run.json` holds it and as a later call is compared with it.
 
     Attributes:
-        runner: Import path, file and hash of the source of the runner's class.
+        runner: Import path and file of the runner's class.
         provider: The same of the provider's.
         config: The config, secrets masked.
-        config_sha256: The hash of the config, secrets included.
+        config_sha256: The hash of the config's content, secrets included.
         indices: Count and hash of the index list, and its ends for people.
         seed: The seed: it decides what stochastic items return.
         policy: What does not change a result (on_error, max_retries, batch_size); not compared.
         plan: How the work is cut; not compared.
+        contents: A hash of each value of the config, to name one that differs where what is shown does not.
+        code: The user's own code that runner, provider and config depend on: by module, its file and the hash of
+            each function.
+        packages: Versions of Python and of the packages that this code imports; a changed one is warned of.
     """
 
     runner: dict[str, Any]
@@ -41,6 +46,9 @@ class Identity:
     seed: int | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
+    code: dict[str, Any] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, in the order of `run.json`."""
@@ -69,42 +77,55 @@ def identify(
         plan: Plain data about chunks and shards.
 
     Raises:
+        ConfigError: A value of the config has no content that could be compared (a lock, an open file).
         ValueTypeError: An index cannot be written as JSON.
     """
+    found: list[Any] = []  # the user's functions and classes in the config: their code counts too
+    try:
+        contents = _contents(config, found.append)
+    except NoContentError as error:
+        raise ConfigError(
+            f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
+            "made from (a path, a name, numbers), and make it in build_env_local"
+        ) from None
+    code, packages = code_of([runner, provider, *found], as_containers(config))
     return Identity(
         runner=describe_class(runner),
         provider=describe_class(provider),
         config=shown_config(config),
-        config_sha256=config_hash(config),
+        config_sha256=content_hash(contents),
         indices=describe_indices(items),
         seed=seed,
         policy=policy or {},
         plan=plan or {},
+        contents={name: one[:16] for name, one in contents.items()},
+        code=code,
+        packages=package_versions(packages),
     )
 
 
-def describe_class(cls: type) -> dict[str, Any]:
-    """Return a class's import path, its file, and a hash of its source and its own bases' source.
+def _contents(config: Any, found: Callable[[Any], None]) -> dict[str, str]:
+    """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
 
-    A class that has no source (made in a terminal) has None as its hash. Bases from this package are
-    left out: a new version of it is not another runner.
-    """
-    module = cls.__module__
-    main = sys.modules.get("__main__")
-    if module == "__main__":  # the same script has to be the same runner when it is imported
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec is not None else Path(file).stem if file else module
-    path = f"{module}:{cls.__qualname__}"
-    source = hashlib.sha256()
-    for base in cls.__mro__:
-        if base is not cls and f"{base.__module__}.".startswith(_NOT_THE_USERS):
-            continue
-        try:
-            source.update(inspect.getsource(base).encode("utf-8", "backslashreplace"))
-        except (OSError, TypeError):  # made in a terminal, or written in C
-            if base is cls:
-                return {"path": path, "file": None, "source_sha256": None}
-    return {"path": path, "file": inspect.getsourcefile(cls), "source_sha256": source.hexdigest()}
+    def of_code(thing: FunctionType | type | ModuleType) -> None:
+        found(thing)  # it is told apart by its code, which is looked at with the runner's
+
+    if not isinstance(config, Mapping):
+        return {"config": content_hash(config, "config", of_code)}
+    hashes = {}
+    for part, value in config.items():
+        inner = as_containers(value)
+        if isinstance(inner, Mapping) and inner:
+            for key, one in inner.items():
+                hashes[f"config.{part}.{key}"] = content_hash({key: one}, str(part), of_code)
+        else:
+            hashes[f"config.{part}"] = content_hash({part: inner}, "config", of_code)
+    return hashes
+
+
+def describe_class(cls: type) -> dict[str, Any]:
+    """Return a class's import path and its file; None where it has none, as in a terminal."""
+    return {"path": f"{name_of(cls.__module__)}:{cls.__qualname__}", "file": file_of(cls.__module__)}
 
 
 def changes(old: dict[str, Any], new: Identity) -> list[str]:
@@ -114,10 +135,12 @@ def changes(old: dict[str, Any], new: Identity) -> list[str]:
         was, now = old.get(part) or {}, getattr(new, part)
         if was.get("path") != now["path"]:
             lines.append(f"{part}: {was.get('path')} -> {now['path']}")
-        elif was.get("source_sha256") != now["source_sha256"]:
-            lines.append(f"{part}: the source of {now['path']} has changed ({now['file'] or 'no file'})")
+    if "code" not in old:
+        lines.append("code: an earlier version wrote this folder, and did not note what it was made with")
+    elif not lines:
+        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code)][:_MOST_SHOWN]
     if old.get("config_sha256") != new.config_sha256:
-        lines += differences(old.get("config"), new.config)[:20] or [_hidden(new.config)]
+        lines += differences(old.get("config"), new.config)[:_MOST_SHOWN] or _hidden(old, new)
     was, now = old.get("indices") or {}, new.indices
     if was.get("sha256") != now["sha256"]:
         lines.append(f"indices: {_list_shown(was)} -> {_list_shown(now)}")
@@ -126,10 +149,14 @@ def changes(old: dict[str, Any], new: Identity) -> list[str]:
     return lines
 
 
-def _hidden(config: Any) -> str:
-    """Say that a masked value differs, and which ones there are."""
-    names = [name.partition(":")[0] for name in differences(_blank(config), config)]
-    return f"config: a masked value has changed (one of: {', '.join(names) or 'none is known'})"
+def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
+    """Name the values that differ where what is shown of them does not: masked ones, arrays, functions."""
+    was = old.get("contents") or {}
+    changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
+    masked = [line.partition(":")[0] for line in differences(_blank(new.config), new.config)]
+    if any(one.startswith(tuple(changed)) for one in masked):
+        return [f"config: a masked value has changed (one of: {', '.join(masked)})"]
+    return [f"config: the content of {', '.join(changed) or 'a value'} has changed"]
 
 
 def _blank(value: Any) -> Any:
@@ -148,3 +175,9 @@ def _list_shown(indices: dict[str, Any]) -> str:
         return f"{count} indices"
     text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
     return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"
+
+
+def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
+    """Return which packages have another version than when the run of a `run.json` began: "name old -> new"."""
+    was = old.get("packages") or {}
+    return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]

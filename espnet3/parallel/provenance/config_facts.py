@@ -1,4 +1,4 @@
-"""A config as a run folder shows and compares it: plain data, secrets masked, a hash of all of it."""
+"""A config as a run folder shows it: plain data, secrets masked. What is compared is its content (`content`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from espnet3.parallel.messages import masked
+from espnet3.parallel.provenance.content import as_containers
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
@@ -30,8 +31,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, (int, float)):
         # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
         return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
-    resolved = _omegaconf(value, resolve=True)
-    if resolved is not None:
+    resolved = as_containers(value)
+    if resolved is not value:
         return plain(resolved)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -61,12 +62,6 @@ def _object(value: Any) -> Any:
     return _ADDRESS.sub("", repr(value))
 
 
-def config_hash(config: Any) -> str:
-    """Return the hash of a config's plain form, secrets included; the order of keys does not matter."""
-    text = json.dumps(plain(config), sort_keys=True, allow_nan=False)  # escapes lone surrogates
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def shown_config(config: Any) -> Any:
     """Return a config's plain form without secrets.
 
@@ -74,10 +69,10 @@ def shown_config(config: Any) -> Any:
     an environment variable (`oc.env`), also by way of another key, and passwords in addresses.
     """
     values = masked(plain(config))
-    raw = _omegaconf(config, resolve=False)
-    if raw is None and isinstance(config, Mapping):
-        raw = {key: _omegaconf(item, resolve=False) for key, item in config.items()}
-    secrets = _from_environment(plain(config), plain(raw)) if raw is not None else {}
+    raw = as_containers(config, resolve=False)
+    if raw is config and isinstance(config, Mapping):
+        raw = {key: as_containers(item, resolve=False) for key, item in config.items()}
+    secrets = _from_environment(plain(config), plain(raw))
     return _without(values, secrets, ())
 
 
@@ -120,18 +115,6 @@ def _without(value: Any, secrets: dict[Path, str], path: Path) -> Any:
     if isinstance(value, list):
         return [_without(item, secrets, (*path, place)) for place, item in enumerate(value)]
     return _URL_PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
-
-
-def _omegaconf(value: Any, resolve: bool) -> Any:
-    """Return an OmegaConf config as plain containers; None for anything else."""
-    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    if omegaconf is None or not omegaconf.OmegaConf.is_config(value):
-        return None
-    try:
-        return omegaconf.OmegaConf.to_container(value, resolve=resolve)
-    except omegaconf.errors.OmegaConfBaseException:
-        # something in it cannot be resolved here (a variable that is not set): as it is written, then
-        return omegaconf.OmegaConf.to_container(value, resolve=False)
 
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:

@@ -58,6 +58,20 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of installed packages by import name, and Python's; a name that has none is left out."""
+    found = {"python": platform.python_version()}
+    for name in sorted(names):
+        if name in sys.stdlib_module_names:
+            continue
+        known = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(known, str):
+            found[name] = known
+        else:
+            found |= versions([name])
+    return found
+
+
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of the checkout a folder is in; None outside of one, or without git."""
     commit = _git(folder, "rev-parse", "HEAD")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from espnet3.parallel.ledger.identity import changes, describe_class, identify
+from espnet3.parallel.ledger.identity import changes, identify
 from espnet3.parallel.ledger.indices import hash_indices
-from espnet3.parallel.provenance.config_facts import config_hash, shown_config
+from espnet3.parallel.provenance.config_facts import shown_config
+from espnet3.parallel.provenance.content import content_hash
 from espnet3.parallel.provenance.origin import shown_command
-from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity
+from tests.parallel.ledger.making import OtherRunner, Provider, identity
 
 
 def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
@@ -42,12 +42,12 @@ def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
 def test_the_hash_of_a_config_does_not_depend_on_the_order_of_keys() -> None:
     """Equal configs hash the same as dict, in another order, and as OmegaConf."""
     assert (
-        config_hash({"a": 1, "b": [2]})
-        == config_hash({"b": [2], "a": 1})
-        == config_hash(OmegaConf.create({"b": [2], "a": 1}))
+        content_hash({"a": 1, "b": [2]})
+        == content_hash({"b": [2], "a": 1})
+        == content_hash(OmegaConf.create({"b": [2], "a": 1}))
     )
-    assert config_hash({"a": 1}) != config_hash({"a": 1.0}) != config_hash({"a": "1"})
-    assert config_hash({"a": object()}) == config_hash({"a": object()})  # no address in it
+    assert content_hash({"a": 1}) != content_hash({"a": 1.0}) != content_hash({"a": "1"})
+    assert content_hash({"a": object()}) == content_hash({"a": object()})  # no address in it
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +112,24 @@ def test_a_changed_secret_is_said_without_it() -> None:
     ]
 
 
-def test_a_class_is_described_by_its_source() -> None:
-    """Two classes differ in source; one without source has no hash and is still described."""
-    assert describe_class(Runner)["source_sha256"] != describe_class(OtherRunner)["source_sha256"]
-    assert describe_class(random.Random)["source_sha256"] is None or describe_class(random.Random)["file"]
-    made = type("Made", (), {"__module__": "nowhere"})
-    assert describe_class(made) == {"path": "nowhere:Made", "file": None, "source_sha256": None}
-    assert identify(made, Provider, None, []).runner["file"] is None
+def test_a_class_without_a_file_is_described_by_its_compiled_code() -> None:
+    """One that was made in a terminal has a hash of what it does, which changes with that."""
+
+    def made(source: str) -> type:
+        names: dict[str, Any] = {"__name__": "nowhere"}
+        exec(source, names)
+        return names["Made"]  # type: ignore[no-any-return]  # a class
+
+    first = identify(made("class Made:\n    def f(x): return x + 1"), Provider, None, [])
+    same = identify(
+        made("class Made:\n    # a comment\n    def f(x):\n        'text'\n        return x + 1"),
+        Provider,
+        None,
+        [],
+    )
+    other = identify(made("class Made:\n    def f(x): return x + 2"), Provider, None, [])
+    assert first.runner == {"path": "nowhere:Made", "file": None}
+    assert changes(json.loads(json.dumps(first.to_json())), same) == []
+    assert changes(json.loads(json.dumps(first.to_json())), other) == [
+        "code: module nowhere, which has no file: Made.f has changed"
+    ]

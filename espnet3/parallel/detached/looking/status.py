@@ -9,7 +9,7 @@ from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, shard_status
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.provenance.sources import file_hash
+from espnet3.parallel.provenance.code import changed_files
 
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:
@@ -43,10 +43,10 @@ def _may_be_queued(state: JobState) -> bool:
 
 
 def _changed_sources(plan: Plan) -> list[str]:
-    changed = [file for file, digest in plan.sources.items() if file_hash(file) != digest]
+    changed = changed_files(plan.code)
     if not changed:
         return []
-    return [f"changed since the submission, and jobs that start now use the new text: {', '.join(changed)}"]
+    return [f"changed since the submission, and jobs that start now use the new text: {'; '.join(changed)}"]
 
 
 def refuse_living(run: Path) -> None:

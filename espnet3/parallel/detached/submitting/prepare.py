@@ -19,7 +19,6 @@ from espnet3.parallel.detached.spec import JobSpec, provider_arguments
 from espnet3.parallel.detached.submitting import cutting
 from espnet3.parallel.detached.surroundings import record
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.provenance.sources import source_hashes
 from espnet3.parallel.records import Policy
 
 
@@ -122,7 +121,6 @@ def make_plan(
         options=json.loads(json.dumps(dict(config.options), default=str)),
         settings=json.loads(json.dumps(dict(config.detached), default=str)),
         python=spec.surroundings.python,
-        sources=source_hashes([spec.runner.file, spec.provider.file]),
         hooks=spec.hooks,
         keep_values=spec.keep_values,
         outputs=outputs,

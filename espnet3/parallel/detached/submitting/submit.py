@@ -114,14 +114,14 @@ def _write_and_submit(
         else:  # another backend, or another number of workers, may go on with the same shards
             plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, what.outputs)
             plan = replace(plan, outcomes=before.outcomes)
-        layout.write_plan(plan, items)
+        layout.write_plan(replace(plan, code=what.identity.code), items)
         if DetachedSettings.of(config.detached).snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
             trial.passed()
             with Trial(spec, config.env) as of_the_copy:
                 of_the_copy.passed()  # the copy has all that the code needs
-            layout.write_plan(replace(plan, sources={}), items)
+            layout.write_plan(plan, items)  # the copy does not change
         write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         shards = put_specs(

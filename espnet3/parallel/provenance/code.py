@@ -1,0 +1,100 @@
+"""The user's own code that decides a run's results, as hashes by file and by function.
+
+    runner, provider ── their definitions, and what of their modules these use ──┐
+                                                                                 v
+    functions and classes in the config, `_target_` texts ──> modules imported, whole ──> modules these import ...
+
+Of the modules that runner and provider stand in, only what they reach by name counts: such a file often holds the
+lines that start the run too. Of every module of the user's that is imported from there, directly or not, everything
+counts but what is under `if __name__ == "__main__"`. Comments, docstrings and layout never do. What was typed into a
+notebook or a terminal has no file: its functions count by their compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from espnet3.parallel.provenance.content import as_containers
+from espnet3.parallel.provenance.syntax import REST
+from espnet3.parallel.provenance.walk import VALUE, Code, Source, Walk, all_parts, one_hash
+
+
+def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
+    """Return the user's own code that objects depend on, and the installed packages that it imports.
+
+    Args:
+        roots: Classes, functions or modules.
+        config: What the provider was made with: the functions and classes in it, and what `_target_` names.
+
+    Returns:
+        By module: its file (None: it has none), whether all of it counts, and the hash of each part by name. Then the
+        import names of packages; of those, versions say whether they are the same.
+    """
+    walk = Walk()
+    for root in roots:
+        walk.root(root)
+    for target in targets(config):
+        walk.target(target)
+    found = walk.result()
+    return found, walk.installed
+
+
+def targets(config: Any) -> Iterator[str]:
+    """Yield the dotted names under `_target_` in a config, from which Hydra makes objects."""
+    config = as_containers(config)
+    if isinstance(config, dict):
+        for key, value in config.items():
+            if key == "_target_" and isinstance(value, str):
+                yield value
+            else:
+                yield from targets(value)
+    elif isinstance(config, (list, tuple)):
+        for value in config:
+            yield from targets(value)
+
+
+def changed_parts(old: Code, new: Code) -> list[str]:
+    """Return what differs between two results of `code_of`: lines that name file and function."""
+    lines: list[str] = []
+    for module in sorted({*old, *new}):
+        was, now = old.get(module), new.get(module)
+        file = (now or was or {}).get("file") or f"module {module}, which has no file"
+        if was is None or now is None:
+            lines.append(f"{file} is {'no longer used' if now is None else 'used now, and was not'}")
+            continue
+        lines += _changed(was["parts"], now["parts"], file)
+    return lines
+
+
+def changed_files(old: Code) -> list[str]:
+    """Return what has changed since in the files of an earlier `code_of`, without importing any."""
+    lines: list[str] = []
+    for module, was in old.items():
+        if was["file"] is None:
+            continue
+        now = _parts_of_file(module, was)
+        known = {name: one for name, one in was["parts"].items() if not name.startswith(VALUE)}
+        lines += _changed(known, now, was["file"])
+    return lines
+
+
+def _parts_of_file(module: str, was: dict[str, Any]) -> dict[str, str]:
+    file = was["file"]
+    try:
+        if set(was["parts"]) == {REST}:
+            return {REST: one_hash(all_parts(Source.read(file)))}
+        source = Source.read(file)
+    except OSError:
+        return {}
+    found = all_parts(source)
+    return found if was["whole"] else {name: found[name] for name in was["parts"] if name in found}
+
+
+def _changed(was: dict[str, str], now: dict[str, str], file: str) -> list[str]:
+    lines = []
+    for name in sorted({*was, *now}):
+        if was.get(name) != now.get(name):
+            what = "has changed" if name in was and name in now else "is new" if name in now else "is gone"
+            lines.append(f"{file}: {'its statements' if name == REST else name} {what}")
+    return lines

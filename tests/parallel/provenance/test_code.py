@@ -1,0 +1,318 @@
+"""Which edits of the user's code are noticed: those of what a result depends on, and no others."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.provenance.code import changed_files, changed_parts, code_of
+from espnet3.parallel.provenance.walk import Code
+
+ROOT = """
+from espnet3.parallel import BaseRunner, EnvironmentProvider
+{imports}
+
+class Provider(EnvironmentProvider):
+    def build_env_local(self):
+        return {{}}
+
+
+class Runner(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return {calls}
+
+
+if __name__ == "__main__":
+    Runner(Provider())(range(3))
+"""
+
+
+class Package:
+    """A package of the user's that can be edited; nothing of it stays imported between two looks."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.syspath_prepend(str(folder))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a module."""
+        path = self.folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def load(self, name: str = "program") -> ModuleType:
+        """Import a module as a fresh process would."""
+        self.forget()
+        spec = importlib.util.spec_from_file_location(name, self.folder / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    def forget(self) -> None:
+        """Drop what was imported from here."""
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+
+    def code(self, config: Any = None) -> Code:
+        """Return the code of the program's runner and provider."""
+        module = self.load()
+        return code_of([module.Runner, module.Provider], config)[0]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits within a second
+    made = Package(tmp_path, monkeypatch)
+    yield made
+    made.forget()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A drawn set of modules: what each imports, and in which way."""
+
+    imports: dict[str, list[tuple[str, str]]]
+
+    @staticmethod
+    def draw(seed: int) -> Graph:
+        """Draw modules m0 to m7, each of which may import later ones, and some of which are in a package."""
+        draw = random.Random(seed)
+        names = [f"m{n}" if draw.random() < 0.6 else f"pkg/m{n}" for n in range(8)]
+        kinds = ["from", "import", "inside", "relative"]
+        graph: dict[str, list[tuple[str, str]]] = {"program": []}
+        for at, name in enumerate(["program", *names]):
+            later = names[at:]
+            chosen = draw.sample(later, min(len(later), draw.randint(0 if at else 1, 3)))
+            graph[name] = [(one, draw.choice(kinds)) for one in chosen]
+        return Graph(graph)
+
+    def reached(self) -> set[str]:
+        """Return the modules that the program reaches."""
+        seen, todo = set(), ["program"]
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen.add(name)
+                todo += [other for other, _ in self.imports[name]]
+        return seen
+
+    def source(self, name: str, value: int) -> str:
+        """Return the text of a module."""
+        lines, calls, inner = [], [str(value)], []
+        for other, kind in self.imports[name]:
+            dotted, last = other.replace("/", "."), other.rpartition("/")[2]
+            if kind == "relative" and "/" in other and "/" in name:
+                lines.append(f"from .{last} import work as work_{last}")
+                calls.append(f"work_{last}()")
+            elif kind == "import":
+                lines.append(f"import {dotted}")
+                calls.append(f"{dotted}.work()")
+            elif kind == "inside":
+                inner.append(f"    from {dotted} import work as work_{last}\n")
+                calls.append(f"work_{last}()")
+            else:
+                lines.append(f"from {dotted} import work as work_{last}")
+                calls.append(f"work_{last}()")
+        body = f"def work():\n{''.join(inner)}    return {' + '.join(calls)}\n"
+        if name == "program":
+            return ROOT.format(imports="\n".join(lines) + "\n" + body, calls="work()")
+        return "\n".join(lines) + "\n\n" + body
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, seed: int) -> None:
+    """Over drawn import graphs: an edit is noticed exactly where the program reaches the module, and is named."""
+    graph = Graph.draw(seed)
+    for name in graph.imports:
+        package.write(name, graph.source(name, 1))
+    before = package.code()
+    reached = graph.reached()
+    assert changed_parts(before, package.code()) == []
+    for name in graph.imports:
+        package.write(name, graph.source(name, 2))
+        lines = changed_parts(before, package.code())
+        if name in reached:
+            assert lines == [f"{package.folder / name}.py: work has changed"], (name, lines)
+            assert changed_files(before) == lines
+        else:
+            assert lines == [] == changed_files(before)
+        package.write(name, graph.source(name, 1))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_comments_docstrings_and_layout_are_no_edits(package: Package, seed: int) -> None:
+    """Over drawn import graphs: no module is another one for a comment, a docstring or another layout."""
+    graph = Graph.draw(seed)
+    for name in graph.imports:
+        package.write(name, graph.source(name, 1))
+    before = package.code()
+    for name in graph.imports:
+        text = graph.source(name, 1).replace(
+            "def work():\n", 'def work(\n):  # a comment\n    """A docstring.\n\n    Of two lines."""\n\n'
+        )
+        package.write(name, f'"""Of the module."""\n\n# a comment\n{text}\n\n')
+    assert changed_parts(before, package.code()) == [] == changed_files(before)
+
+
+FIRST = """
+    import sys
+    from espnet3.parallel import BaseRunner, EnvironmentProvider
+    from other import shift
+
+    SCALE = 2
+    TABLE = {}
+    TABLE["a"] = 1
+    CACHE = {}
+    N = 10
+
+    def near(x):
+        CACHE[x] = SCALE * x
+        return CACHE[x] + TABLE["a"]
+
+    class Base:
+        offset = 1
+
+        @classmethod
+        def moved(cls, x):
+            return near(x) + cls.offset
+
+    class Provider(EnvironmentProvider):
+        def build_env_local(self):
+            return {}
+
+    class Runner(BaseRunner, Base):
+        @staticmethod
+        def forward(idx):
+            return Runner.moved(idx) + shift(idx)
+
+    def unrelated():
+        return N
+
+    if __name__ == "__main__":
+        print(Runner(Provider())(range(N)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("SCALE = 2", "SCALE = 3", ["SCALE has changed", "the value of SCALE has changed"]),
+        ('TABLE["a"] = 1', 'TABLE["a"] = 4', ["TABLE has changed", "the value of TABLE has changed"]),
+        ("+ TABLE", "- TABLE", ["near has changed"]),
+        ("offset = 1", "offset = 5", ["Base has changed"]),
+        ("near(x) + cls", "near(x) - cls", ["Base.moved has changed"]),
+        ("Runner.moved(idx) +", "Runner.moved(idx) -", ["Runner.forward has changed"]),
+        ("return {}", 'return {"a": 1}', ["Provider.build_env_local has changed"]),
+        ("Runner(BaseRunner, Base)", "Runner(Base, BaseRunner)", ["Runner has changed"]),
+        ("N = 10", "N = 11", []),
+        ("return N", "return N + 1", []),
+        ("print(Runner", "repr(Runner", []),
+        ("import sys\n", "import sys  # for nothing\n", []),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_in_the_file_of_the_runner_what_it_reaches_counts(
+    package: Package, old: str, new: str, said: list[str]
+) -> None:
+    """In the runner's own file an edit counts where the runner reaches it; the lines that start the run do not."""
+    package.write("other", "def shift(x):\n    return x\n")
+    package.write("program", FIRST)
+    before = package.code()
+    assert old in FIRST
+    package.write("program", FIRST.replace(old, new))
+    assert [line.partition(": ")[2] for line in changed_parts(before, package.code())] == said
+
+
+def test_a_cache_that_has_been_filled_is_no_edit(package: Package) -> None:
+    """What a function of the module puts into a variable is a matter of when one looks."""
+    package.write("other", "def shift(x):\n    return x\n")
+    package.write("program", FIRST)
+    module = package.load()
+    before = code_of([module.Runner, module.Provider])[0]
+    module.Runner.forward(3)
+    assert changed_parts(before, code_of([module.Runner, module.Provider])[0]) == []
+
+
+def test_a_value_from_the_command_line_counts(package: Package) -> None:
+    """A variable that holds data counts by its value: its statement may be the same, and its value another."""
+    package.write("other", "def shift(x):\n    return x\n")
+    package.write("program", FIRST.replace("SCALE = 2", "SCALE = int(sys.argv[1])"))
+    found = []
+    for argument in ("1", "2"):
+        sys.argv[1:], kept = [argument], sys.argv[1:]
+        try:
+            found.append(package.code())
+        finally:
+            sys.argv[1:] = kept
+    assert [line.partition(": ")[2] for line in changed_parts(*found)] == ["the value of SCALE has changed"]
+
+
+def test_targets_in_the_config_count(package: Package) -> None:
+    """A class that the config names under `_target_` is code that decides the result."""
+    package.write("program", ROOT.format(imports="", calls="1"))
+    package.write("nets/model", "from nets.layers import size\n\nclass Net:\n    width = size\n")
+    package.write("nets/layers", "size = 4\n")
+    config = {"config": {"model": {"_target_": "nets.model.Net"}}}
+    before = package.code(config)
+    package.write("nets/layers", "size = 5\n")
+    after = package.code(config)
+    assert changed_parts(before, after) == [f"{package.folder}/nets/layers.py: size has changed"]
+
+
+def test_installed_packages_are_no_code_of_the_users(package: Package) -> None:
+    """Modules of the standard library and of installed packages are not looked at; their names are returned."""
+    package.write(
+        "program", ROOT.format(imports="import json\nimport numpy as np", calls="np.sum(json.loads(idx))")
+    )
+    module = package.load()
+    code, installed = code_of([module.Runner, module.Provider])
+    assert set(code) == {"program"}
+    assert {"json", "numpy"} <= installed
+
+
+def test_a_module_named_at_run_time_is_any_that_is_loaded(package: Package) -> None:
+    """Where code imports by a name that only it knows, all modules of the user's that are loaded count."""
+    package.write("plugin", "def work():\n    return 1\n")
+    package.write(
+        "program",
+        ROOT.format(imports="import importlib\nimport plugin", calls="importlib.import_module(idx).work()"),
+    )
+    before = package.code()
+    package.write("plugin", "def work():\n    return 2\n")
+    assert changed_parts(before, package.code()) == [f"{package.folder}/plugin.py: work has changed"]
+
+
+def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: Package) -> None:
+    """A runner that a function returns depends on that function's arguments."""
+    package.write(
+        "program",
+        """
+        from espnet3.parallel import BaseRunner
+
+        def make(scale):
+            class Runner(BaseRunner):
+                @staticmethod
+                def forward(idx):
+                    return scale * idx
+
+            return Runner
+        """,
+    )
+    make = package.load().make
+    one, same, two = (code_of([make(scale)])[0] for scale in (1, 1, 2))
+    assert changed_parts(one, same) == []
+    assert len(changed_parts(one, two)) == 1

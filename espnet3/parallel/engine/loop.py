@@ -214,7 +214,8 @@ class _Loop:
     def _next_step(self, step: int, took: float) -> int:
         """Return how many items the next step holds, from how many seconds the last one took."""
         if took < self.budget * _QUICK:
-            return step if self.singly else 2 * step
+            # no more than the chunk holds: where many items fail, steps would double without end
+            return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)
         if took > self.budget * _SLOW:
             return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.cut else self.unit
         return step

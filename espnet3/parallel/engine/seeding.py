@@ -15,13 +15,21 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from espnet3.parallel.engine.private_random import leave_random_to_items
+from espnet3.parallel.provenance.content import content_hash
+
 
 def item_seed(seed: int, index: Any) -> int:
     """Return a 64-bit seed from (seed, index) that depends on nothing else.
 
-    `hash()` would do for integers, but differs between processes for strings.
+    The index counts by its content: neither by `hash()`, which differs between processes for strings, nor by `repr()`,
+    which cuts long arrays, shows addresses, and gives a set in another order in each process.
+
+    Raises:
+        NoContentError: The index has no content, such as a generator or an open file.
     """
-    digest = hashlib.blake2b(f"{seed}\0{index!r}".encode(), digest_size=8).digest()
+    known = f"{index}" if type(index) is int else content_hash(index, "the index")
+    digest = hashlib.blake2b(f"{seed}\0{known}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
@@ -80,6 +88,7 @@ def seeded(seed: int | None) -> Iterator[Any]:
     if seed is None:
         yield None
         return
+    leave_random_to_items()
     late = _SeedAfterImport()
     before = random.getstate()
     numpy = sys.modules.get("numpy")

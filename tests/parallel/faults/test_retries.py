@@ -97,3 +97,15 @@ class TestRetries:
                 runner(range(N))
         else:
             assert sum(isinstance(r, ItemFailure) for r in runner(range(N))) == 10
+
+
+@pytest.mark.usefixtures("two_workers")
+class TestManyFailures:
+    """Thousands of items that fail at once."""
+
+    def test_they_cost_no_worker(self) -> None:
+        """A tenth of twenty thousand quick items fails: each is recorded, and no worker is lost."""
+        runner = FailsEvery(Provider({"every": 10}), on_error="record", progress=False)
+        results = runner(range(20_000))
+        assert sum(isinstance(value, ItemFailure) for value in results) == 2000
+        assert runner.summary.deaths == 0

@@ -10,16 +10,20 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import psutil
 import pytest
+from dask.sizeof import sizeof
 
-from espnet3.parallel import get_client, set_parallel
+from espnet3.parallel import ItemError, get_client, set_parallel
+from espnet3.parallel.engine.seeding import item_seed, seed_all
 from tests.parallel.faults.watching import REPO, Mailbox, acting
 from tests.parallel.faults.workloads import Draws, DrawsInBatches, DrawsSlowly, Nested, Provider
 
@@ -160,3 +164,76 @@ def test_equal_draws_under_any_hash_seed_and_with_numpy_imported_late() -> None:
     expected = runner(names)
     for n_workers, hash_seed in [(1, 1), (2, 2), (2, 3)]:
         assert in_a_new_process(n_workers, hash_seed) == expected
+
+
+class DrawsBesideDask(Draws):
+    """While an item runs, Dask looks at the sizes of lists and tables, as its event loop does now and then."""
+
+    @staticmethod
+    def forward(idx: Any, torch: bool = False, root: str = "") -> Any:
+        """Draw before and after Dask has."""
+        first = random.random(), float(np.random.random())
+        beside = threading.Thread(target=dask_draws)
+        beside.start()
+        beside.join()
+        return [*first, random.random(), float(np.random.random())]
+
+
+def dask_draws() -> None:
+    """Do what draws random numbers in Dask."""
+    sizeof(list(range(1000)))
+    sizeof(pandas.DataFrame({"text": ["a", "b"] * 200}))
+    sizeof(pandas.Series(["a", "b"] * 200))
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_dask_draws_from_generators_of_its_own(n_workers: int) -> None:
+    """What Dask draws beside an item changes nothing of what the item draws."""
+    expected = []
+    for idx in range(5):
+        seed_all(item_seed(0, idx))
+        expected.append(
+            [random.random(), float(np.random.random()), random.random(), float(np.random.random())]
+        )
+    with workers(n_workers):
+        assert draw(DrawsBesideDask, range(5)) == expected
+
+
+class Named:
+    """An index without a repr of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+ALIKE: list[Any] = [{"a", "b", "c"}, {"k": {"x", "y"}}, Named("u"), ("a", frozenset("bcd")), np.arange(2000)]
+
+
+def test_any_index_has_a_seed_by_its_content() -> None:
+    """Sets, dicts with sets, objects without a repr and long arrays have one seed in every process, and one each."""
+    program = (
+        "import numpy as np\n"
+        "from espnet3.parallel.engine.seeding import item_seed\n"
+        "import tests.parallel.faults.test_seeds as t\n"
+        "print([item_seed(3, index) for index in t.ALIKE])\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(REPO), "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in (1, 2)
+    }
+    assert said == {f"{[item_seed(3, index) for index in ALIKE]}\n"}
+    other = np.arange(2000)
+    other[1000] = 0
+    assert len({item_seed(3, index) for index in [*ALIKE, other, Named("v"), {"a", "b"}]}) == len(ALIKE) + 3
+
+
+def test_an_index_without_content_is_refused() -> None:
+    """An index that no seed can be made from is an error that says so, not a draw that nobody can repeat."""
+    with pytest.raises(ItemError, match="the index is a generator, which has no content"):
+        draw(indices=[(x for x in "ab")])

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import read_json, sync_folder, write_all, write_json, writing
+from espnet3.parallel.ledger.files import read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
@@ -250,17 +251,16 @@ class _Window:
 
 
 class _Output:
-    """A merged file, written under a temporary name; it replaces the old one if it differs."""
+    """A merged file; it replaces the old one if it differs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self.digest = hashlib.sha256()
         self.size = 0
         self._parts: list[bytes] = []
         self._held = 0
         with writing(path):
-            self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._draft = Draft(path)
 
     def write(self, line: bytes) -> None:
         self._parts.append(line)
@@ -274,16 +274,16 @@ class _Output:
         self.digest.update(data)
         self.size += len(data)
         with writing(self.path):
-            write_all(self._fd, data)
+            self._draft.write(data)
 
     def finish(self) -> None:
         self._flush()
         with writing(self.path):
-            os.fsync(self._fd)
-            if not self.path.exists() or not filecmp.cmp(self.path, self.temporary, shallow=False):
-                os.replace(self.temporary, self.path)
+            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
+            if not same:
+                self._draft.sync()
+                self._draft.commit(durable=False)  # the folder is synced once, for both files
 
     def close(self) -> None:
-        """Close, and remove what is left under the temporary name."""
-        os.close(self._fd)
-        self.temporary.unlink(missing_ok=True)
+        """Drop what did not take the old file's place."""
+        self._draft.close()

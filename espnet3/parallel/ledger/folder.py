@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import RESUME, argument
 from espnet3.parallel.ledger.atomic import leftovers, sync_folder
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
 from espnet3.parallel.ledger.files import make_folder, read_json, write_json, writing
@@ -45,13 +46,13 @@ def open_run(
         lease: The folder's lease with other times than the usual ones.
 
     Raises:
+        ConfigError: `resume` is none of these.
         FolderInUseError: Another driver is at work in it.
         ChangedRunError: It belongs to another run, and `resume` is True.
         DamagedFolderError: What is there cannot be used, and cannot be repaired safely.
         FolderWriteError: It cannot be written to.
     """
-    if resume not in (True, False, "force"):
-        raise ValueError(f'resume must be True, False or "force", not {resume!r}')
+    argument("resume", resume, RESUME)
     path = Path(path)
     make_folder(path)
     lease = lease or Lease(path)

@@ -42,7 +42,7 @@ def argument(name: str, value: Any, kind: Kind) -> Any:
     refusal = kind.refusal(value)
     if refusal:
         raise ConfigError(f"{name} {refusal}, not {shown(value, name)}")
-    return plain(value)
+    return as_python(value)
 
 
 def problem(place: str, value: Any, refusal: str) -> str:
@@ -50,7 +50,7 @@ def problem(place: str, value: Any, refusal: str) -> str:
     return f"{place} = {shown(value, place)}: {refusal}"
 
 
-def plain(value: Any) -> Any:
+def as_python(value: Any) -> Any:
     """Return a number of another library as Python's own; anything else as it is."""
     if is_whole(value):
         return int(value)

@@ -11,7 +11,7 @@ from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
-from espnet3.parallel.checks import Choice, Number, Whole, is_whole, plain, problem
+from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, shown
 
@@ -242,7 +242,7 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     if isinstance(value, Set):
         items = [_plain(item, where, problems) for item in value]
         return sorted(items, key=lambda item: (str(item), type(item).__name__))
-    return plain(value)
+    return as_python(value)
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:

@@ -23,7 +23,7 @@ from espnet3.parallel.checks import (
     Number,
     Whole,
     argument,
-    plain,
+    as_python,
     problem,
 )
 from espnet3.parallel.config import ParallelConfig
@@ -92,14 +92,14 @@ def test_each_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any
 )
 def test_numbers_leave_as_pythons_own(value: Any, same: Any) -> None:
     """A number of another library becomes an int or a float; nothing else is changed."""
-    assert plain(value) == same
-    assert type(plain(value)) is type(same)
+    assert as_python(value) == same
+    assert type(as_python(value)) is type(same)
 
 
 def test_what_only_looks_like_a_number_stays() -> None:
     """A Decimal is no `numbers.Real`, and None, a path or a list are as they were given."""
     for value in (Decimal(1), None, Path("a"), [np.int64(1)]):
-        assert plain(value) is value
+        assert as_python(value) is value
 
 
 def test_an_argument_is_refused_with_its_name_and_value() -> None:

@@ -25,10 +25,10 @@ _lock = threading.Lock()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """A cloudpickle `Pickler` whose classes find home again, and that knows what scripts cache with."""
+    """A cloudpickle `Pickler` that keeps the identity of classes on the way back, and pickles `functools` caches."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce an object; a class that travels by value takes its token with it."""
+        """Reduce an object; a class that is pickled by value takes its token along."""
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12

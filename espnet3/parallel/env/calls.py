@@ -28,7 +28,7 @@ class EnvCall:
     Args:
         func: The user's function.
         key: Env to use; None means the one registered last in the process it runs in.
-        build: How to build that env, where no plugin has told the process.
+        build: Builds that env in a process where no plugin has registered it.
         timeout: Seconds that may take, or None.
         given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
     """
@@ -112,12 +112,12 @@ class EnvCall:
         return _Packed, (blob, self.__name__, is_awaited(self))
 
     def __dask_tokenize__(self) -> Any:
-        # Dask's own way loads what it has pickled, which writes over the classes of the caller's script
+        # Dask's own tokens unpickle what was pickled, which overwrites the classes of the caller's script
         return "EnvCall", hashlib.sha256(pickling.dumps((self.func, self._env[0], self._given))).hexdigest()
 
 
 class _Packed:
-    """An `EnvCall` that has travelled: loaded where it is called, and not by the scheduler on its way."""
+    """A pickled `EnvCall`: it is unpickled where it is called, and not by the scheduler on the way."""
 
     def __init__(self, blob: bytes, name: str, is_coroutine: bool) -> None:
         self._blob = blob
@@ -190,15 +190,15 @@ class _Parcel(Exception):  # noqa: N818  not an error of its own
 
     @classmethod
     def of(cls, error: BaseException) -> BaseException:
-        """Pack an exception; one that cannot travel at all becomes a RuntimeError that tells of it."""
+        """Pack an exception; one that cannot be pickled at all becomes a RuntimeError with its text."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         blob = pickle_error(error) if isinstance(error, Exception) else None
         if blob is None:
-            told = RuntimeError(f"{type(error).__qualname__}: {error}")
+            substitute = RuntimeError(f"{type(error).__qualname__}: {error}")
             for note in error.__notes__:
-                add_note(told, note)
-            told.__cause__ = RemoteTraceback(text)
-            return told
+                add_note(substitute, note)
+            substitute.__cause__ = RemoteTraceback(text)
+            return substitute
         parcel = cls(blob, f"{type(error).__qualname__}: {error}"[:1000])
         parcel.__cause__ = RemoteTraceback(text)
         return parcel

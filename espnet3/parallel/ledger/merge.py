@@ -37,7 +37,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are of these files.
+    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are those of the merged files.
 
     Attributes:
         planned: Indices of the run.
@@ -47,7 +47,7 @@ class Receipt:
         results_sha256: The hash of the merged results.jsonl.
         errors_sha256: The hash of the merged errors.jsonl.
         results_bytes: Its size.
-        repeated: Lines that said once more what an earlier one says, and were left out.
+        repeated: Lines that repeated an earlier one, and were left out.
         schema: The version of this file.
     """
 
@@ -102,7 +102,8 @@ def check_receipt(path: Path) -> Receipt:
             ) from None
         if digest.hexdigest() != expected:
             raise DamagedFolderError(
-                f"{path / name} is not the file the receipt is of: run again with the same arguments to merge"
+                f"{path / name} is not the file that the receipt was written for: run again with the same "
+                "arguments to merge"
             )
     return receipt
 
@@ -116,10 +117,10 @@ def merge_splits(
     change are left as they are, so that a sequence read from them stays valid.
 
     Args:
-        path: The run's folder; its lease is the caller's business.
+        path: The run's folder; the caller holds its lease.
         places: The index list.
         indices_sha256: Its hash.
-        note: Is told of everything that was repaired.
+        note: Called with a sentence for each repair.
         kind: What the folders of the sessions are called.
 
     Raises:
@@ -211,7 +212,7 @@ class _Lines:
 
 
 class _Window:
-    """A file, of which one stretch is held."""
+    """A file, one stretch of which is held in memory."""
 
     def __init__(self, path: Path, most: int, stay_open: bool) -> None:
         self.path = path

@@ -185,6 +185,7 @@ def breaches(where: str, tree: ast.AST, ours: set[str]) -> list[str]:
     """Return the lines of a file that touch what only dask_compat may."""
     found = []
     touched = private_names_touched()
+    own = {id(node) for each in ast.walk(tree) if without_bases(each) for node in own_uses(each)}
     for node in ast.walk(tree):
         found += [
             f"{where}:{getattr(node, 'lineno', 0)}: imports {name}"
@@ -193,21 +194,44 @@ def breaches(where: str, tree: ast.AST, ours: set[str]) -> list[str]:
         ]
         if isinstance(node, ast.Attribute):
             of, name = ast.unparse(node.value), node.attr
-            hidden = is_private(name) and name not in ours and f"{of}.{name}" not in STANDARD
+            hidden = (
+                is_private(name)
+                and name not in ours
+                and f"{of}.{name}" not in STANDARD
+                and id(node) not in own
+            )
             if hidden or any(of.endswith(end) and name == known for end, known in UNDOCUMENTED):
                 found.append(f"{where}:{node.lineno}: {of}.{name}")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
             named = node.args[1] if len(node.args) > 1 else None
             if isinstance(named, ast.Constant) and is_private(str(named.value)) and named.value not in ours:
                 found.append(f"{where}:{node.lineno}: {ast.unparse(node)}")
-        elif isinstance(node, ast.ClassDef):
-            methods = [
-                each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
-            ]
-            found += [
-                f"{where}:{each.lineno}: overrides {each.name}" for each in methods if each.name in touched
-            ]
+        elif isinstance(node, ast.ClassDef) and not without_bases(node):
+            names = methods(node)
+            found += [f"{where}:{node.lineno}: overrides {name}" for name in names if name in touched]
     return found
+
+
+def without_bases(node: ast.AST) -> bool:
+    """Whether it is a class that derives from nothing, whose methods are then its own, whatever they are called."""
+    return isinstance(node, ast.ClassDef) and not node.bases
+
+
+def methods(node: ast.AST) -> list[str]:
+    """Return the names of a class's methods."""
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return [each.name for each in body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def own_uses(node: ast.AST) -> list[ast.AST]:
+    """Return where a class uses methods of its own."""
+    return [
+        each
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and ast.unparse(each.value) in ("self", "cls")
+        and each.attr in methods(node)
+    ]
 
 
 def imported(node: ast.AST) -> list[str]:

@@ -15,7 +15,7 @@ from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
 from espnet3.parallel.parallel import active_client, get_parallel_config
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.arguments import check_number, check_provider, check_whole, costs_of
+from espnet3.parallel.runner.arguments import check_provider, checked, costs_of
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.runner.progress import Progress
@@ -109,35 +109,24 @@ class BaseRunner(ABC):
         retry_failed: bool = False,
         item_timeout: float | None = None,
     ) -> None:
-        check_whole("batch_size", batch_size, least=1, or_none=True)
-        check_whole("max_retries", max_retries, least=0)
-        check_whole("seed", seed, or_none=True)
-        if on_error not in ("raise", "record"):
-            raise ConfigError(f'on_error must be "raise" or "record", not {on_error!r}')
-        if resume not in (True, False, "force"):
-            raise ConfigError(f'resume must be True, False or "force", not {resume!r}')
-        check_number("max_failures", max_failures)
-        check_number("setup_timeout", setup_timeout, above_zero=True)
-        check_number("item_timeout", item_timeout, above_zero=True)
         check_provider(provider)
-        check_whole("async_num_workers", async_num_workers, least=1, or_none=True)
         self.provider = provider
-        self.batch_size = batch_size
+        self.batch_size = checked("batch_size", batch_size)
         self.async_mode = async_mode
-        self.async_specs_dir = Path(async_specs_dir)
-        self.async_result_dir = Path(async_result_dir)
-        self.async_num_workers = async_num_workers
-        self.output_dir = Path(output_dir) if output_dir is not None else None
+        self.async_specs_dir = checked("async_specs_dir", async_specs_dir)
+        self.async_result_dir = checked("async_result_dir", async_result_dir)
+        self.async_num_workers = checked("async_num_workers", async_num_workers)
+        self.output_dir = checked("output_dir", output_dir)
         self.shard_subdir = shard_subdir
-        self.resume = resume
-        self.on_error = on_error
-        self.max_retries = max_retries
-        self.seed = seed
+        self.resume = checked("resume", resume)
+        self.on_error = checked("on_error", on_error)
+        self.max_retries = checked("max_retries", max_retries)
+        self.seed = checked("seed", seed)
         self.progress = progress
-        self.max_failures = max_failures
-        self.setup_timeout = setup_timeout
+        self.max_failures = checked("max_failures", max_failures)
+        self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
-        self.item_timeout = item_timeout
+        self.item_timeout = checked("item_timeout", item_timeout)
 
     # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
 from typing import Any
 
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
+from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, shown
 
@@ -169,22 +168,21 @@ def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
-    # Integral rather than int: numpy's integers count too.
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        problems.append(f"n_workers = {shown(raw['n_workers'])}: must be a positive integer, such as 4")
+    if refusal := Whole(least=1, example="4").refusal(value):
+        problems.append(problem("n_workers", raw["n_workers"], refusal))
     elif "n_workers" in raw:
-        raw["n_workers"] = int(value)
+        raw["n_workers"] = value
 
 
 def _check_timeout(raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False) -> None:
     value = raw.get(name, 1.0)
-    if is_missing(value) or (value is None and or_none):
+    if is_missing(value):
         return
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
-        none = ", or null for no limit" if or_none else ""
-        problems.append(f"{name} = {shown(value)}: must be a positive number of seconds, such as 600{none}")
-    elif name in raw:
+    none = "null for no limit" if or_none else ""
+    kind = Number(above=0, none=none, example="600", called="a positive number of seconds")
+    if refusal := kind.refusal(value):
+        problems.append(problem(name, value, refusal))
+    elif name in raw and value is not None:
         raw[name] = float(value)
 
 
@@ -192,8 +190,8 @@ def _check_security(raw: dict[str, Any], problems: list[str]) -> None:
     value = raw.get("security", "auto")
     if isinstance(value, bool):  # what YAML makes of on and off
         value = raw["security"] = "on" if value else "off"
-    if value not in ("auto", "on", "off") and not is_missing(value):
-        problems.append(f"security = {shown(value)}: must be auto, on or off")
+    if not is_missing(value) and (refusal := Choice(("auto", "on", "off")).refusal(value)):
+        problems.append(problem("security", value, refusal))
 
 
 def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
@@ -201,14 +199,17 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
     if value is None or is_missing(value):
         return
     example = "write adapt: {minimum: 0, maximum: 64}"
+    refusal = ""
     if not isinstance(value, dict) or set(value) != {"minimum", "maximum"}:
-        problems.append(f"adapt = {shown(value)}: {example}")
-    elif not all(isinstance(n, Integral) and not isinstance(n, bool) for n in value.values()):
-        problems.append(f"adapt = {shown(value)}: minimum and maximum are numbers of workers; {example}")
+        refusal = example
+    elif not all(is_whole(n) for n in value.values()):
+        refusal = f"minimum and maximum are numbers of workers; {example}"
     elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
-        problems.append(f"adapt = {shown(value)}: 0 <= minimum <= maximum, and maximum > 0; {example}")
+        refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
     elif backend is not None and not backend.is_jobqueue:
-        problems.append(f"adapt = {shown(value)}: only batch schedulers adapt; {backend.name} has n_workers")
+        refusal = f"only batch schedulers adapt; {backend.name} has n_workers"
+    if refusal:
+        problems.append(problem("adapt", value, refusal))
 
 
 def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
@@ -228,7 +229,8 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     """Return `value` with its containers copied into plain dicts and lists, however deep.
 
     Args:
-        value: Any value. A set becomes a sorted list: its own order changes with the hash seed.
+        value: Any value. A set becomes a sorted list: its own order changes with the hash seed. A number of
+            numpy becomes Python's own, as JSON has it.
         where: The place of the value, for messages.
         problems: Gathers what is missing or cannot be resolved; it is `MISSING` in the result.
     """
@@ -240,7 +242,7 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     if isinstance(value, Set):
         items = [_plain(item, where, problems) for item in value]
         return sorted(items, key=lambda item: (str(item), type(item).__name__))
-    return value
+    return as_python(value)
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:

@@ -53,7 +53,7 @@ class BatchLengthError(ParallelError, ValueError):
 class WorkerSetupError(ParallelError, RuntimeError):
     """The env could not be built in a worker process (or in this one).
 
-    The message holds the worker's traceback; the original exception, where it can travel, is
+    The message holds the worker's traceback; the original exception, where it can be pickled, is
     the `__cause__`.
     """
 
@@ -107,7 +107,7 @@ class SubmissionError(NoWorkersError):
     Attributes:
         command: The command line.
         exit_code: Its exit code; None where it could not be started.
-        stderr: What it said.
+        stderr: What it printed as its error.
     """
 
     def __init__(self, command: str, exit_code: int | None, stderr: str, hint: str = "") -> None:
@@ -119,6 +119,6 @@ class SubmissionError(NoWorkersError):
 
     def __str__(self) -> str:
         how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"
-        said = self.stderr.strip() or "(it said nothing)"
+        printed = self.stderr.strip() or "(it printed nothing)"
         hint = f"\n{self.hint}" if self.hint else ""
-        return f"no job was queued: {self.command!r} {how}:\n{said}{hint}"
+        return f"no job was queued: {self.command!r} {how}:\n{printed}{hint}"

@@ -19,7 +19,10 @@ PACKAGE = ROOT / "espnet3"
 # and those for type checkers included. A room is a module or a package; inside one, modules import each other as they
 # need, without a circle (below).
 LAYERS = [
-    ("facts and sentences: everybody hands them around, they need nobody", ["records", "errors", "messages"]),
+    (
+        "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
+        ["records", "errors", "messages", "checks", "dask_compat"],
+    ),
     (
         "what each env is, and the block that names one: checked before anything is started",
         ["backends", "config"],

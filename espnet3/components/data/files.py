@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
+
+from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
 
 
 def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
@@ -22,17 +23,10 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not tempfile.mkstemp: its files are 0600 whatever the umask, and others could not read them.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
+    with Draft(path, BY_UMASK) as draft:
+        with draft.opened() as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        draft.commit()
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

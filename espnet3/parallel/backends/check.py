@@ -12,6 +12,7 @@ from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, 
 from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.checks import Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
 # OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
@@ -34,7 +35,7 @@ def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str
     for name, value in options.items():
         reason = _refused_name(row, name) or _refused_value(row, name, value)
         if reason:
-            problems.append(f"options.{name} = {shown(value, name)}: {reason}")
+            problems.append(problem(f"options.{name}", value, reason))
     return problems if row is None else [*problems, *_missing(row, options)]
 
 
@@ -69,18 +70,16 @@ def _refused_value(row: Backend | None, name: str, value: Any) -> str:
 
 def _refused_by_scheduler(row: Backend, name: str, value: Any) -> str:
     if name == "walltime":
-        example = _clock(value if _is_number(value) else 0, short=row.name == "lsf")
-        if _is_number(value):
+        example = _clock(value if is_number(value) else 0, short=row.name == "lsf")
+        if is_number(value):
             return f'YAML reads a time without quotes as a number; write it in quotes: walltime: "{example}"'
         if walltime_seconds(value, minutes_last=row.minutes_last) is None:
             return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
     if name in ("memory", "disk") and not is_size(value):
         number = isinstance(value, (int, str)) and str(value).strip().isdigit()
         return f"write it with its unit: {name}: {value if number else 16}GB"
-    if name in ("cores", "processes") and (
-        isinstance(value, bool) or not isinstance(value, int) or value < 1
-    ):
-        return f"must be a positive integer, such as {name}: 4"
+    if name in ("cores", "processes"):
+        return Whole(least=1, example=f"{name}: 4").refusal(value)
     if name == "job_extra_directives" and row.name == "htcondor":
         return "" if isinstance(value, Mapping) else "must be a mapping for htcondor: {name: value}"
     if name in _LISTS and not isinstance(value, list):
@@ -107,10 +106,6 @@ _KUBE_MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
 
 # dask-jobqueue would take a text apart into its letters.
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _clock(value: float, *, short: bool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from espnet3.parallel.checks import Flag, Kind, Names, Number, Whole, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
 
@@ -45,21 +46,16 @@ def settings_problems(block: Any) -> list[str]:
         if name not in known:
             guess = did_you_mean(name, known)
             problems.append(f"detached.{name}: unknown key.{guess} Known: {', '.join(known)}")
-        elif reason := _refused(name, value):
-            problems.append(f"detached.{name} = {shown(value)}: {reason}")
+        elif refusal := _KINDS[name].refusal(value):
+            problems.append(problem(f"detached.{name}", value, refusal))
     return problems
 
 
-def _refused(name: str, value: Any) -> str:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if name in ("snapshot", "requeue"):
-        return "" if isinstance(value, bool) else "must be true or false"
-    if value is None:
-        return ""
-    if name in ("shards", "array_limit"):
-        return "" if whole and value >= 1 else "must be a positive integer, or null"
-    if name == "retry_memory_factor":
-        number = whole or isinstance(value, float)
-        return "" if number and value > 1 else "must be a number above 1, such as 1.5, or null"
-    good = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return "" if good else "must be a list of names of environment variables"
+_KINDS: dict[str, Kind] = {
+    "shards": Whole(least=1, none="null"),
+    "variables": Names("environment variables", none="null"),
+    "snapshot": Flag(),
+    "array_limit": Whole(least=1, none="null"),
+    "retry_memory_factor": Number(above=1, none="null", example="1.5"),
+    "requeue": Flag(),
+}

@@ -12,11 +12,16 @@ from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
-from distributed.client import _current_client
-from distributed.utils import format_dashboard_link
 
 from espnet3.parallel.clusters.start import open_cluster
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import (
+    dashboard_link,
+    forget_closed_client,
+    has_tasks,
+    ignore_errors_of_loop,
+    plugins_of,
+)
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.errors import WorkerSetupError
@@ -156,9 +161,7 @@ def _mend_default() -> None:
 
     Each client puts back what it found, which is a closed one's where blocks of code overlapped.
     """
-    current = _current_client.get()
-    if current is not None and current.status == "closed":
-        _current_client.set(None)  # the newest open one is then Dask's default
+    forget_closed_client()
     try:
         default_client()
     except ValueError:
@@ -197,7 +200,7 @@ def open_client(
 
 def _wants_workers(cluster: Any, client: Any) -> bool:
     """Whether there is work for workers: items of ours, or tasks of the user's own."""
-    return client is not None and (has_work(client) or bool(cluster.scheduler.tasks))
+    return client is not None and (has_work(client) or has_tasks(cluster))
 
 
 def abort(client: Any) -> None:
@@ -209,7 +212,7 @@ def abort(client: Any) -> None:
     if cluster is None:
         return
     # what was half done on the loop fails now, and nobody is left to be told
-    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+    ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
         cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
@@ -229,7 +232,7 @@ def dashboard_of(client: Any) -> str | None:
     address: str = getattr(client.scheduler, "address", "")
     if address.startswith("inproc") and "dashboard_address" not in options:
         # where workers are threads, Dask names this host, and we had it listen on loopback
-        link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
+        link = dashboard_link("127.0.0.1", urlsplit(link).port)
     if getattr(client.cluster, "certificate", None) is not None:  # see http_guard
         link = link.replace("http://", "https://", 1)
     return link
@@ -237,7 +240,7 @@ def dashboard_of(client: Any) -> str | None:
 
 async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
-        for plugin in worker.plugins.values():
+        for plugin in plugins_of(worker):
             if isinstance(plugin, PilotHost):
                 plugin.abandon()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]

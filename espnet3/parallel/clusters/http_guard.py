@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from espnet3.parallel.dask_compat import ask_for_certificate
+
 
 def dask_setup(server: Any) -> None:
     """Have a scheduler or worker ask for the run's certificate on its HTTP port too; Dask calls this."""
-    role = "worker" if hasattr(server, "nanny") else "scheduler"
-    try:
-        server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]
-    except BaseException:
-        server.http_server.stop()  # Dask goes on after a preload that fails
-        raise
+    ask_for_certificate(server)

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
 import shutil
 from typing import Any
 
 from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
-from distributed.deploy.cluster import Cluster
 
 from espnet3.parallel.backends import load_cluster_class
 from espnet3.parallel.backends.table import Backend
@@ -28,6 +26,13 @@ from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import prepare, secure
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import (
+    ClosesMore,
+    LostWorkersStay,
+    OwnCommands,
+    log_folder_of,
+    processes_per_job,
+)
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.records import ProcessEnd
 
@@ -37,8 +42,9 @@ logger = logging.getLogger(__name__)
 def watched_job(job_class: Any) -> Any:
     """Return a job class like this one, whose commands are awaited by `call` and whose end shows."""
 
-    class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
-        _call = staticmethod(call)
+    class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
+        run_command = staticmethod(call)
+        cancel_job = staticmethod(cancel)
 
         async def start(self) -> None:
             """Submit the job."""
@@ -47,11 +53,6 @@ def watched_job(job_class: Any) -> Any:
             except BaseException:
                 self.status = Status.failed
                 raise
-
-        @classmethod
-        async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-            if job_id:
-                await cancel(shlex.split(cancel_command), job_id)
 
         async def close(self) -> None:
             """Cancel the job; one that is gone already is not an error."""
@@ -68,16 +69,11 @@ def watched_cluster(row: Backend) -> Any:
     """Return the row's cluster class with jobs that are watched."""
     base: Any = load_cluster_class(row)
 
-    class JobCluster(base):  # type: ignore[misc]  # one class for each scheduler, made when needed
+    class JobCluster(ClosesMore, LostWorkersStay, base):  # type: ignore[misc]  # one class for each scheduler, made when needed
         job_cls = watched_job(base.job_cls)
         keeper: JobKeeper | None = None
         folder: str | None = None
         certificate: RunCertificate | None = None
-
-        def _update_worker_status(self, op: str, msg: Any) -> None:
-            # SpecCluster's would cancel, after 15 s, the job of a worker that has gone: a requeued
-            # job too. The keeper asks the queue instead.
-            Cluster._update_worker_status(self, op, msg)
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             """As the base; the keeper watches the jobs that come of it."""
@@ -102,14 +98,15 @@ def watched_cluster(row: Backend) -> Any:
             """Say of each job what it does and what to look at."""
             return "" if self.keeper is None else self.keeper.report()
 
-        async def _close(self) -> None:
+        async def before_closing(self) -> None:
+            """Submit nothing any more."""
             if self.keeper is not None:
                 await self.keeper.stop()
-            try:
-                await super()._close()
-            finally:
-                bad = self.keeper is not None and self.keeper.kept_logs
-                _clean_up(None if bad else self.folder, self.certificate)
+
+        async def after_closing(self) -> None:
+            """Remove the jobs' logs, unless they say what went wrong, and the run's certificate."""
+            bad = self.keeper is not None and self.keeper.kept_logs
+            _clean_up(None if bad else self.folder, self.certificate)
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
@@ -142,7 +139,7 @@ class WorkAdaptive(Adaptive):
 
     async def scale_up(self, n: Any) -> None:
         """Submit what is missing, by way of the keeper."""
-        await self.cluster.keeper.grow_to(math.ceil(n / self.cluster._dummy_job.worker_processes))
+        await self.cluster.keeper.grow_to(math.ceil(n / processes_per_job(self.cluster)))
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
@@ -165,13 +162,13 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         if certificate is not None:
             dask_setup(cluster.scheduler)
         cluster.folder = folder
-        processes = cluster._dummy_job.worker_processes
+        processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
             logger.warning(
                 "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
             )  # a warning, so that it is seen: many take n_workers for jobs
-        cluster.keeper = JobKeeper(cluster, row, logs=cluster._job_kwargs.get("log_directory"))
+        cluster.keeper = JobKeeper(cluster, row, logs=log_folder_of(cluster))
         if config.adapt is None:
             cluster.sync(cluster.keeper.start, jobs)
         else:

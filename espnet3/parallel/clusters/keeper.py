@@ -26,6 +26,7 @@ from espnet3.parallel.backends.words import JobState
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
+from espnet3.parallel.dask_compat import add_specs, options_of_next_jobs, start_missing
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class JobKeeper:
     async def resized(self) -> None:
         """Watch what another number of workers has changed; what was still to be submitted is not wanted."""
         self._missing = 0
-        await self._cluster._correct_state()
+        await start_missing(self._cluster)
         self._wake.set()
 
     async def stop(self) -> None:
@@ -304,11 +305,9 @@ class JobKeeper:
         cluster = self._cluster
         self._avoid_bad_nodes()
         before = set(cluster.worker_spec)
-        for _ in range(jobs):
-            cluster._i += 1  # a name that is not free yet at the scheduler would be refused there
-            cluster.worker_spec.update(cluster.new_worker_spec())
+        add_specs(cluster, jobs)
         try:
-            await cluster._correct_state()
+            await start_missing(cluster)
         finally:
             for name in set(cluster.worker_spec) - before:
                 job = cluster.workers.get(name)
@@ -320,7 +319,7 @@ class JobKeeper:
 
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
-        options = self._cluster.new_spec["options"]
+        options = options_of_next_jobs(self._cluster)
         if not self._bad_nodes or not self._queue.avoid:
             return
         line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))

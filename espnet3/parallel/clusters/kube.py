@@ -15,6 +15,7 @@ from typing import Any
 from espnet3.parallel.backends import load_cluster_class
 from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import kube_create_mode
 from espnet3.parallel.errors import NoWorkersError
 
 logger = logging.getLogger(__name__)
@@ -48,12 +49,9 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
     """Return what KubeCluster is made with: a spec of our own, under a name that nobody has."""
-    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
-
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
-    mode = options.pop("create_mode", "CREATE_ONLY")
-    options["create_mode"] = CreateMode(getattr(mode, "value", mode))
+    options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
     if options.get("custom_cluster_spec") is None:
         options["custom_cluster_spec"] = _spec(options, config.n_workers)
     else:

@@ -12,7 +12,6 @@ import os
 import sys
 from typing import Any
 
-from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import SpecCluster
 
 from espnet3.parallel.backends import load_cluster_class
@@ -20,26 +19,22 @@ from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.clusters.security import RunCertificate, all_loopback, make_certificate
 from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
 
-class SSHCluster(SpecCluster):
-    """The cluster; says what keeps its workers."""
+class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster):
+    """The cluster; says what keeps its workers. One that went away comes back by itself."""
 
     certificate: RunCertificate | None = None
 
-    async def _close(self) -> None:
-        try:
-            await super()._close()
-        finally:
-            if self.certificate is not None:
-                self.certificate.remove()
-
-    def _update_worker_status(self, op: str, msg: Any) -> None:
-        Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
+    async def after_closing(self) -> None:
+        """Remove the run's certificate."""
+        if self.certificate is not None:
+            self.certificate.remove()
 
     def failure(self) -> str | None:
         """Return why no worker will come, once every host is given up."""

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import dask
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.clusters.end_task import end_task
+from espnet3.parallel.dask_compat import SPEC_MODULE, inherited_config
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class RemoteProcess(ProcessInterface):
         self.tail: deque[str] = deque(maxlen=_SHOWN)
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `python -m distributed.cli.dask_spec`."""
+        """Return the arguments of `python -m SPEC_MODULE`."""
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -84,11 +84,10 @@ class RemoteProcess(ProcessInterface):
             self.connection = await asyncssh.connect(self.host, **self.connect_options)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
             raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
-        inherited = dask.config.serialize(dask.config.merge(dask.config.global_config, self.config))
         command = shlex.join(
             [
-                *("env", f"DASK_INTERNAL_INHERIT_CONFIG={inherited}"),
-                *(self.python, "-m", "distributed.cli.dask_spec", *self.arguments()),
+                *("env", inherited_config(self.config)),
+                *(self.python, "-m", SPEC_MODULE, *self.arguments()),
             ]
         )
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,8 @@ from typing import Any
 
 from espnet3.parallel.detached.spec import items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import make_folder, read_json, write_all, write_json, write_whole
+from espnet3.parallel.ledger.atomic import write_plainly
+from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 
 FOLDER = "detached"
@@ -95,21 +95,19 @@ class Plan:
         return self.bounds[shard + 1] - self.bounds[shard]
 
 
-def write_quickly(path: Path | str, value: dict[str, Any]) -> None:
+def write_quickly(path: Path, value: dict[str, Any]) -> None:
     """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    temporary = f"{path}.tmp"
-    write_lines(temporary, {key: json.dumps(item) for key, item in value.items()})
-    os.replace(temporary, path)
+    write_whole(path, _lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
 
 
 def write_lines(path: str, texts: dict[str, str]) -> None:
     """Write one of a thousand JSON files that nobody reads before all are written: a key a line, not synced."""
+    write_plainly(path, _lines(texts))
+
+
+def _lines(texts: dict[str, str]) -> bytes:
     lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        write_all(fd, f"{{\n{lines}\n}}\n".encode())
-    finally:
-        os.close(fd)
+    return f"{{\n{lines}\n}}\n".encode()
 
 
 class Layout:

@@ -17,26 +17,28 @@ from typing import Any
 
 import cloudpickle
 
+from espnet3.parallel.dask_compat import reduced_class
+
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """A cloudpickle `Pickler` whose classes find home again, and that knows what scripts cache with."""
+    """A cloudpickle `Pickler` that keeps the identity of classes on the way back, and pickles `functools` caches."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce an object; a class that travels by value takes its token with it."""
+        """Reduce an object; a class that is pickled by value takes its token along."""
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
         reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
-            make, args, state, _, _, fill = reduced
-            args = _with_slots(obj, args)
-            return _arrive, (_token_of(obj), make, args), state, None, None, functools.partial(_fill, fill)
-        return reduced
+        how = reduced_class(obj, reduced)
+        if how is None:
+            return reduced
+        made_from = (_token_of(obj), how.make, _with_slots(obj, how.args))
+        return _arrive, made_from, how.state, None, None, functools.partial(_fill, how.fill)
 
 
 def dumps(obj: Any) -> bytes:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from espnet3.parallel.dask_compat import is_awaited, mark_awaited, pickled_as_by_dask
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import RemoteTraceback, add_note, pickle_error
 from espnet3.parallel.env.injection import bind, name_of
@@ -27,7 +28,7 @@ class EnvCall:
     Args:
         func: The user's function.
         key: Env to use; None means the one registered last in the process it runs in.
-        build: How to build that env, where no plugin has told the process.
+        build: Builds that env in a process where no plugin has registered it.
         timeout: Seconds that may take, or None.
         given: Keywords for `func` that must not be taken for options of Dask's own `submit`.
     """
@@ -45,12 +46,11 @@ class EnvCall:
         self._given = given or {}
         functools.update_wrapper(self, func, updated=())
         self.__name__ = name_of(func)  # Dask names the task after it
-        # how Dask tells a coroutine function, of which only the call is to be awaited
-        self.__tornado_coroutine__ = inspect.iscoroutinefunction(func)
+        mark_awaited(self, inspect.iscoroutinefunction(func))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with this process's env."""
-        if self.__tornado_coroutine__:
+        if is_awaited(self):
             return self._in_the_loop(args, kwargs)
         lost: BaseException
         try:
@@ -109,26 +109,26 @@ class EnvCall:
     def __reduce__(self) -> Any:
         key, build, timeout = self._env
         blob = pickling.dumps((self.func, key, build, timeout, self._given))
-        return _Packed, (blob, self.__name__, self.__tornado_coroutine__)
+        return _Packed, (blob, self.__name__, is_awaited(self))
 
     def __dask_tokenize__(self) -> Any:
-        # Dask's own way loads what it has pickled, which writes over the classes of the caller's script
+        # Dask's own tokens unpickle what was pickled, which overwrites the classes of the caller's script
         return "EnvCall", hashlib.sha256(pickling.dumps((self.func, self._env[0], self._given))).hexdigest()
 
 
 class _Packed:
-    """An `EnvCall` that has travelled: loaded where it is called, and not by the scheduler on its way."""
+    """A pickled `EnvCall`: it is unpickled where it is called, and not by the scheduler on the way."""
 
     def __init__(self, blob: bytes, name: str, is_coroutine: bool) -> None:
         self._blob = blob
         self.__name__ = name
-        self.__tornado_coroutine__ = is_coroutine
+        mark_awaited(self, is_coroutine)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return EnvCall(*pickle.loads(self._blob))(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        return _Packed, (self._blob, self.__name__, self.__tornado_coroutine__)
+        return _Packed, (self._blob, self.__name__, is_awaited(self))
 
 
 def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,12 +172,10 @@ def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def _survives(error: BaseException) -> bool:
     """Whether Dask can send an exception as it is; called while the exception is handled."""
-    from distributed.core import error_message
-
     if not isinstance(error, Exception):  # SystemExit ends the event loop of whoever gathers it
         return False
     try:
-        back = pickle.loads(error_message(error)["exception"].data)
+        back = pickle.loads(pickled_as_by_dask(error))
     except Exception:  # user classes may raise anything while being pickled
         return False
     return type(back) is type(error) and getattr(back, "__notes__", None) == error.__notes__
@@ -192,15 +190,15 @@ class _Parcel(Exception):  # noqa: N818  not an error of its own
 
     @classmethod
     def of(cls, error: BaseException) -> BaseException:
-        """Pack an exception; one that cannot travel at all becomes a RuntimeError that tells of it."""
+        """Pack an exception; one that cannot be pickled at all becomes a RuntimeError with its text."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         blob = pickle_error(error) if isinstance(error, Exception) else None
         if blob is None:
-            told = RuntimeError(f"{type(error).__qualname__}: {error}")
+            substitute = RuntimeError(f"{type(error).__qualname__}: {error}")
             for note in error.__notes__:
-                add_note(told, note)
-            told.__cause__ = RemoteTraceback(text)
-            return told
+                add_note(substitute, note)
+            substitute.__cause__ = RemoteTraceback(text)
+            return substitute
         parcel = cls(blob, f"{type(error).__qualname__}: {error}"[:1000])
         parcel.__cause__ = RemoteTraceback(text)
         return parcel

@@ -1,6 +1,6 @@
 """Which env entries a function is given.
 
-They reach it by name: a parameter that the caller left open and the env (see `envs`) holds.
+They are matched by name: a parameter that the caller left open and that the env (see `store`) holds.
 """
 
 from __future__ import annotations

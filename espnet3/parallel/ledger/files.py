@@ -1,4 +1,4 @@
-"""Files of a run folder: written whole or not at all, or appended to in whole lines; 0700 and 0600."""
+"""Files of a run folder: written whole or not at all, or appended to in whole lines; folders are 0700, files 0600."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger import atomic
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 
 SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
@@ -50,35 +51,10 @@ def make_folder(path: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, where the file system can."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
-            raise
-    finally:
-        os.close(fd)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it has either its old content or all of the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file so that it has either its old content or all of the new one; `durable` as for `Draft.commit`."""
     with writing(path):
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                write_all(fd, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to report
-                temporary.unlink(missing_ok=True)
-            raise
+        atomic.write_whole(path, data, durable=durable)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -101,13 +77,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
     return value
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of the bytes: the system may take fewer at a time, near a full disk for one."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 class Appender:
@@ -143,7 +112,7 @@ class Appender:
         data = b"".join(lines)
         with writing(self.path):
             try:
-                write_all(self._fd, data)
+                atomic.write_all(self._fd, data)
             except OSError:
                 self._cut_back()
                 raise

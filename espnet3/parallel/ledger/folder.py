@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import RESUME, argument
+from espnet3.parallel.ledger.atomic import leftovers, sync_folder
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
-from espnet3.parallel.ledger.files import make_folder, read_json, sync_folder, write_json, writing
+from espnet3.parallel.ledger.files import make_folder, read_json, write_json, writing
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import RECEIPT
@@ -44,13 +46,13 @@ def open_run(
         lease: The folder's lease with other times than the usual ones.
 
     Raises:
+        ConfigError: `resume` is none of these.
         FolderInUseError: Another driver is at work in it.
         ChangedRunError: It belongs to another run, and `resume` is True.
         DamagedFolderError: What is there cannot be used, and cannot be repaired safely.
         FolderWriteError: It cannot be written to.
     """
-    if resume not in (True, False, "force"):
-        raise ValueError(f'resume must be True, False or "force", not {resume!r}')
+    argument("resume", resume, RESUME)
     path = Path(path)
     make_folder(path)
     lease = lease or Lease(path)
@@ -125,9 +127,9 @@ def _said_by_sessions(path: Path) -> dict[str, Any]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove what a process left that was killed while it wrote a file; the folder's lease is ours."""
-    found = [leftover for name in _WRITTEN_WHOLE for leftover in path.glob(f".{name}.*.tmp")]
+    found = [leftover for name in _WRITTEN_WHOLE for leftover in leftovers(path, name)]
     for split in _sessions(path):
-        found += [leftover for name in (SPEC, DONE) for leftover in split.glob(f".{name}.*.tmp")]
+        found += [leftover for name in (SPEC, DONE) for leftover in leftovers(split, name)]
     for leftover in found:
         with writing(leftover):
             leftover.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Who a process is, so that another one can tell later whether it still lives."""
+"""Who a process is, so that another one can tell later whether it is still alive."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PROC = Path("/proc")
 def this_process() -> dict[str, Any]:
     """Return what identifies this process on this host until the next boot.
 
-    A process number is used again after a while, so the process's start goes with it; host names are
-    shared (`localhost`), so the boot's id does; containers share a boot, so the number's namespace does.
+    Process ids are reused, so the start time goes with the id; hosts share names (`localhost`), so the boot
+    id goes with the name; containers share a boot, so the namespace of process ids goes with it.
     """
     return {
         "host": socket.gethostname(),
@@ -55,7 +55,7 @@ def process_start(pid: int) -> int | None:
 
 
 def is_alive(who: dict[str, Any]) -> bool | None:
-    """Tell whether a process of `this_process` lives; None if it cannot be told from here."""
+    """Whether a process described by `this_process` is alive; None if that cannot be found out from here."""
     here = this_process()
     if any(who.get(key) != here[key] for key in ("host", "boot_id", "pid_namespace")):
         return None
@@ -69,5 +69,5 @@ def is_alive(who: dict[str, Any]) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # it is there, and somebody else's
+        return True  # it is there, and another user's
     return True

@@ -31,7 +31,7 @@ def hash_indices(items: Sequence[Any]) -> str:
 
 
 def _hash_integers(items: Sequence[Any]) -> str | None:
-    """Return the hash of a list of 64-bit integers (10 million in half a second), None for another."""
+    """Return the hash of a list of 64-bit integers (10 million in half a second); None for any other list."""
     digest = hashlib.sha256(b"int64\n")
     numpy = sys.modules.get("numpy")
     for at in range(0, len(items), _CHUNK):
@@ -53,7 +53,7 @@ def _hash_integers(items: Sequence[Any]) -> str | None:
 
 
 def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
-    """Return what `run.json` says of an index list: count, hash and, for people, its ends."""
+    """Return what `run.json` says of an index list: count and hash, and its first and last indices for people."""
     n = len(items)
     ends = [
         index_json(items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
@@ -88,8 +88,8 @@ class Places:
     def moved(self) -> Callable[[bytes], int | None]:
         """Return the lookup for a split of another list: by index, None for one that is gone.
 
-        An index that is in the list more than once is not looked up: which of its results belongs
-        where only the other list could tell. It is computed again.
+        An index that is in the list more than once is computed again: only the other list could say which
+        of its results belongs where.
         """
         if self._by_index is None:
             self._by_index = {}

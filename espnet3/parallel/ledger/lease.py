@@ -13,7 +13,6 @@ clock may have jumped, by watching it for longer than two beats.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -23,6 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.atomic import create_whole
 from espnet3.parallel.ledger.errors import FolderInUseError, FolderWriteError, LeaseLostError
 from espnet3.parallel.ledger.files import write_json, writing
 from espnet3.parallel.ledger.host import is_alive, this_process
@@ -31,7 +31,6 @@ BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one after which another host's holder is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
 _ATTEMPTS = 100
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _HELD: set[str] = set()  # tokens of the leases this process holds
 
 
@@ -117,18 +116,12 @@ class Lease:
         """Create the lease of a number; False if somebody else was faster."""
         token = uuid.uuid4().hex
         self._facts = {"run_id": who, "since": _now(), **this_process(), "beat": self.beat, "token": token}
-        temporary = self.path / f".lease.{token}.tmp"
         with writing(self._file(number)):
             try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with open(fd, "w") as file:
-                    json.dump(self._facts, file, indent=2)
-                try:
-                    _create(temporary, self._file(number))
-                except FileExistsError:
-                    return False
-            finally:
-                temporary.unlink(missing_ok=True)
+                # whole from its first moment on, which a reader would else take for a damaged one
+                create_whole(self._file(number), json.dumps(self._facts, indent=2).encode())
+            except FileExistsError:
+                return False
             self._number = number
             numbers = self._numbers()
             if max(numbers) > number:  # all of this number's time went by since it was looked for
@@ -208,18 +201,6 @@ class Lease:
                     "process gave no sign of life for too long. What it has written stays valid"
                 )
                 return
-
-
-def _create(source: Path, target: Path) -> None:
-    """Create a file with the content of another one; FileExistsError where there is one already."""
-    try:
-        os.link(source, target)  # complete from its first moment on
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # some FUSE and Windows file systems: a reader may see it empty for a moment, and counts it as touched
-        with open(target, "xb") as file:
-            file.write(source.read_bytes())
 
 
 def _touched(file: Path) -> int | None:

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import read_json, sync_folder, write_all, write_json, writing
+from espnet3.parallel.ledger.files import read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
@@ -36,7 +37,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are of these files.
+    """The proof of a merge: `planned` is `ok` plus all of `failed`, and the hashes are those of the merged files.
 
     Attributes:
         planned: Indices of the run.
@@ -46,7 +47,7 @@ class Receipt:
         results_sha256: The hash of the merged results.jsonl.
         errors_sha256: The hash of the merged errors.jsonl.
         results_bytes: Its size.
-        repeated: Lines that said once more what an earlier one says, and were left out.
+        repeated: Lines that repeated an earlier one, and were left out.
         schema: The version of this file.
     """
 
@@ -101,7 +102,8 @@ def check_receipt(path: Path) -> Receipt:
             ) from None
         if digest.hexdigest() != expected:
             raise DamagedFolderError(
-                f"{path / name} is not the file the receipt is of: run again with the same arguments to merge"
+                f"{path / name} is not the file that the receipt was written for: run again with the same "
+                "arguments to merge"
             )
     return receipt
 
@@ -115,10 +117,10 @@ def merge_splits(
     change are left as they are, so that a sequence read from them stays valid.
 
     Args:
-        path: The run's folder; its lease is the caller's business.
+        path: The run's folder; the caller holds its lease.
         places: The index list.
         indices_sha256: Its hash.
-        note: Is told of everything that was repaired.
+        note: Called with a sentence for each repair.
         kind: What the folders of the sessions are called.
 
     Raises:
@@ -210,7 +212,7 @@ class _Lines:
 
 
 class _Window:
-    """A file, of which one stretch is held."""
+    """A file, one stretch of which is held in memory."""
 
     def __init__(self, path: Path, most: int, stay_open: bool) -> None:
         self.path = path
@@ -250,17 +252,16 @@ class _Window:
 
 
 class _Output:
-    """A merged file, written under a temporary name; it replaces the old one if it differs."""
+    """A merged file; it replaces the old one if it differs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self.digest = hashlib.sha256()
         self.size = 0
         self._parts: list[bytes] = []
         self._held = 0
         with writing(path):
-            self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._draft = Draft(path)
 
     def write(self, line: bytes) -> None:
         self._parts.append(line)
@@ -274,16 +275,16 @@ class _Output:
         self.digest.update(data)
         self.size += len(data)
         with writing(self.path):
-            write_all(self._fd, data)
+            self._draft.write(data)
 
     def finish(self) -> None:
         self._flush()
         with writing(self.path):
-            os.fsync(self._fd)
-            if not self.path.exists() or not filecmp.cmp(self.path, self.temporary, shallow=False):
-                os.replace(self.temporary, self.path)
+            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
+            if not same:
+                self._draft.sync()
+                self._draft.commit(durable=False)  # the folder is synced once, for both files
 
     def close(self) -> None:
-        """Close, and remove what is left under the temporary name."""
-        os.close(self._fd)
-        self.temporary.unlink(missing_ok=True)
+        """Drop what did not take the old file's place."""
+        self._draft.close()

@@ -24,8 +24,8 @@ class Results(Sequence[Any]):
     """A run's results in the order of its indices; a failed item's place holds its `ItemFailure`.
 
     It holds a path and two numbers, never a result: iteration streams the file, `results[i]` reads at
-    most 32 lines. No file stays open, and it can be pickled. Once another merge has changed the file,
-    reading is an error instead of another run's results.
+    most 32 lines. No file stays open, and it can be pickled. After another merge has changed the file,
+    reading raises an error rather than return another run's results.
 
     Args:
         path: The run's folder.
@@ -74,7 +74,7 @@ class Results(Sequence[Any]):
             if wanted.step == 1:
                 return list(self._stream(wanted.start, wanted.stop))
             return [self._one(position) for position in wanted]
-        position = range(self._length)[index]  # negative ones, and the usual errors
+        position = range(self._length)[index]  # negative indices count from the end; IndexError beyond it
         return self._one(position)
 
     def __contains__(self, value: object) -> bool:
@@ -127,7 +127,7 @@ class Results(Sequence[Any]):
                 yield record["result"] if "result" in record else self._failed(position)
 
     def _offset(self, stretch: int) -> int:
-        """Return the offset of the first line of a stretch; the file is looked through once."""
+        """Return the offset of the first line of a stretch; the file is read through once."""
         if self._offsets is None:
             offsets, at = array("q"), 0
             with open(self.path / RESULTS, "rb", buffering=_BUFFER) as file:

@@ -1,4 +1,4 @@
-"""Reading what all sessions wrote: which positions are done, where their lines are, what is damaged."""
+"""Reads what all sessions wrote: which positions are done, where their lines are, what is damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scan:
         where: One number a position: where its line is (`locate`); empty unless asked for.
         splits: The splits, in order.
         repaired: A sentence for everything that was not as a run leaves it, and what was done.
-        repeated: Lines that say once more what an earlier one says.
+        repeated: Lines that repeat an earlier one.
     """
 
     state: bytearray
@@ -107,7 +107,7 @@ class _Reader:
             return False
 
     def _file(self, number: int, name: str, outcome: int) -> int:
-        """Take up one file of a split; return how many whole lines it has."""
+        """Read one file of a split; return how many whole lines it has."""
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
@@ -171,7 +171,7 @@ class _Reader:
         return place
 
     def _compare_with_done(self, split: Path, have: dict[str, int]) -> None:
-        """Compare what a session said at its end with what is there."""
+        """Compare the counts that a session wrote at its end with what is there."""
         try:
             said = read_json(split / DONE)
         except FileNotFoundError:

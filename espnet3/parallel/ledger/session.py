@@ -1,4 +1,4 @@
-"""What the one driver of a run folder does with it, until it closes it."""
+"""What the driver that holds a run folder does with it, from opening to closing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OpenRun:
         self._places = Places(items)
         self._hash: str = identity.indices["sha256"]
         spec = {"schema": SCHEMA, "run_id": run_id, "indices": self._hash}
-        # the shards that are done are of use only to a run that is cut like them, also if run.json is lost
+        # finished shards can be reused only by a run that is cut the same way; noted here in case run.json is lost
         self._split = SplitWriter(path, {**spec, "plan": plan} if SHARDS in plan else spec, self._kind)
         scan = scan_splits(path, self._places, self._hash, kind=self._kind)
         self._events = Appender(path / EVENTS)
@@ -95,7 +95,7 @@ class OpenRun:
         return array("q", sorted(found)) if retry_failed else found
 
     def resuming(self, retry_failed: bool = False) -> str:
-        """Return the line to say: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
+        """Return the line to print: "resuming: 6 000 done, 4 000 left"; empty for a new run."""
         if not self.ok and not self.failed:
             return ""
         left = self.state.count(LEFT) + (self.failed if retry_failed else 0)
@@ -162,7 +162,7 @@ class OpenRun:
         self.lease.check()
         if self._split.folder is None:
             with writing(self.path / RECEIPT):
-                (self.path / RECEIPT).unlink(missing_ok=True)  # it is no longer of all that is here
+                (self.path / RECEIPT).unlink(missing_ok=True)  # it no longer covers everything in the folder
 
     def event(self, kind: str, **facts: Any) -> None:
         """Note in `events.jsonl` that something happened now."""
@@ -227,7 +227,7 @@ class OpenRun:
                 self.event("stopped", error=kind.__qualname__, message=str(error)[:_SHOWN])
             finally:
                 self.close(done=False)
-        except LedgerError as second:  # the disk that is full stays full: the first error is the one to see
+        except LedgerError as second:  # a full disk stays full: the first error is the one to report
             if error is not None and hasattr(error, "add_note"):
                 error.add_note(f"closing the run folder failed as well: {second}")
 

@@ -1,7 +1,7 @@
 """Results as strict JSON, both ways: what JSON cannot hold is tagged, or an error with its place.
 
-Plain are exactly `str`, `int`, `bool`, `None`, finite `float`, `list`, and `dict` with string keys.
-Everything else is an object with a `__type__`:
+Plain values are exactly of type `str`, `int`, `bool`, `None`, finite `float`, `list`, and `dict` with string keys.
+Everything else is written as an object with a `__type__`:
 
     float       nan, inf, -inf               {"__type__": "float", "value": "nan"}
     int         of more than 600 digits      {"__type__": "int", "hex": "0x..."}
@@ -14,7 +14,7 @@ Everything else is an object with a `__type__`:
     numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
                                               "base64": ...}
 
-Subclasses (a namedtuple, an IntEnum, an OrderedDict) are errors: they would come back as something else.
+Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _refusal(value: Any) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
     if base is not None:
-        return f"is a {name}, which would come back as a {base.__name__}: return {base.__name__}(...) of it"
+        return f"is a {name}, which would come back as a {base.__name__}: return {base.__name__}(value)"
     return (
         f"is a {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, "
         "or write it in a writer hook (open_writers, write_record)"
@@ -257,7 +257,9 @@ def _numpy() -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise LedgerError("a result holds a numpy value, and numpy is not installed here") from error
+        raise LedgerError(
+            "a result holds a numpy value, and numpy is not installed here; install it to read the results"
+        ) from error
     return numpy
 
 

@@ -10,15 +10,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import dask
 from distributed import LocalCluster
-from distributed.deploy.spec import SpecCluster
 
+from espnet3.parallel.dask_compat import (
+    ClosesMore,
+    LostWorkersStay,
+    forget_worker,
+    give_up_cluster,
+    import_dashboard,
+)
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker
@@ -28,8 +32,11 @@ _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 
-class ForkedCluster(LocalCluster):
-    """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes."""
+class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster):
+    """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes.
+
+    A worker that died stays wanted: ours are replaced, and may just have died again.
+    """
 
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
@@ -41,14 +48,6 @@ class ForkedCluster(LocalCluster):
             drop(self)
             raise
 
-    def _update_worker_status(self, op: str, msg: Any) -> None:
-        """Take note of workers that come and go.
-
-        Dask's own drops a worker for good that is not there 15 s after one of its deaths; ours are
-        replaced, and may just have died again.
-        """
-        super(SpecCluster, self)._update_worker_status(op, msg)
-
     async def _forget(self, address: str) -> None:
         """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
         scheduler: Any = self.scheduler
@@ -56,7 +55,7 @@ class ForkedCluster(LocalCluster):
             if address not in scheduler.workers:
                 return
             await asyncio.sleep(0.005)
-        await scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
+        await forget_worker(self, address)
 
     def kill_workers(self) -> None:
         """SIGKILL every worker: an aborted run does not wait for items in progress."""
@@ -85,26 +84,19 @@ class ForkedCluster(LocalCluster):
         reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
         return str(reasons[0]) if workers and len(reasons) == len(workers) else None
 
-    async def _close(self) -> None:
-        try:
-            # workers first: Dask would retire them, and theirs would then complain of a lost scheduler
-            await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
-            await super()._close()
-        finally:
-            asyncio.get_running_loop().remove_reader(self.forkserver.sock)
-            await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+    async def before_closing(self) -> None:
+        """End the workers: Dask would retire them, and theirs would then complain of a lost scheduler."""
+        await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
+
+    async def after_closing(self) -> None:
+        """End the fork server."""
+        asyncio.get_running_loop().remove_reader(self.forkserver.sock)
+        await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
 
 
 def drop(cluster: LocalCluster) -> None:
     """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
-    SpecCluster._instances.discard(cluster)
-    runner = getattr(cluster, "_loop_runner", None)
-    if runner is not None:
-        # what was half done on the loop fails now, and nobody is left to be told
-        loop: Any = cluster.loop
-        loop.asyncio_loop.set_exception_handler(lambda *_: None)
-        with suppress(TimeoutError):  # a task of Dask's did not take its end, and its thread is a daemon
-            runner.stop(timeout=_STOPPING)
+    give_up_cluster(cluster, _STOPPING)
     if isinstance(cluster, ForkedCluster):
         cluster.forkserver.close()
 
@@ -116,7 +108,7 @@ def _load_dashboard() -> None:
     import is not over, or has failed in the other thread.
     """
     with _LOADING:
-        import_module("distributed.dashboard.scheduler")
+        import_dashboard()
 
 
 def local_cluster(

@@ -8,6 +8,8 @@ from typing import Any
 
 import dask
 
+from espnet3.parallel.dask_compat import default_config, interrupted_before_start
+
 # Dask's periodic work costs 2 to 4 points of efficiency on two cores; none of it serves a pilot.
 # A value the user set (file, environment, dask.config.set) stays.
 QUIET: dict[str, Any] = {
@@ -29,8 +31,8 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 def _is_an_error(record: logging.LogRecord) -> bool:
     """Whether a record tells of more than what is cancelled, as all tasks are when a cluster closes."""
     kind, error, _ = record.exc_info or (None, None, None)
-    if isinstance(error, NameError):  # Ctrl-C before what `distributed.utils.sync` is to cancel has begun
-        return error.name != "future"
+    if interrupted_before_start(error):
+        return False
     return kind is None or not issubclass(kind, asyncio.CancelledError)
 
 
@@ -43,7 +45,7 @@ for _name in (
 
 def quiet_config() -> dict[str, Any]:
     """Return the entries of `QUIET` that the user has not set."""
-    defaults = dask.config.merge(*reversed(dask.config.defaults))
+    defaults = default_config()
     return {
         key: value
         for key, value in QUIET.items()

@@ -16,8 +16,8 @@ import dask
 import psutil
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
-from distributed.worker_memory import parse_memory_limit
 
+from espnet3.parallel.dask_compat import memory_limit_in_bytes
 from espnet3.parallel.local.fork_server import ForkServer, kill_group, search_path, send_boot
 from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 
@@ -66,7 +66,7 @@ class ForkedWorker(ProcessInterface):
         self._lost = lost
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
-        self.memory_limit = parse_memory_limit(memory_limit, nthreads, logger=logger)
+        self.memory_limit = memory_limit_in_bytes(memory_limit, nthreads, logger)
         if options.get("dashboard_address") is None:  # older versions then listen on every interface
             options.update(dashboard_address="127.0.0.1:0", dashboard=False)
         self.options = {**options, "name": name, "memory_limit": self.memory_limit}

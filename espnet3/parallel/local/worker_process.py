@@ -35,6 +35,7 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
+    from espnet3.parallel.dask_compat import slow_heartbeats
     from espnet3.parallel.pilots.worker import STARTED
 
     STARTED.clear()
@@ -59,24 +60,12 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     except Exception:
         await _say(sock, {"error": traceback.format_exc()})
         return
-    _beat_seldom(worker.periodic_callbacks["heartbeat"])
+    slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
     await _say(sock, {"address": worker.address, "directory": worker.local_directory})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")
-
-
-def _beat_seldom(heartbeat: Any) -> None:
-    """Have a worker send its figures seldom: that it lives, its driver sees by its process."""
-    send = heartbeat.callback
-
-    async def beat() -> None:
-        await send()
-        # the scheduler has just said what it wants
-        heartbeat.callback_time = max(heartbeat.callback_time, _HEARTBEAT * 1000)
-
-    heartbeat.callback = beat
 
 
 async def _say(sock: socket.socket, message: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from collections import Counter, deque
 from typing import Any
 from urllib.parse import urlsplit
 
+from espnet3.parallel.dask_compat import tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
@@ -54,7 +55,7 @@ class Pool:
         self._tls: ssl.SSLContext | None = None
         self._door, address = self._listen(client)
         if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
-            context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
+            context: ssl.SSLContext = tls_to_listen(client.security, "client")
             context.num_tickets = 0  # they would make a channel look readable that has no message
             self._tls = context
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)

@@ -21,6 +21,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from espnet3.parallel.dask_compat import threads_of, tls_to_connect
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
@@ -66,16 +67,15 @@ class PilotHost(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
-        self._hello = Hello(
-            str(worker.name), worker.address, os.getpid(), socket.gethostname(), worker.state.nthreads
-        )
+        threads = threads_of(worker)
+        self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         # a worker has more slots than threads while jobs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
-        self._permits = threading.Semaphore(worker.state.nthreads)
+        self._permits = threading.Semaphore(threads)
         self._pilots: set[Pilot] = set()
         encrypted = worker.address.startswith("tls")
-        self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
-        self._open_slots(worker.state.nthreads)
+        self._tls = tls_to_connect(worker.security, "worker") if encrypted else None
+        self._open_slots(threads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
     async def teardown(self, worker: Any) -> None:

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import RESUME, Choice, Kind, Location, Number, Whole, argument
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import shown
+
+_KINDS: dict[str, Kind] = {
+    "async_num_workers": Whole(least=1, none="None"),
+    "async_result_dir": Location(),
+    "async_specs_dir": Location(),
+    "batch_size": Whole(least=1, none="None"),
+    "item_timeout": Number(above=0, none="None"),
+    "max_failures": Number(least=0, none="None"),
+    "max_retries": Whole(least=0),
+    "on_error": Choice(("raise", "record"), quoted=True),
+    "output_dir": Location(none="None"),
+    "resume": RESUME,
+    "seed": Whole(none="None"),
+    "setup_timeout": Number(above=0, none="None"),
+}
+
+
+def checked(name: str, value: Any) -> Any:
+    """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`.
+
+    Raises:
+        ConfigError: It is not what it must be; the message says what that is, and the value.
+    """
+    kind = _KINDS[name]
+    found = argument(name, value, kind)
+    return Path(found) if isinstance(kind, Location) and found is not None else found
 
 
 def costs_of(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where it says nothing of it.
+    """Return each item's cost, in the runner's own unit; None where the runner says nothing of it.
 
     Raises:
-        ConfigError: A cost is no finite number, or below 0.
+        ConfigError: A cost is not a finite number, or below 0.
     """
     if item_cost is None:
         return None
@@ -21,41 +50,21 @@ def costs_of(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> li
     for item in items:
         cost = item_cost(item)
         try:
-            number = float(cost)
+            number = float(cost)  # a tensor with one element is a number here
         except (TypeError, ValueError):
             number = math.nan
         if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
-            raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
+            raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")
         costs.append(number)
     return costs
 
 
 def check_provider(provider: Any) -> None:
-    """Raise `ConfigError` where it is a class, or builds no env."""
+    """Raise `ConfigError` where it is a class, or has no way to build an env."""
     if isinstance(provider, type):
         raise ConfigError(
             f"the provider must be an object, and {provider.__qualname__} is the class: make one, "
             f"{provider.__qualname__}(config)"
         )
     if not callable(getattr(provider, "build_env_local", None)):
-        raise ConfigError(f"the provider must have a method build_env_local, and {provider!r:.100} has none")
-
-
-def check_number(name: str, value: Any, above_zero: bool = False) -> None:
-    """Raise `ConfigError` unless it is None or a finite number, 0 or more; `above_zero` excludes 0."""
-    if value is None:
-        return
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (above_zero and value == 0):
-        kind = "a number above 0" if above_zero else "a number, 0 or more"
-        raise ConfigError(f"{name} must be {kind}, or None, not {value!r}")
-
-
-def check_whole(name: str, value: Any, least: int | None = None, or_none: bool = False) -> None:
-    """Raise `ConfigError` unless it is an integer, at `least` so much; or None, where that is allowed."""
-    if value is None and or_none:
-        return
-    if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
-        return
-    kind = {1: "a positive integer", 0: "an integer, 0 or more", None: "an integer"}[least]
-    raise ConfigError(f"{name} must be {kind}{' or None' if or_none else ''}, not {value!r}")
+        raise ConfigError(f"the provider must have a method build_env_local, and {shown(provider)} has none")

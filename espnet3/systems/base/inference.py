@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.parallel import set_parallel
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.config import as_dict
@@ -149,9 +150,10 @@ def _class_and_options(block: Mapping[str, Any] | None, default: str) -> tuple[A
     return get_class(options.pop("_target_", default)), options
 
 
+_LIMIT = Whole(least=1, called="a positive number of items")
+
+
 def _indices(length: int, limit: Any) -> Sequence[int]:
     if limit is None:
         return range(length)
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ValueError(f"limit must be a positive number of items, not {limit!r}")
-    return range(min(limit, length))
+    return range(min(argument("limit", limit, _LIMIT), length))

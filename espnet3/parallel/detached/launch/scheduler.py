@@ -18,6 +18,7 @@ from espnet3.parallel.backends.amounts import walltime_seconds
 from espnet3.parallel.backends.arrays import Array
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import job_id_in, prologue_of
 from espnet3.parallel.detached.launch.scripts import (
     Chunk,
     Surface,
@@ -130,7 +131,7 @@ def _surface(layout: Layout, plan: Plan, job: Any, tasks: str, settings: Detache
     return Surface(
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
-        prologue=tuple(job._job_script_prologue or ()),
+        prologue=prologue_of(job),
         folder=str(layout.folder / FOLDER),
         python=plan.python,
         import_path=import_path(),
@@ -204,7 +205,7 @@ def _ids(array: Array, chunk: Chunk, job: Any, said: str) -> tuple[list[str], li
             raise ParallelError(f"{len(chunk.shards)} jobs were submitted, and the scheduler said:\n{said}")
         return ids, ids
     try:
-        number = str(job._job_id_from_submit_output(said)).split(".")[0]
+        number = job_id_in(job, said).split(".")[0]
     except ValueError as error:
         raise ParallelError(f"the scheduler's answer holds no job id:\n{said}") from error
     alone = len(chunk.shards) == 1 and array.single is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from espnet3.parallel.checks import Number, argument
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
@@ -157,7 +158,7 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             grace: Seconds that a job at work has for the item it is at.
         """
-        return verbs.cancel(self._layout, self._plan, grace)
+        return verbs.cancel(self._layout, self._plan, argument("grace", grace, Number(least=0)))
 
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""

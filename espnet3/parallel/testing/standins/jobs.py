@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from espnet3.parallel.ledger.atomic import write_whole
+
 TICK = 0.05  # seconds between a supervisor's looks
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
@@ -95,9 +97,7 @@ class Store:
     def save(self, element: Element) -> None:
         """Write an element, whole or not at all."""
         path = self._path(element.job, element.index)
-        draft = path.with_suffix(f".{os.getpid()}.draft")
-        draft.write_text(json.dumps(asdict(element)))
-        draft.replace(path)
+        write_whole(path, json.dumps(asdict(element)).encode(), durable=False)
 
     def elements(self) -> list[Element]:
         """Return all elements, in the order of submission."""

@@ -1,0 +1,203 @@
+"""What a user gives, checked: one kind for each sort of value, which words every refusal of it.
+
+    Whole(least=1, example="4")     "must be a positive integer, such as 4"
+    argument("batch_size", 0, ...)  raises "batch_size must be a positive integer, not 0"
+    problem("n_workers", 0, ...)    returns "n_workers = 0: must be a positive integer", for a list of several
+
+Numbers of numpy (and of other libraries that register theirs with `numbers`) are numbers, and leave as Python's own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Protocol
+
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean, shown
+
+
+class Kind(Protocol):
+    """A sort of value."""
+
+    def refusal(self, value: Any) -> str:
+        """Return what the value must be, beginning with "must be", or "" where it is that."""
+        ...
+
+
+def argument(name: str, value: Any, kind: Kind) -> Any:
+    """Return an argument of a call as a plain Python value.
+
+    Args:
+        name: What it is called.
+        value: What was given.
+        kind: What it must be.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    refusal = kind.refusal(value)
+    if refusal:
+        raise ConfigError(f"{name} {refusal}, not {shown(value, name)}")
+    return as_python(value)
+
+
+def problem(place: str, value: Any, refusal: str) -> str:
+    """Word what is wrong with an entry of a configuration: where, the value and a kind's refusal of it."""
+    return f"{place} = {shown(value, place)}: {refusal}"
+
+
+def as_python(value: Any) -> Any:
+    """Return a number of another library as Python's own; anything else as it is."""
+    if is_whole(value):
+        return int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number.
+
+    Attributes:
+        least: The smallest; None: any.
+        none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
+        example: One that is right, for the message.
+        called: What it is called in the message; "" words it by `least`.
+    """
+
+    least: int | None = None
+    none: str = ""
+    example: str = ""
+    called: str = ""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        if value is None and self.none:
+            return ""
+        if is_whole(value) and (self.least is None or value >= self.least):
+            return ""
+        words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
+        called = self.called or words.get(self.least, f"an integer, {self.least} or more")
+        return _must_be(called, self.example, self.none)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number.
+
+    Attributes:
+        above: It must be greater than this; None: any.
+        least: It must be at least this; None: any.
+        none: As of `Whole`.
+        example: As of `Whole`.
+        called: As of `Whole`; "" words it by `above` and `least`.
+    """
+
+    above: float | None = None
+    least: float | None = None
+    none: str = ""
+    example: str = ""
+    called: str = ""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        if value is None and self.none:
+            return ""
+        if (
+            is_number(value)
+            and (self.above is None or value > self.above)
+            and (self.least is None or value >= self.least)
+        ):
+            return ""
+        bound = f" above {self.above:g}" if self.above is not None else ""
+        bound += f", {self.least:g} or more" if self.least is not None else ""
+        return _must_be(self.called or f"a number{bound}", self.example, self.none)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few values.
+
+    Attributes:
+        values: They.
+        quoted: Write texts among them in quotes, as in Python; a configuration file needs none.
+    """
+
+    values: tuple[Any, ...]
+    quoted: bool = False
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        if isinstance(value, Hashable) and value in self.values:  # an array would be compared item by item
+            return ""
+        names = [f'"{each}"' if self.quoted and isinstance(each, str) else str(each) for each in self.values]
+        guess = did_you_mean(value, [each for each in self.values if isinstance(each, str)])
+        return f"must be {', '.join(names[:-1])} or {names[-1]}" + (f".{guess}" if guess else "")
+
+
+RESUME = Choice((True, False, "force"), quoted=True)
+"""Of a run in a folder that holds one: go on, start anew, or go on whatever has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        return "" if isinstance(value, bool) else "must be true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of texts.
+
+    Attributes:
+        of: What they are names of.
+        none: As of `Whole`.
+    """
+
+    of: str
+    none: str = ""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        if value is None and self.none:
+            return ""
+        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return "" if good else _must_be(f"a list of names of {self.of}", "", self.none)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A path of a file or folder, as text or a `Path`.
+
+    Attributes:
+        none: As of `Whole`.
+    """
+
+    none: str = ""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        if value is None and self.none:
+            return ""
+        good = isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
+        return "" if good else _must_be("a path", '"exp/run"', self.none)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number; True and False are none, and 2.0 is none either."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _must_be(what: str, example: str, none: str) -> str:
+    return f"must be {what}{f', such as {example}' if example else ''}{f', or {none}' if none else ''}"

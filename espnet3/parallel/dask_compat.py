@@ -1,0 +1,373 @@
+"""Every name of Dask's packages, cloudpickle and tornado that they do not document, and that this package needs.
+
+A new version of theirs may change any of them without a word. They stand here and nowhere else, each behind a function
+or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
+the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this module loads none of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from logging import Logger
+from typing import Any, NamedTuple
+
+SEEN = {
+    "cloudpickle": "3.1.2",
+    "dask": "2026.8.0",
+    "dask-jobqueue": "0.9.0",
+    "dask-kubernetes": "2026.3.0",
+    "distributed": "2026.8.0",
+    "tornado": "6.6.1",
+}
+"""The version of each in which these names were last read."""
+
+# --- distributed: the client -----------------------------------------------------------------------
+
+
+def forget_closed_client() -> None:
+    """Leave Dask no closed client as the current one of this context: the newest open one is then its default.
+
+    `distributed.client._current_client`: each client puts back what it found, be that closed by now.
+    """
+    from distributed.client import _current_client
+
+    current = _current_client.get()
+    if current is not None and current.status == "closed":
+        _current_client.set(None)
+
+
+def pickled_as_by_dask(error: BaseException) -> bytes:
+    """Return an exception as a worker would pickle it for the client; called while it is handled.
+
+    `distributed.core.error_message`, whose "exception" is a `Serialized` or `Serialize` with the bytes in `data`.
+    """
+    from distributed.core import error_message
+
+    blob: bytes = error_message(error)["exception"].data
+    return blob
+
+
+def has_tasks(cluster: Any) -> bool:
+    """Whether a cluster's scheduler, which runs in this process, holds any task: `Scheduler.tasks`."""
+    return bool(cluster.scheduler.tasks)
+
+
+def dashboard_link(host: str, port: int | None) -> str:
+    """Return the address of a dashboard by the user's own pattern: `distributed.utils.format_dashboard_link`."""
+    from distributed import utils
+
+    word: Any = utils.format_dashboard_link
+    return str(word(host, port))
+
+
+def import_dashboard() -> None:
+    """Import what a scheduler imports at its start for its dashboard: `distributed.dashboard.scheduler`."""
+    import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
+
+
+def interrupted_before_start(error: BaseException | None) -> bool:
+    """Whether an exception is that of Ctrl-C in `distributed.utils.sync` before it had begun to wait.
+
+    Its clean-up reads its local variable `future`, which is not set then.
+    """
+    return isinstance(error, NameError) and error.name == "future"
+
+
+# --- distributed: TLS ------------------------------------------------------------------------------
+
+
+def tls_to_listen(security: Any, role: str) -> Any:
+    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens.
+
+    `Security.get_listen_args`.
+    """
+    return security.get_listen_args(role)["ssl_context"]
+
+
+def tls_to_connect(security: Any, role: str) -> Any:
+    """Return the SSL context by which a role of a cluster connects: `Security.get_connection_args`."""
+    return security.get_connection_args(role)["ssl_context"]
+
+
+def ask_for_certificate(server: Any) -> None:
+    """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails.
+
+    `http_server` and `security` of both, and `nanny`, which only a worker has.
+    """
+    role = "worker" if hasattr(server, "nanny") else "scheduler"
+    try:
+        server.http_server.ssl_options = tls_to_listen(server.security, role)
+    except BaseException:
+        server.http_server.stop()  # Dask goes on after a preload that fails
+        raise
+
+
+# --- distributed: workers --------------------------------------------------------------------------
+
+
+def plugins_of(worker: Any) -> list[Any]:
+    """Return the plugins of a worker in this process: `Worker.plugins`."""
+    return list(worker.plugins.values())
+
+
+def threads_of(worker: Any) -> int:
+    """Return how many threads a worker in this process has for tasks: `Worker.state.nthreads`."""
+    threads: int = worker.state.nthreads
+    return threads
+
+
+def slow_heartbeats(worker: Any, seconds: float) -> None:
+    """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
+
+    `Worker.periodic_callbacks["heartbeat"]`, a tornado `PeriodicCallback` whose `callback` and `callback_time`
+    (milliseconds) are read before each beat; the answer to a heartbeat sets `callback_time` anew.
+    """
+    heartbeat = worker.periodic_callbacks["heartbeat"]
+    send = heartbeat.callback
+
+    async def beat() -> None:
+        await send()
+        heartbeat.callback_time = max(heartbeat.callback_time, seconds * 1000)
+
+    heartbeat.callback = beat
+
+
+def memory_limit_in_bytes(limit: Any, nthreads: int, logger: Logger) -> int | None:
+    """Return `memory_limit` as `LocalCluster` reads it: `distributed.worker_memory.parse_memory_limit`."""
+    from distributed.worker_memory import parse_memory_limit
+
+    found: int | None = parse_memory_limit(limit, nthreads, logger=logger)
+    return found
+
+
+def inherited_config(config: Mapping[str, Any]) -> str:
+    """Return a setting for `env`, by which a process starts with this one's Dask configuration and `config`.
+
+    The variable is what `dask.config.global_config` is filled from.
+    """
+    import dask
+
+    merged = dask.config.merge(dask.config.global_config, config)
+    return f"DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(merged)}"
+
+
+SPEC_MODULE = "distributed.cli.dask_spec"
+"""Run by `python -m`, it starts the scheduler or the workers that its argument `--spec` describes in JSON."""
+
+
+# --- distributed: clusters -------------------------------------------------------------------------
+
+
+class LostWorkersStay:
+    """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
+
+    `SpecCluster._update_worker_status` drops a worker's spec 15 seconds after its death, also where a replacement
+    has come or its job waits in the queue again.
+    """
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        from distributed.deploy.cluster import Cluster
+
+        # the base of SpecCluster, which only notes who came and who went
+        note: Any = Cluster._update_worker_status
+        note(self, op, msg)
+
+
+class ClosesMore:
+    """Mixin for a `SpecCluster` that has something of its own to close: `SpecCluster._close`.
+
+    Dask calls it from more than one place, so both methods may be called more than once.
+    """
+
+    async def before_closing(self) -> None:
+        """Close what must go before the workers."""
+
+    async def after_closing(self) -> None:
+        """Close what the workers needed; also after an error."""
+
+    async def _close(self) -> None:
+        try:
+            await self.before_closing()
+            await super()._close()  # type: ignore[misc]  # mixed into one that has it
+        finally:
+            await self.after_closing()
+
+
+async def forget_worker(cluster: Any, address: str) -> None:
+    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
+    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
+
+
+async def start_missing(cluster: Any) -> None:
+    """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
+    await cluster._correct_state()
+
+
+def add_specs(cluster: Any, jobs: int) -> None:
+    """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
+
+    `SpecCluster._i`, which `new_worker_spec` counts names from: Dask raises it only while a name is in the spec, and
+    the name of a job that is gone may not be free yet at the scheduler.
+    """
+    for _ in range(jobs):
+        cluster._i += 1
+        cluster.worker_spec.update(cluster.new_worker_spec())
+
+
+def ignore_errors_of_loop(cluster: Any) -> None:
+    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it.
+
+    `IOLoop.asyncio_loop` of tornado.
+    """
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+
+
+def give_up_cluster(cluster: Any, seconds: float) -> None:
+    """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
+
+    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early.
+
+    Args:
+        cluster: The cluster.
+        seconds: What the loop has to end its tasks. One that does not end in time goes on in a daemon thread.
+    """
+    from distributed.deploy.spec import SpecCluster
+
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is None:
+        return
+    ignore_errors_of_loop(cluster)
+    try:
+        runner.stop(timeout=seconds)
+    except TimeoutError:  # a task of Dask's did not take its end
+        pass
+
+
+# --- dask ------------------------------------------------------------------------------------------
+
+
+def default_config() -> dict[str, Any]:
+    """Return Dask's configuration without anything of the user's: `dask.config.defaults`."""
+    import dask
+
+    defaults: dict[str, Any] = dask.config.merge(*reversed(dask.config.defaults))
+    return defaults
+
+
+def mark_awaited(call: Any, awaited: bool) -> None:
+    """Have Dask's workers await what a callable object returns, as they would of a coroutine function.
+
+    `__tornado_coroutine__`, by which tornado, and so `distributed.utils.iscoroutinefunction`, finds those that are
+    none to `inspect`.
+    """
+    call.__tornado_coroutine__ = awaited
+
+
+def is_awaited(call: Any) -> bool:
+    """Whether `mark_awaited` was called so for a callable."""
+    awaited: bool = call.__tornado_coroutine__
+    return awaited
+
+
+# --- dask-jobqueue ---------------------------------------------------------------------------------
+
+
+class OwnCommands:
+    """Mixin for a `Job` of dask-jobqueue, whose scheduler commands are run by us: `Job._call`, `Job._close_job`."""
+
+    @staticmethod
+    async def run_command(command: list[str], *, shell: bool = False) -> str:
+        """Run the command that submits a job, by way of a shell if `shell`, and return what it printed."""
+        raise NotImplementedError
+
+    @staticmethod
+    async def cancel_job(command: list[str], job: str) -> None:
+        """Cancel a job by a command, to which its id is added."""
+        raise NotImplementedError
+
+    @classmethod
+    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> str:
+        return await cls.run_command(cmd, shell=shell)
+
+    @classmethod
+    async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
+        if job_id:
+            await cls.cancel_job(shlex.split(cancel_command), job_id)
+
+
+def processes_per_job(cluster: Any) -> int:
+    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
+    processes: int = cluster._dummy_job.worker_processes
+    return processes
+
+
+def log_folder_of(cluster: Any) -> str | None:
+    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
+    folder: str | None = cluster._job_kwargs.get("log_directory")
+    return folder
+
+
+def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
+    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
+    options: dict[str, Any] = cluster.new_spec["options"]
+    return options
+
+
+def prologue_of(job: Any) -> tuple[str, ...]:
+    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
+    return tuple(job._job_script_prologue or ())
+
+
+def job_id_in(job: Any, output: str) -> str:
+    """Return the id in what a job's submit command has printed: `Job._job_id_from_submit_output`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    return str(job._job_id_from_submit_output(output))
+
+
+# --- dask-kubernetes -------------------------------------------------------------------------------
+
+
+def kube_create_mode(mode: Any) -> Any:
+    """Return a `create_mode` of `KubeCluster`, given it or its name.
+
+    Its enum is in `dask_kubernetes.operator.kubecluster.kubecluster` alone.
+    """
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
+    return CreateMode(getattr(mode, "value", mode))
+
+
+# --- cloudpickle -----------------------------------------------------------------------------------
+
+
+class ReducedClass(NamedTuple):
+    """How cloudpickle reduces a class that travels by value.
+
+    Attributes:
+        make: Makes the class, without its attributes.
+        args: For `make`; a dict among them is the beginning of the class's body, without its `__slots__`.
+        state: The attributes.
+        fill: Gives the class its attributes, called with it and `state`.
+    """
+
+    make: Callable[..., type]
+    args: tuple[Any, ...]
+    state: Any
+    fill: Callable[[type, Any], Any]
+
+
+def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
+    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value.
+
+    It is a tuple of six, of which the fourth and fifth are None; the first is `_make_skeleton_class`, or
+    `_make_skeleton_enum` for an enum.
+    """
+    if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
+        return None
+    make, args, state, _, _, fill = reduced
+    return ReducedClass(make, args, state, fill)

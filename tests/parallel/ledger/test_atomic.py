@@ -1,0 +1,171 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.ledger.atomic import (
+    BY_UMASK,
+    PRIVATE,
+    Draft,
+    create_whole,
+    leftovers,
+    write_plainly,
+    write_whole,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Moves of something that was there before, to another place; it is no new content.
+MOVES = {
+    "espnet3/parallel/ledger/folder.py": "a run that is set aside",
+    "espnet3/parallel/detached/submitting/submit.py": "the same of a detached run",
+    "egs3/asterisk/asr/dataset/builder.py": "a package, from where it was downloaded to the cache",
+}
+RENAMES = re.compile(
+    r"\bos\.(?:replace|rename|renames|link)\(|\.(?:rename|hardlink_to|link_to)\(|\bmkstemp\(|\.replace\(path\)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _umask():
+    """Have a umask that takes nothing away."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path, durable: bool) -> None:
+    """A file holds what was written last, and nothing stays beside it."""
+    path = tmp_path / "file"
+    for data in (b"old", b"", b"new\0" * 300_000):
+        write_whole(path, data, durable=durable)
+        assert path.read_bytes() == data
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_draft_that_is_not_committed_changes_nothing(tmp_path: Path) -> None:
+    """An error between two pieces leaves the old content and no draft."""
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+    with pytest.raises(ZeroDivisionError), Draft(path) as draft:
+        draft.write(b"half")
+        assert path.read_bytes() == b"old"
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_is_killed_leaves_the_old_content_and_a_draft(tmp_path: Path) -> None:
+    """After kill -9 between two pieces the file is as it was, and its draft is found."""
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+    program = (
+        "import os, signal, sys\n"
+        "from espnet3.parallel.ledger.atomic import Draft\n"
+        "Draft(sys.argv[1]).write(b'half')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False, cwd=ROOT)
+    assert ended.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    (left,) = leftovers(tmp_path, "file")
+    assert left.read_bytes() == b"half"
+    assert leftovers(tmp_path, "fil") == leftovers(tmp_path, "le") == []
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Of two drafts of one file in one process, the one that is committed last is the file."""
+    path = tmp_path / "file"
+    with Draft(path) as one, Draft(path) as other:
+        one.write(b"one")
+        other.write(b"other")
+        one.commit()
+        assert path.read_bytes() == b"one"
+        other.commit(durable=False)
+    assert path.read_bytes() == b"other"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_opened_draft_takes_what_libraries_write(tmp_path: Path) -> None:
+    """Through the binary file a writer may go back and change what it has written."""
+    path = tmp_path / "file"
+    with Draft(path) as draft:
+        with draft.opened() as file:
+            file.write(b"....,data")
+            file.seek(0)
+            file.write(b"head")
+        draft.commit()
+    assert path.read_bytes() == b"head,data"
+
+
+@pytest.mark.parametrize(("mode", "umask", "seen"), [(PRIVATE, 0, 0o600), (BY_UMASK, 0o027, 0o640)])
+def test_who_may_read_it(tmp_path: Path, mode: int, umask: int, seen: int) -> None:
+    """A file is its owner's alone, or as the umask has it, and so is a draft from its first moment."""
+    os.umask(umask)
+    with Draft(tmp_path / "file", mode) as draft:
+        assert Path(draft.temporary).stat().st_mode & 0o777 == seen
+        draft.commit()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == seen
+
+
+def test_the_other_forms_are_the_owners_alone(tmp_path: Path) -> None:
+    """Files that are created or written plainly are of mode 0600."""
+    create_whole(tmp_path / "created", b"x")
+    write_plainly(tmp_path / "plain", b"x")
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_one_of_several_creates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    """Of many that create a file at once one succeeds, with its own content; the others are told of it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    if not links:  # a file system without hard links, of which there is none here
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "file"
+    said: list[int | None] = []
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        try:
+            create_whole(path, b"%d" % number)
+        except FileExistsError:
+            said.append(None)
+        else:
+            said.append(number)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (first,) = [number for number in said if number is not None]
+    assert len(said) == 8
+    assert path.read_bytes() == b"%d" % first
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nobody_else_renames_what_it_has_written() -> None:
+    """No other file of the package or the recipes has a way of its own to write a file whole."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for top in ("espnet3", "egs3")
+        for path in (ROOT / top).rglob("*.py")
+        if RENAMES.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"espnet3/parallel/ledger/atomic.py", *MOVES}

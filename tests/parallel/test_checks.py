@@ -1,0 +1,212 @@
+"""What a user gives, checked and worded in one place."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from espnet3.parallel import BaseRunner, ConfigError, EnvironmentProvider
+from espnet3.parallel.checks import (
+    Choice,
+    Flag,
+    Kind,
+    Location,
+    Names,
+    Number,
+    Whole,
+    argument,
+    as_python,
+    problem,
+)
+from espnet3.parallel.config import ParallelConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Nothing(EnvironmentProvider):
+    """Builds an empty env."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return no entries."""
+        return {}
+
+
+class Double(BaseRunner):
+    """Doubles an index."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """Return twice the index."""
+        return 2 * idx
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "words"),
+    [
+        (Whole(), [0, -3, np.int64(2), np.uint8(2)], [2.0, "2", True, None, math.nan], "an integer"),
+        (Whole(least=0), [0, 7], [-1, np.int8(-1)], "an integer, 0 or more"),
+        (Whole(least=1, example="4"), [1, np.int32(1)], [0, False], "a positive integer, such as 4"),
+        (Whole(least=5, none="null"), [5, None], [4], "an integer, 5 or more, or null"),
+        (Whole(least=1, called="a positive number of items"), [1], [0], "a positive number of items"),
+        (Number(), [0, -1.5, np.float32(2), Fraction(1, 2)], [math.inf, math.nan, True, "1", 1j], "a number"),
+        (Number(above=1, example="1.5"), [1.001], [1, np.float64(1)], "a number above 1, such as 1.5"),
+        (Number(least=0, none="None"), [0, None], [-0.1, np.nan], "a number, 0 or more, or None"),
+        (Choice(("on", "off")), ["on"], ["On", None, ["on"], np.array(["on", "off"])], "on or off"),
+        (Choice((True, False, "force"), quoted=True), [True, "force"], ["yes"], 'True, False or "force"'),
+        (Flag(), [True, False], [0, 1, "true", None], "true or false"),
+        (
+            Names("variables", none="null"),
+            [[], ["A"], None],
+            ["A", [1], ("A",)],
+            "a list of names of variables",
+        ),
+        (Location(), ["a", Path("a")], [None, b"a", 1], "a path"),
+        (Location(none="None"), [None, ""], [1.0], "a path"),
+    ],
+)
+def test_each_kind_takes_what_it_says(kind: Kind, good: list[Any], bad: list[Any], words: str) -> None:
+    """A kind refuses what it is not, says what it must be, and takes all else."""
+    assert [kind.refusal(value) for value in good] == [""] * len(good)
+    for value in bad:
+        assert kind.refusal(value).startswith(f"must be {words}"), value
+
+
+@pytest.mark.parametrize(
+    ("value", "same"),
+    [
+        (np.int64(2), 2),
+        (np.float32(0.5), 0.5),
+        (np.float64(2.5), 2.5),
+        (Fraction(1, 4), 0.25),
+        (True, True),
+        ("2", "2"),
+    ],
+)
+def test_numbers_leave_as_pythons_own(value: Any, same: Any) -> None:
+    """A number of another library becomes an int or a float; nothing else is changed."""
+    assert as_python(value) == same
+    assert type(as_python(value)) is type(same)
+
+
+def test_what_only_looks_like_a_number_stays() -> None:
+    """A Decimal is no `numbers.Real`, and None, a path or a list are as they were given."""
+    for value in (Decimal(1), None, Path("a"), [np.int64(1)]):
+        assert as_python(value) is value
+
+
+def test_an_argument_is_refused_with_its_name_and_value() -> None:
+    """The error of an argument names it, says what it must be and what was given."""
+    with pytest.raises(ConfigError, match=r"^batch_size must be a positive integer, or None, not 0$"):
+        argument("batch_size", 0, Whole(least=1, none="None"))
+
+
+def test_a_secret_is_not_shown() -> None:
+    """A value under the name of a secret is masked in both forms."""
+    assert "hunter2" not in problem("options.password", "hunter2", "must be a list")
+    with pytest.raises(ConfigError) as caught:
+        argument("api_key", "hunter2", Whole())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_misspelt_choice_has_a_guess() -> None:
+    """A text that is close to a choice is answered with that choice."""
+    assert Choice(("raise", "record"), quoted=True).refusal("recrod") == (
+        'must be "raise" or "record". Did you mean \'record\'?'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", np.int64(2)),
+        ("max_retries", np.int32(1)),
+        ("seed", np.uint32(3)),
+        ("async_num_workers", np.int16(2)),
+        ("max_failures", np.int64(1)),
+        ("max_failures", np.float32(0.5)),
+        ("setup_timeout", np.float64(60)),
+        ("item_timeout", np.int64(60)),
+    ],
+)
+def test_a_runner_takes_numpys_numbers(name: str, value: Any) -> None:
+    """A runner given a number of numpy holds Python's own, which can be written as JSON."""
+    runner = Double(Nothing({}), **{name: value})
+    held = getattr(runner, name)
+    assert held == value
+    assert json.loads(json.dumps(held)) == held
+    assert type(held) in (int, float)
+
+
+def test_a_run_with_numpys_numbers() -> None:
+    """Batches of a numpy length give every result."""
+    assert Double(Nothing({}), batch_size=np.int64(2), seed=np.int64(1), progress=False)(range(5)) == [
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("batch_size", 0, "a positive integer"),
+        ("max_retries", -1, "an integer, 0 or more"),
+        ("seed", 1.5, "an integer"),
+        ("async_num_workers", True, "a positive integer"),
+        ("on_error", "skip", '"raise" or "record"'),
+        ("resume", "yes", 'True, False or "force"'),
+        ("max_failures", -1, "a number, 0 or more"),
+        ("setup_timeout", 0, "a number above 0"),
+        ("item_timeout", math.inf, "a number above 0"),
+        ("output_dir", 3, "a path"),
+        ("async_specs_dir", None, "a path"),
+        ("async_result_dir", [], "a path"),
+    ],
+)
+def test_a_runner_refuses_what_it_cannot_use(name: str, value: Any, words: str) -> None:
+    """Each argument of a runner that is wrong is named, with what it must be and the value."""
+    with pytest.raises(ConfigError) as caught:
+        Double(Nothing({}), **{name: value})
+    assert str(caught.value).startswith(f"{name} must be {words}")
+    assert str(caught.value).endswith(f", not {value!r}")
+
+
+def test_a_block_takes_numpys_numbers() -> None:
+    """Every number of numpy in a `parallel` block, also in its options, becomes Python's own."""
+    block = ParallelConfig.parse(
+        {
+            "env": "slurm",
+            "n_workers": np.int64(3),
+            "start_timeout": np.float32(5),
+            "options": {"queue": "q", "cores": np.int64(2), "memory": "1GB"},
+            "detached": {"shards": np.int64(4), "retry_memory_factor": np.float64(1.5)},
+        }
+    )
+    numbers = [block.n_workers, block.start_timeout, block.options["cores"], *block.detached.values()]
+    assert numbers == [3, 5.0, 2, 4, 1.5]
+    assert {type(number) for number in numbers} == {int, float}
+
+
+def test_nobody_else_asks_whether_a_number_is_whole() -> None:
+    """No other file that reads what a user gave takes bool out of int by hand: the checks do."""
+    found = []
+    for path in sorted((ROOT / "espnet3" / "parallel").rglob("*.py")):
+        if path.name == "checks.py" or "testing" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.BoolOp):
+                asked = {ast.unparse(each).removeprefix("not ") for each in node.values}
+                of = {text.split(", ")[1] for text in asked if text.startswith("isinstance(")}
+                if "bool)" in of and of & {"int)", "(int", "Integral)", "Real)"}:
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import unknown_key
-from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
+from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, shown
 
@@ -207,7 +208,7 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
         problems.append(f"adapt = {shown(value)}: minimum and maximum are numbers of workers; {example}")
     elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
         problems.append(f"adapt = {shown(value)}: 0 <= minimum <= maximum, and maximum > 0; {example}")
-    elif backend is not None and not backend.is_jobqueue:
+    elif backend is not None and backend.scheduler is None:
         problems.append(f"adapt = {shown(value)}: only batch schedulers adapt; {backend.name} has n_workers")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.backends.table import Backend
 
 
 def has_option(row: Backend, name: str) -> bool | None:

@@ -7,9 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)

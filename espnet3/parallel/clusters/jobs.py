@@ -20,8 +20,7 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.cluster import Cluster
 
-from espnet3.parallel.backends import load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.http_guard import dask_setup
 from espnet3.parallel.clusters.keeper import JobKeeper

@@ -20,9 +20,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.queues import GONE, JobView
-from espnet3.parallel.backends.table import Backend
-from espnet3.parallel.backends.words import JobState
+from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_states import QueueState
+from espnet3.parallel.backends.scheduler import GONE, NEW, JobView
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
@@ -53,7 +53,7 @@ class Watched:
 
     job: Any
     since: float = field(default_factory=time.monotonic)
-    view: JobView = field(default_factory=lambda: JobView(JobState.WAITING))
+    view: JobView = NEW
     seen: bool = False
     up: int = 0
 
@@ -89,14 +89,14 @@ class JobKeeper:
     """
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
-        assert row.queue is not None
+        assert row.scheduler is not None
         self.broken: str | None = None
         self.kept_logs = False
         self.wanted: Callable[[], bool] = lambda: True
         self.adaptive = False
         self._cluster = cluster
         self._row = row
-        self._queue = row.queue
+        self._scheduler = row.scheduler
         self._logs = logs
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
@@ -151,7 +151,7 @@ class JobKeeper:
         lines = [f"no answer from the queue: {self._no_answer}"] if self._no_answer else []
         jobs = [each for each in self._jobs.values() if not each.up]
         for each in jobs[:_SHOWN]:
-            look = self._queue.look.format(id=each.job.job_id)
+            look = self._scheduler.look.format(id=each.job.job_id)
             lines.append(f"job {each.job.job_id} {each.view} (see: {look})")
             if tail := log_tail(self._logs, str(each.job.job_id)):
                 lines.append(tail)
@@ -165,7 +165,7 @@ class JobKeeper:
         each = self._jobs.get(self._job_of(worker))
         if each is None:
             return True  # no longer among ours: it ended, and was replaced
-        gone = each.view.state.is_over or each.view.state is JobState.WAITING
+        gone = each.view.state.is_over or each.view.state is QueueState.WAITING
         return True if gone and not each.up else None
 
     # --- the loop ---
@@ -216,12 +216,12 @@ class JobKeeper:
         if not self._jobs:
             return
         try:
-            output = await call(self._queue.query(getpass.getuser()))
+            output = await call(self._scheduler.query(getpass.getuser()))
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return
         self._no_answer = ""
-        views = self._queue.read(output)
+        views = self._scheduler.read(output)
         for each in self._jobs.values():
             view = views.get(str(each.job.job_id))
             if view is None and time.monotonic() - each.since > _UNLISTED:
@@ -232,7 +232,7 @@ class JobKeeper:
         """Draw the consequences of what the queue said."""
         self._count_workers()
         for name, each in list(self._jobs.items()):
-            if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
+            if each.up or not (each.view.state.is_over or each.view.state is QueueState.HELD):
                 continue
             await self._bury(name, each)
         if self._due():
@@ -267,14 +267,14 @@ class JobKeeper:
         del self._jobs[name]
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
-        if each.view.state is JobState.HELD:
+        if each.view.state is QueueState.HELD:
             await each.job.close()
         else:
             each.job.status = type(each.job.status).closed
         if not self.adaptive:
             self._missing += 1
         text = f"job {each.job.job_id} {each.view}"
-        if each.seen or each.view.state is JobState.EVICTED:
+        if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # whoever waits for the first workers has no work for them yet
@@ -283,7 +283,7 @@ class JobKeeper:
         if not tail:
             await asyncio.sleep(0.5)
             tail = log_tail(self._logs, str(each.job.job_id))
-        look = self._queue.look.format(id=each.job.job_id)
+        look = self._scheduler.look.format(id=each.job.job_id)
         self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
 
     def _died_early(self, text: str, node: str | None) -> None:
@@ -321,9 +321,9 @@ class JobKeeper:
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
         options = self._cluster.new_spec["options"]
-        if not self._bad_nodes or not self._queue.avoid:
+        if not self._bad_nodes or not self._scheduler.avoid:
             return
-        line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))
-        start = self._queue.avoid.split("{", 1)[0]
+        line = self._scheduler.avoid.format(nodes=self._scheduler.joint.join(self._bad_nodes))
+        start = self._scheduler.avoid.split("{", 1)[0]
         kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
         options["job_extra_directives"] = [*kept, line]

@@ -12,8 +12,7 @@ import sys
 import uuid
 from typing import Any
 
-from espnet3.parallel.backends import load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
 

@@ -13,7 +13,8 @@ import dask
 import psutil
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.security import GUARD, RunCertificate, all_loopback, make_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
@@ -24,7 +25,8 @@ _LAST_CALL = 0.1  # of the walltime, at most five minutes: what a worker has to 
 
 
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
-    """Complete the options in place; return the folder made for the jobs' logs, if one was."""
+    """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
+    assert row.scheduler is not None
     section = options.get("config_name") or row.name
 
     def site(name: str, default: Any = None) -> Any:
@@ -40,7 +42,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     options["scheduler_options"] = scheduler
     options["processes"] = site("processes") or 1
 
-    lifetime = _lifetime(row, options, site("walltime"))
+    lifetime = _lifetime(row.scheduler, options, site("walltime"))
     extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
     if lifetime is not None and not any(str(word).startswith("--lifetime") for word in extra):
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
@@ -48,7 +50,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--dashboard-address", "127.0.0.1:0"]
     options["worker_extra_args"] = extra
 
-    if row.queue is not None and row.queue.avoid:  # the keeper adds to them
+    if row.scheduler.avoid:  # the keeper adds to them
         options["job_extra_directives"] = list(
             options.get("job_extra_directives") or site("job-extra-directives", [])
         )
@@ -68,15 +70,15 @@ def _check_interface(name: Any, where: str) -> None:
         )
 
 
-def _lifetime(row: Backend, options: dict[str, Any], walltime: Any) -> int | None:
+def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> int | None:
     """Write the walltime as the scheduler reads it; return the seconds a worker takes new work."""
-    if walltime is None or row.name == "htcondor":
+    if walltime is None or not scheduler.has_walltime:
         return None
-    seconds = walltime_seconds(walltime, minutes_last=row.minutes_last)
+    seconds = walltime_seconds(walltime, minutes_last=scheduler.minutes_last)
     if seconds is None:
         return None
-    if options.get("walltime") is not None and (not is_clock(walltime) or row.name == "lsf"):
-        options["walltime"] = clock(seconds, short=row.name == "lsf")
+    if options.get("walltime") is not None and not (is_clock(walltime) and scheduler.writes_seconds):
+        options["walltime"] = clock(seconds, writes_seconds=scheduler.writes_seconds)
     return max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))
 
 
@@ -98,9 +100,10 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             "write to and that the nodes see"
         ) from error
     options["log_directory"] = wanted
-    if row.logs:
-        directives = options.get("job_extra_directives") or []
-        options["job_extra_directives"] = [*(line.format(folder=wanted) for line in row.logs), *directives]
+    assert row.scheduler is not None
+    if row.scheduler.worker_logs:
+        own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
+        options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]
     return made
 
 

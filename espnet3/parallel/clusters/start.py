@@ -6,7 +6,7 @@ import logging
 import resource
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -29,15 +29,15 @@ def open_cluster(config: ParallelConfig) -> Any:
     """
     make_room(config)
     row = BACKENDS[config.env]
-    if row.queue is not None:
+    if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.jobs import start_jobs
 
         return start_jobs(row, config)
-    if row.name == "ssh":
+    if row.kind is Kind.SSH:
         from espnet3.parallel.clusters.ssh import start_ssh
 
         return start_ssh(row, config)
-    if row.name == "kube":
+    if row.kind is Kind.KUBERNETES:
         from espnet3.parallel.clusters.kube import start_kube
 
         return start_kube(row, config)
@@ -53,7 +53,7 @@ def make_room(config: ParallelConfig) -> None:
     """
     workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
     threads = _THREADS
-    if BACKENDS[config.env].is_jobqueue and config.options.get("cores"):
+    if BACKENDS[config.env].scheduler and config.options.get("cores"):
         threads = config.options["cores"] // (config.options.get("processes") or 1)
     need = _OWN_FILES + workers * (_FILES + threads)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

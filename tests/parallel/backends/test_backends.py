@@ -21,15 +21,15 @@ from espnet3.parallel.backends import (
     option_problems,
     row,
 )
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.hints import owners
 from espnet3.parallel.backends.loading import load_module
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.messages import did_you_mean, masked, shown
 
-JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.is_jobqueue]
+JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
 # A test of a package reads the installed one; where it is absent there is nothing to compare with.
 INSTALLED = [

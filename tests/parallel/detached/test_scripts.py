@@ -12,10 +12,10 @@ import pytest
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.detached.launch.scheduler import make_job, read_queue
 from espnet3.parallel.detached.launch.scripts import (
-    Chunk,
-    Surface,
+    JobArray,
+    ScriptFacts,
     body,
-    chunks,
+    job_arrays,
     condor_description,
     directives,
     script,
@@ -25,7 +25,7 @@ from espnet3.parallel.detached.states import JobState
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEDULERS = [name for name, row in BACKENDS.items() if row.array is not None]
-SURFACE = Surface(
+SURFACE = ScriptFacts(
     name="espnet3-run",
     shebang="#!/bin/sh",
     prologue=("module load python",),
@@ -65,14 +65,14 @@ def job_of(name: str) -> Any:
 
 def text_of(name: str, n: int) -> str:
     """Return what is submitted to a scheduler for n shards, three at a time."""
-    array, job, chunk = BACKENDS[name].array, job_of(name), Chunk(0, tuple(range(n)), 3)
+    array, job, array = BACKENDS[name].array, job_of(name), JobArray(0, tuple(range(n)), 3)
     assert array is not None
     if array.as_arguments:
-        words = "\n".join(directives(array, chunk, job.job_header, SURFACE))
-        return f"{words}\n\n{script(array, chunk, job.job_header, SURFACE)}"
+        words = "\n".join(directives(array, array, job.job_header, SURFACE))
+        return f"{words}\n\n{script(array, array, job.job_header, SURFACE)}"
     if array.mark:
-        return script(array, chunk, job.job_header, SURFACE)
-    return condor_description(array, chunk, job.job_header_dict, SURFACE, "/data/it's/job.0.sh")
+        return script(array, array, job.job_header, SURFACE)
+    return condor_description(array, array, job.job_header_dict, SURFACE, "/data/it's/job.0.sh")
 
 
 @pytest.mark.parametrize("n", [1, 10])
@@ -98,10 +98,10 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     python.chmod(0o700)
     array = BACKENDS["slurm"].array
     assert array is not None
-    surface = Surface(
+    facts = ScriptFacts(
         "n", "#!/bin/sh", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
     )
-    text = body(array, Chunk(0, (0, 1), 1), surface)
+    text = body(array, JobArray(0, (0, 1), 1), facts)
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]
@@ -111,11 +111,11 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
 
 def test_arrays_are_split_at_the_sites_limit() -> None:
     """A thousand shards with a limit of 400 become three arrays, which share the workers."""
-    cut = chunks(range(1000), 16, 400)
-    assert [len(chunk.shards) for chunk in cut] == [400, 400, 200]
-    assert [chunk.limit for chunk in cut] == [6, 5, 5]
-    assert [shard for chunk in cut for shard in chunk.shards] == list(range(1000))
-    assert [chunk.limit for chunk in chunks(range(10), 1, 4)] == [1, 1, 1]
+    cut = job_arrays(range(1000), 16, 400)
+    assert [len(array.shards) for array in cut] == [400, 400, 200]
+    assert [array.limit for array in cut] == [6, 5, 5]
+    assert [shard for array in cut for shard in array.shards] == list(range(1000))
+    assert [array.limit for array in job_arrays(range(10), 1, 4)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

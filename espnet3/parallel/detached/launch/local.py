@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervisor import READY
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
@@ -18,6 +19,10 @@ from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder
 
 _LOOK = 0.05  # seconds between two looks whether a process has ended
+
+
+def check(config: ParallelConfig) -> None:
+    """Do nothing: this machine can always start a supervisor."""
 
 
 def start(

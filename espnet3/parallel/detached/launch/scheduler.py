@@ -22,9 +22,9 @@ from espnet3.parallel.detached.launch.scripts import (
     JobArray,
     ScriptFacts,
     body,
-    job_arrays,
     description,
     directives,
+    job_arrays,
     script,
 )
 from espnet3.parallel.detached.layout import Layout, Plan

@@ -81,13 +81,13 @@ def directives(scheduler: Scheduler, array: JobArray, header: str, facts: Script
     if len(array.shards) == 1 and scheduler.single is not None:
         lines += scheduler.single
     else:
-        lines.append(_filled(scheduler.array, scheduler, array, facts.name))
+        lines.append(_array_directive(scheduler, array, facts.name))
     return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
 
 
-def _filled(template: str, scheduler: Scheduler, array: JobArray, name: str) -> str:
+def _array_directive(scheduler: Scheduler, array: JobArray, name: str) -> str:
     last = scheduler.first + len(array.shards) - 1
-    return template.format(
+    return scheduler.array.format(
         first=scheduler.first,
         last=last,
         count=len(array.shards),
@@ -155,4 +155,4 @@ def description(
         own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
     written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    return "\n".join([*written_lines, _filled(scheduler.array, scheduler, array, facts.name)]) + "\n"
+    return "\n".join([*written_lines, _array_directive(scheduler, array, facts.name)]) + "\n"

@@ -242,7 +242,9 @@ def test_code_asks_the_record_and_not_for_a_name() -> None:
         place = path.relative_to(ROOT / "espnet3").as_posix()
         if place.startswith(records):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and node.value in names:
-                found.append(f"espnet3/{place}:{node.lineno}: {node.value!r}")
+        found += [
+            f"espnet3/{place}:{node.lineno}: {node.value!r}"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and node.value in names
+        ]
     assert not found, "\n".join(found)

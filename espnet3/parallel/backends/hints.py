@@ -38,7 +38,7 @@ _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_wo
 
 
 def is_trainer_key(name: str) -> bool:
-    """Tell whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
+    """Return whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
     return name in _TRAINER_WORDS or any(name in (parameters(ref) or ()) for ref in _TRAINER_SIGNATURES)
 
 

@@ -7,7 +7,7 @@ from espnet3.parallel.backends.signatures import parameters
 
 
 def has_option(row: Backend, name: str) -> bool | None:
-    """Tell whether a row accepts an option.
+    """Return whether a row accepts an option.
 
     The signatures are read outermost first and only as far as needed: `distributed.worker`, the
     largest file by far, is parsed for a name that no other signature has.

@@ -1,4 +1,4 @@
-"""Loaded by the scheduler and the workers of a run with a certificate: their pages are for its holders alone.
+"""Loaded by scheduler and workers of a run with a certificate: their HTTP pages ask for it.
 
 Dask serves its dashboard, and facts about each worker, over HTTP to whoever connects, on a cluster that speaks TLS too.
 """
@@ -14,5 +14,5 @@ def dask_setup(server: Any) -> None:
     try:
         server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]
     except BaseException:
-        server.http_server.stop()  # Dask goes on after a preload that fails
+        server.http_server.stop()  # Dask goes on without a preload that failed
         raise

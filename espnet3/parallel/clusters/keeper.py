@@ -1,4 +1,4 @@
-"""Keeps a cluster of jobs alive: watches the queue, replaces jobs that are gone, says what is wrong.
+"""Keeps a cluster of jobs alive: watches the queue, replaces jobs that are gone, explains what is wrong.
 
 The keeper lives on the cluster's event loop. It asks the queue only while something is open: a job
 whose worker has not come, or a worker that went away. One query answers for all jobs.
@@ -30,12 +30,12 @@ from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
 
-_FIRST, _NEXT = 8, 32  # jobs submitted before anything else is done, and at a time after that
-_EARLY = 3  # jobs in a row that may end before a worker of theirs came
+_FIRST, _NEXT = 8, 32  # jobs submitted before work begins, and at most at a time afterwards
+_EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
-_PATIENCE = 300.0  # seconds between submissions that fail, at most
+_PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
-_UNLISTED = 3.0  # seconds a job just submitted may be missing from the queue
+_UNLISTED = 3.0  # seconds after its submission for which a job may be missing from the queue
 _SHOWN = 5  # jobs that a message describes one by one
 
 
@@ -129,7 +129,7 @@ class JobKeeper:
         if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
             self._missing = missing
             await self._replace()
-            self._missing = 0  # asked for again as long as they are missing
+            self._missing = 0  # Dask asks again as long as they are missing
             self._wake.set()
 
     async def resized(self) -> None:
@@ -141,7 +141,7 @@ class JobKeeper:
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
         self._stopping = True
-        if self._submission is not None:  # a job whose id is not known yet could not be cancelled
+        if self._submission is not None:  # a job without an id cannot be cancelled
             await asyncio.wait({self._submission})
         if self._task is not None:
             await end_task(self._task)
@@ -192,11 +192,11 @@ class JobKeeper:
             self._wake.clear()
 
     def _open(self) -> bool:
-        """Whether there is something only the queue can tell, or something to make good."""
+        """Whether a job waits for its worker, or jobs are still to be submitted."""
         return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
 
     def _job_of(self, worker: str) -> str:
-        """Return the name of a worker's job, which several processes of a job put a number behind."""
+        """Return the name of a worker's job; where a job has several workers, each appends its number to it."""
         return worker if worker in self._jobs else worker.rpartition("-")[0]
 
     def _count_workers(self) -> None:
@@ -255,7 +255,7 @@ class JobKeeper:
             self._refused += 1
             self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
-            # while some are at work it may be that a user's jobs are limited
+            # while some work, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
                 self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
         else:
@@ -277,8 +277,8 @@ class JobKeeper:
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
-        self._at_start = True  # whoever waits for the first workers has no work for them yet
-        # its files may come a moment later, over a shared file system
+        self._at_start = True  # the driver waits for its first workers again
+        # on a shared file system its files may appear a moment later
         tail = log_tail(self._logs, str(each.job.job_id))
         if not tail:
             await asyncio.sleep(0.5)
@@ -305,7 +305,7 @@ class JobKeeper:
         self._avoid_bad_nodes()
         before = set(cluster.worker_spec)
         for _ in range(jobs):
-            cluster._i += 1  # a name that is not free yet at the scheduler would be refused there
+            cluster._i += 1  # Dask's scheduler refuses a name that it still knows
             cluster.worker_spec.update(cluster.new_worker_spec())
         try:
             await cluster._correct_state()

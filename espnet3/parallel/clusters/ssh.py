@@ -39,7 +39,7 @@ class SSHCluster(SpecCluster):
                 self.certificate.remove()
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
+        Cluster._update_worker_status(self, op, msg)  # a worker that is gone comes back by itself
 
     def failure(self) -> str | None:
         """Return why no worker will come, once every host is given up."""
@@ -77,7 +77,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     Raises:
         NoWorkersError: The scheduler could not be started.
     """
-    load_cluster_class(row)  # says it if asyncssh is missing
+    load_cluster_class(row)  # raises if asyncssh is missing
     options = dict(config.options)
     hosts = ssh_hosts(options)
     spread = worker_hosts(hosts)
@@ -102,8 +102,8 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
 
     def where(host: SshHost) -> dict[str, Any]:
         chosen = dict(host.connect_options)
-        chosen.setdefault("connect_timeout", patience)  # a host that is off does not answer at all
-        # a session whose machine is gone says nothing: ask
+        chosen.setdefault("connect_timeout", patience)  # a host that is off never answers
+        # a session whose machine is gone stays silent: ask for a sign of life
         chosen.setdefault("keepalive_interval", 15)
         return {
             "host": host.name,

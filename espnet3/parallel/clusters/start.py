@@ -1,4 +1,4 @@
-"""Clusters that are not local: one way in, whatever starts their workers."""
+"""The start of any cluster that is not local."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)
 
-_FILES = 4  # that the driver has open for a worker, beside one for each of its threads
-_OWN_FILES = 256  # and for all else
-_THREADS = 16  # of a worker, where its options do not say
+_FILES = 4  # open files of the driver for each worker, beside one for each of its threads
+_OWN_FILES = 256  # open files of the driver for everything else
+_THREADS = 16  # threads of a worker whose options give no number
 
 
 def open_cluster(config: ParallelConfig) -> Any:
-    """Start the cluster of a `parallel` block; workers come when they come.
+    """Start the cluster of a `parallel` block; return without waiting for workers.
 
     Args:
         config: The checked block, whose `env` is not `local`.
@@ -47,7 +47,7 @@ def open_cluster(config: ParallelConfig) -> Any:
 
 
 def make_room(config: ParallelConfig) -> None:
-    """Let this process open as many files as its workers take, as Dask's own command for a scheduler does.
+    """Raise this process's limit of open files to what its workers take, as Dask's scheduler command does.
 
     Many systems start a process with a limit of 1024, which is two hundred workers.
     """

@@ -1,4 +1,4 @@
-"""Which backends can run detached jobs, and how each starts, asks and cancels them."""
+"""Which backends can run detached jobs, and how each starts, queries and cancels them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job arrays of a batch scheduler: one submission for all shards, one question for all, one cancel."""
+"""Job arrays of a batch scheduler: one submission, one query and one cancel command for all shards."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that means itself in every shell
-_SECONDS = 120.0  # a scheduler that is busy answers late
-_LOOK = 0.5  # seconds between two questions while a cancelled array ends
-_NOT_THE_JOBS = {"config_name"}  # of the cluster's own parameters the one that the job reads too
+_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
+_SECONDS = 120.0  # a busy scheduler answers late
+_LOOK = 0.5  # seconds between queries while a cancelled array ends
+_NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 
 
 def start(
@@ -79,14 +79,14 @@ def start(
 
 
 def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
-    """Return where to submit from: the scheduler notes the folder, and some expand what is in its name."""
+    """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
     return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
 
 
 def _scheduler(env: str) -> Scheduler:
     found = row(env).scheduler
     if found is None:
-        raise ConfigError(f"env: {env} is no batch scheduler")
+        raise ConfigError(f"env: {env} is not a batch scheduler")
     return found
 
 
@@ -99,7 +99,7 @@ def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float,
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
-    """Return dask-jobqueue's object of a job: it knows how the options are written in a header.
+    """Return dask-jobqueue's job object, which writes the options into a header.
 
     Args:
         plan: Its backend and options.
@@ -113,7 +113,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
     own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
     options = {name: value for name, value in plan.options.items() if name not in own}
-    options.pop("log_directory", None)  # its path would stand unquoted in the header
+    options.pop("log_directory", None)  # its path would be unquoted in the header
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
     if memory_factor != 1.0 and "memory" in options:
@@ -179,7 +179,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**job_environment(), "PWD": str(folder)},  # OAR believes this rather than the system
+            env={**job_environment(), "PWD": str(folder)},  # OAR reads the folder from this variable
             input=stdin or "",
             capture_output=True,
             text=True,
@@ -225,7 +225,7 @@ def _site_limit(scheduler: Scheduler) -> int:
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what the scheduler says of jobs, by shard, with one question; those it does not list are left out.
+    """Return what the queue lists of jobs, by shard, with one query; jobs it does not list are left out.
 
     Raises:
         OSError: It does not answer.
@@ -242,15 +242,15 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
 
 
 def _starved(scheduler: Scheduler, folder: Path, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return which of these jobs the scheduler says it has killed for want of memory, in what it prints.
+    """Return which of these jobs were killed for want of memory, by the report in their output.
 
-    Its list may call such a job failed, or have forgotten it.
+    The queue may call such a job failed, or no longer list it.
     """
     found = {}
     for shard, element in jobs.items() if scheduler.printed else ():
         job, index = scheduler.parts_of(element)
         file = folder / scheduler.printed.format(job=job, index=index)
-        with contextlib.suppress(OSError):  # never started, or cleared away
+        with contextlib.suppress(OSError):  # it never started, or its output was removed
             said = re.search(f".*(?:{scheduler.starved}).*", file.read_text(errors="replace"))
             if said is not None:
                 found[int(shard)] = (JobState.OUT_OF_MEMORY, said[0].strip())
@@ -277,12 +277,12 @@ def _cancel(job: Any, arrays: list[str], folder: Path) -> None:
     try:
         _call([*shlex.split(job.cancel_command), *arrays], folder)
     except ParallelError as error:
-        # some refuse where an element has ended meanwhile; who waits for the queue sees what is left
+        # some fail where an element has just ended; the caller waits until the queue is empty
         print(f"while cancelling: {error}", flush=True)
 
 
 def walltime(config: ParallelConfig) -> float | None:
-    """Return the seconds that a job may take by its options; None: they do not say."""
+    """Return the seconds that a job may take by its options; None where they set no limit."""
     value = config.options.get("walltime")
     if value is None:
         return None

@@ -10,15 +10,15 @@ from typing import Any
 
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
-_STARTS = 20  # of one element: one that dies at its start must not go on for ever
+_STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
 @dataclass(frozen=True, slots=True)
 class JobArray:
-    """The elements of one array.
+    """One job array of a run.
 
     Attributes:
-        number: Which of the run's arrays it is; its files are called after it.
+        number: Its place among the arrays of the run; its files are named after it.
         shards: The shard of each element.
         limit: Elements at a time.
     """
@@ -43,7 +43,7 @@ def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArra
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """What a job's script says beside its directives.
+    """What a job's script holds beside its directives.
 
     Attributes:
         name: The job's name.
@@ -53,7 +53,7 @@ class ScriptFacts:
         python: The interpreter.
         import_path: What PYTHONPATH needs; None: nothing.
         tasks: The file that lists the specs.
-        requeue: Whether it may queue itself again.
+        requeue: Whether a job may queue itself again.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`env: ssh` without a driver: a supervisor on each host, which share the shards by their leases."""
+"""`env: ssh` without a driver: a supervisor on each host, which share the shards by leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.surroundings import import_path
 from espnet3.parallel.errors import NoWorkersError
 
-_SECONDS = 60.0  # a host that does not answer by then is away
+_SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def slots_of(n_workers: int, n_hosts: int) -> list[int]:

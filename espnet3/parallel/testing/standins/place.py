@@ -23,7 +23,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A stand-in that is in place.
+    """A stand-in whose commands are on the PATH.
 
     Attributes:
         name: What it stands in for, such as "pbs".

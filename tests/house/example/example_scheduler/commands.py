@@ -28,6 +28,7 @@ def exsub(script):
         output=os.path.join(os.getcwd(), given["log"]) if "log" in given else None,
         error=None,
         variables={},
+        id_variable="EX_JOB",
         index_variable="EX_TASK",
     )
     print(f"accepted as job {job} of this day")

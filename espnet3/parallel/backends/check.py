@@ -61,6 +61,8 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     value = options[name]
     if row is None or is_missing(value):
         return ""
+    if name in _MAPPINGS and value is not None and not isinstance(value, Mapping):
+        return f"must be a mapping of names to values, such as {name}: {{port: 0}}"
     if row.kind is Kind.SSH:
         return refused_ssh_option(options, name)
     if row.scheduler is not None and value is not None:
@@ -107,6 +109,8 @@ def _refused_by_kubernetes(name: str, value: Any) -> str:
 
 _KUBE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _KUBE_MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
+
+_MAPPINGS = ("scheduler_options", "worker_options")
 
 # dask-jobqueue would take a text apart into its letters.
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")

@@ -134,6 +134,7 @@ def test_a_missing_asyncssh_is_a_missing_package(
         ({"remote_python": ["a", "b"]}, "the list has 2 entries for 3 hosts"),
         ({"remote_python": 3}, "must be the path of a Python, or a list with one for each host"),
         ({"hosts": ["a", 3]}, "must be a list of host names"),
+        ({"worker_options": [{"nthreads": 1}]}, "worker_options = [{'nthreads': 1}]: must be a mapping"),
     ],
 )
 def test_what_does_not_fit_the_hosts_is_refused_with_the_block(options: dict[str, Any], reason: str) -> None:
@@ -141,8 +142,14 @@ def test_what_does_not_fit_the_hosts_is_refused_with_the_block(options: dict[str
     with pytest.raises(ConfigError) as caught:
         ParallelConfig.parse({"env": "ssh", "options": {"hosts": ["a", "b", "c"], **options}})
     assert reason in str(caught.value)
-    with pytest.raises(ConfigError):
-        ssh_hosts({"hosts": ["a", "b", "c"], **options})
+
+
+def test_a_plan_from_elsewhere_is_checked_too() -> None:
+    """Options that no block was made of, such as those of a run folder, are refused with every problem."""
+    with pytest.raises(ConfigError, match=r"options.connect_options = .*; options.remote_python = "):
+        ssh_hosts({"hosts": ["a", "b", "c"], "connect_options": [{}, {}], "remote_python": 3})
+    with pytest.raises(ConfigError, match="options.hosts is missing"):
+        ssh_hosts({})
 
 
 def test_a_single_host_is_also_the_one_with_workers() -> None:

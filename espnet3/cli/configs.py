@@ -46,7 +46,7 @@ def plan(conf: str) -> None:
     try:
         config = read_block(conf)
         row = BACKENDS[config.env]
-        if row.queue is None:
+        if row.scheduler is None:
             print(f"{config.n_workers} workers, {row.title}: no job script")
             return
         from espnet3.parallel.clusters.job_script import plan_jobs

@@ -15,8 +15,7 @@ import click
 from espnet3.cli.configs import conf_argument, read_block
 from espnet3.cli.folders import Folder, arrived, marked, reply, standing
 from espnet3.cli.importable import Facts, differences, look, look_as_job
-from espnet3.parallel.backends import BACKENDS, load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.parallel import get_client, parallel_map
@@ -67,15 +66,15 @@ def doctor(
     try:
         load_cluster_class(row)
         tell(True, f"package {row.package} is installed")
-        if row.queue is not None:
+        if row.scheduler is not None:
             _look_at_scheduler(row, config, tell)
-        if row.name == "local_gpu":
+        if row.kind is Kind.GPU:
             _look_at_gpus(config, tell)
     except ParallelError as error:
         tell(False, str(error))
     here = _look_at_code(config, wanted, tell)
     # jobs write their logs where they start, and find what a script has beside it; a pod has its image
-    paths = _look_at_folders([*([] if row.name == "kube" else [os.getcwd()]), *folders], tell)
+    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
     if start and all(each.good is not False for each in findings):
         _start_one(config, wanted, paths, here, tell)
     else:
@@ -92,7 +91,7 @@ def _look_at_scheduler(
 ) -> None:
     from espnet3.parallel.clusters.job_script import plan_jobs
 
-    assert row.queue is not None
+    assert row.scheduler is not None
     planned = plan_jobs(row, config)
     tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
     command = planned.command.split()[0]
@@ -103,7 +102,7 @@ def _look_at_scheduler(
         )
         return
     tell(True, f"{command} is {shutil.which(command)}")
-    query = row.queue.query(getpass.getuser())
+    query = row.scheduler.query(getpass.getuser())
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -154,7 +153,7 @@ def _look_at_code(
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here
-    if config.env == "ssh" or not os.path.isabs(str(python)):
+    if BACKENDS[config.env].kind is Kind.SSH or not os.path.isabs(str(python)):
         tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
         return here
     there = look_as_job(str(python), wanted)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import unknown_key
-from espnet3.parallel.backends.table import BACKENDS, Backend, unknown_env
+from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, shown
@@ -206,7 +207,7 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
         refusal = f"minimum and maximum are numbers of workers; {example}"
     elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
         refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
-    elif backend is not None and not backend.is_jobqueue:
+    elif backend is not None and backend.scheduler is None:
         refusal = f"only batch schedulers adapt; {backend.name} has n_workers"
     if refusal:
         problems.append(problem("adapt", value, refusal))

@@ -27,7 +27,7 @@ OPTIONS = {
 
 def test_each_scheduler_has_a_golden_file():
     """The table's schedulers are those whose job scripts are pinned."""
-    assert {row.name for row in BACKENDS.values() if row.queue} == set(OPTIONS)
+    assert {row.name for row in BACKENDS.values() if row.scheduler} == set(OPTIONS)
 
 
 @pytest.mark.parametrize("env", OPTIONS)

@@ -112,15 +112,21 @@ def test_every_parallel_block_is_accepted() -> None:
     assert found >= 4
 
 
-def test_the_table_of_backends_is_that_of_the_code() -> None:
-    """The rows printed in configuration.md are those of `BACKENDS`, word for word."""
-    expected = []
+def table_of_backends() -> list[str]:
+    """Return the lines of the table of backends, made of their rows."""
+    lines = []
     for row in BACKENDS.values():
         install = "nothing more" if row.extra is None else f"`espnet3-parallel[{row.extra}]`"
         required = ", ".join(f"`{option}`" for option in row.required)
         cluster = row.cluster.replace(":", ".")
         cells = [f"`{row.name}`", row.title, f"`{cluster}`", install, required]
-        expected.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return lines
+
+
+def test_the_table_of_backends_is_that_of_the_code() -> None:
+    """The rows printed in configuration.md are those of `BACKENDS`, word for word."""
+    expected = table_of_backends()
     lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
     head = lines.index("| `env` | Workers are | Cluster class | Install | Required options |")
     printed = lines[head + 2 : head + 2 + len(expected)]

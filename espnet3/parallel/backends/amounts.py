@@ -42,9 +42,9 @@ def walltime_seconds(value: Any, *, minutes_last: bool = False) -> int | None:
     return None
 
 
-def clock(seconds: int, *, short: bool = False) -> str:
-    """Write seconds as "HH:MM:SS", or as "HH:MM" (rounded up) where `short`."""
-    if short:
+def clock(seconds: int, *, writes_seconds: bool = True) -> str:
+    """Write seconds as "HH:MM:SS", or as "HH:MM" (rounded up) without `writes_seconds`."""
+    if not writes_seconds:
         minutes = -(-seconds // 60)
         return f"{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from espnet3.parallel.backends.amounts import is_size, walltime_seconds
+from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
 from espnet3.parallel.backends.options import has_option
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.backends.signatures import installed
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
 from espnet3.parallel.checks import Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -20,7 +22,7 @@ MISSING = "???"
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a value is the mark of a missing one."""
+    """Whether a value is the mark of a missing one."""
     return isinstance(value, str) and value == MISSING
 
 
@@ -33,7 +35,7 @@ def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str
     """
     problems = []
     for name, value in options.items():
-        reason = _refused_name(row, name) or _refused_value(row, name, value)
+        reason = _refused_name(row, name) or _refused_value(row, name, options)
         if reason:
             problems.append(problem(f"options.{name}", value, reason))
     return problems if row is None else [*problems, *_missing(row, options)]
@@ -56,32 +58,35 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     return unknown_option(row, name)
 
 
-def _refused_value(row: Backend | None, name: str, value: Any) -> str:
+def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:
+    value = options[name]
     if row is None or is_missing(value):
         return ""
-    if row.is_jobqueue and value is not None:
-        return _refused_by_scheduler(row, name, value)
-    if row.name == "kube" and value is not None:
+    if name in _MAPPINGS and value is not None and not isinstance(value, Mapping):
+        return f"must be a mapping of names to values, such as {name}: {{port: 0}}"
+    if row.kind is Kind.SSH:
+        return refused_ssh_option(options, name)
+    if row.scheduler is not None and value is not None:
+        return _refused_by_scheduler(row.scheduler, row.name, name, value)
+    if row.kind is Kind.KUBERNETES and value is not None:
         return _refused_by_kubernetes(name, value)
-    if row.name == "ssh" and name == "hosts" and (not isinstance(value, list) or not value):
-        return "must be a list of host names, such as [node1, node2]; the first runs the scheduler"
     return ""
 
 
-def _refused_by_scheduler(row: Backend, name: str, value: Any) -> str:
+def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:
     if name == "walltime":
-        example = _clock(value if is_number(value) else 0, short=row.name == "lsf")
+        example = _clock(value if is_number(value) else 0, seconds=scheduler.writes_seconds)
         if is_number(value):
             return f'YAML reads a time without quotes as a number; write it in quotes: walltime: "{example}"'
-        if walltime_seconds(value, minutes_last=row.minutes_last) is None:
+        if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
             return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
     if name in ("memory", "disk") and not is_size(value):
         number = isinstance(value, (int, str)) and str(value).strip().isdigit()
         return f"write it with its unit: {name}: {value if number else 16}GB"
     if name in ("cores", "processes"):
         return Whole(least=1, example=f"{name}: 4").refusal(value)
-    if name == "job_extra_directives" and row.name == "htcondor":
-        return "" if isinstance(value, Mapping) else "must be a mapping for htcondor: {name: value}"
+    if name == "job_extra_directives" and scheduler.submit_by is SubmitBy.DESCRIPTION:
+        return "" if isinstance(value, Mapping) else f"must be a mapping for {env}: {{name: value}}"
     if name in _LISTS and not isinstance(value, list):
         return f"must be a list: {name}: [{shown(value, name)}]"
     return ""
@@ -104,33 +109,35 @@ def _refused_by_kubernetes(name: str, value: Any) -> str:
 _KUBE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _KUBE_MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
 
+_MAPPINGS = ("scheduler_options", "worker_options")
+
 # dask-jobqueue would take a text apart into its letters.
 _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip")
 
 
-def _clock(value: float, *, short: bool) -> str:
+def _clock(value: float, *, seconds: bool) -> str:
     """Write the number that YAML 1.1 made of a time in base 60 as that time.
 
     Args:
         value: 14400 for 4:00:00, or 240 for 4:00.
-        short: The scheduler counts hours:minutes (LSF), not hours:minutes:seconds.
+        seconds: Whether the scheduler reads hours:minutes:seconds, rather than hours:minutes.
     """
     if not math.isfinite(value) or value <= 0:
-        return "04:00" if short else "04:00:00"
+        return "04:00:00" if seconds else "04:00"
     left, last = divmod(int(value), 60)
-    return f"{left:02d}:{last:02d}" if short else f"{left // 60:02d}:{left % 60:02d}:{last:02d}"
+    return f"{left // 60:02d}:{left % 60:02d}:{last:02d}" if seconds else f"{left:02d}:{last:02d}"
 
 
 def _missing(row: Backend, options: Mapping[Any, Any]) -> list[str]:
     return [
         f"options.{name} is missing: {row.name} requires it, such as {example}"
         for name, example in row.required.items()
-        if options.get(name) is None and not (row.is_jobqueue and _set_by_site(row, options, name))
+        if options.get(name) is None and not (row.scheduler and _set_by_site(row, options, name))
     ]
 
 
 def _set_by_site(row: Backend, options: Mapping[Any, Any], name: str) -> bool:
-    """Tell whether the site's jobqueue.yaml or environment gives a required option.
+    """Whether the site's jobqueue.yaml or environment gives a required option.
 
     dask-jobqueue reads there what its constructor is not given, so the configuration may be right
     without it. dask is imported for this, and only here: for a configuration that would otherwise

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.options import allowed_options, has_option
 from espnet3.parallel.backends.signatures import installed, parameters
-from espnet3.parallel.backends.table import BACKENDS, Backend
+from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.messages import did_you_mean, shown
 
 TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
@@ -37,7 +38,7 @@ _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_wo
 
 
 def is_trainer_key(name: str) -> bool:
-    """Tell whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
+    """Return whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
     return name in _TRAINER_WORDS or any(name in (parameters(ref) or ()) for ref in _TRAINER_SIGNATURES)
 
 
@@ -45,7 +46,7 @@ def owners(name: str) -> tuple[str, ...]:
     """Return the backends that accept an option, in the order of the table."""
     by_word = name in _SCHEDULER_WORDS and not installed("dask_jobqueue")
     return tuple(
-        row.name for row in BACKENDS.values() if has_option(row, name) or (by_word and row.is_jobqueue)
+        row.name for row in BACKENDS.values() if has_option(row, name) or (by_word and row.scheduler)
     )
 
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.signatures import installed
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.errors import MissingPackageError
 
 
@@ -25,6 +25,16 @@ def load_module(name: str) -> ModuleType:
     return module
 
 
+def require_package(row: Backend) -> None:
+    """Raise unless the package of a row is installed.
+
+    Raises:
+        MissingPackageError: It is not; the message holds the `pip install` line, `name` is the package's import name.
+    """
+    if not installed(row.package):
+        raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
+
+
 def load_cluster_class(row: Backend) -> Callable[..., Any]:
     """Import and return what makes the cluster of a row: a class, or for ssh a function.
 
@@ -32,8 +42,7 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
         MissingPackageError: The row's package is not installed, or is and cannot be imported. The
             message holds the `pip install` line; `name` is the import name of the package.
     """
-    if not installed(row.package):
-        raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
+    require_package(row)
     module, _, name = row.cluster.partition(":")
     try:
         loaded: Callable[..., Any] = getattr(load_module(module), name)

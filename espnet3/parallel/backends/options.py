@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.backends.table import Backend
 
 
 def has_option(row: Backend, name: str) -> bool | None:
-    """Tell whether a row accepts an option.
+    """Return whether a row accepts an option.
 
     The signatures are read outermost first and only as far as needed: `distributed.worker`, the
     largest file by far, is parsed for a name that no other signature has.

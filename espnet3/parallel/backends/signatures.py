@@ -18,7 +18,7 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def installed(package: str) -> bool:
-    """Tell whether a top-level package can be found; it is not imported.
+    """Return whether a top-level package can be found; it is not imported.
 
     Args:
         package: Import name without dots, such as "dask_jobqueue".

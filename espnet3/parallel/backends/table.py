@@ -1,76 +1,30 @@
-"""The one table of backends: a row says what an `env` is, needs and accepts.
+"""The table of backends: the rows of this package, and those that other packages add.
 
-To add a backend, add a row. The check of options, the hints in messages, the missing-package
-message and the documentation are derived from it.
+A package adds a row by an entry point of the group `espnet3.parallel.backends`, named as the `env`, that refers to a
+`Backend`. It is read in every process that needs it: the driver, the commands, the jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from espnet3.parallel.backends import arrays, queues
-from espnet3.parallel.backends.arrays import Array
-from espnet3.parallel.backends.queues import Queue
+from espnet3.parallel.backends.backend import LAYER, Backend, Kind
+from espnet3.parallel.backends.loading import load_module
+from espnet3.parallel.backends.schedulers import SCHEDULERS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """One row: how an `env` becomes a Dask cluster.
+GROUP = "espnet3.parallel.backends"
 
-    Attributes:
-        name: The value of `env`.
-        title: What it is, in a few words.
-        package: Import name of the package that must be there to start it.
-        extra: The extra of `espnet3-parallel` that installs the package; None: always installed.
-        cluster: "module:Class" of the cluster, imported when it is used.
-        signatures: "module:Class.method" or "module:function", outermost first, each handing its
-            `**kwargs` to the next: together their parameters are the options.
-        required: Options that must be given, with an example of each.
-        controlled: Parameters that are not options here, with the reason.
-        instead: Options of other backends, with what means the same here.
-        array: How a batch scheduler runs many jobs as one; None: it is none.
-        queue: How a batch scheduler is asked about its jobs; None: it is none.
-        logs: Directives that send a job's output to "{folder}", where dask-jobqueue has no option for it.
-        minutes_last: A walltime of two numbers is hours and minutes.
-    """
-
-    name: str
-    title: str
-    package: str
-    extra: str | None
-    cluster: str
-    signatures: tuple[str, ...]
-    required: Mapping[str, str] = field(default_factory=dict)
-    controlled: Mapping[str, str] = field(default_factory=dict)
-    instead: Mapping[str, str] = field(default_factory=dict)
-    array: Array | None = None
-    queue: Queue | None = None
-    logs: tuple[str, ...] = ()
-    minutes_last: bool = False
-
-    @property
-    def is_jobqueue(self) -> bool:
-        """Whether dask-jobqueue submits the workers to a batch scheduler."""
-        return self.package == "dask_jobqueue"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the workers are processes of this machine."""
-        return self.name in ("local", "local_gpu")
-
-
-_LAYER = {
-    "n_workers": "set n_workers beside env",
-    "worker_class": "espnet3.parallel chooses the class of the workers",
-    "loop": "espnet3.parallel runs the cluster on its own event loop",
-    "asynchronous": "espnet3.parallel runs the cluster from synchronous code",
-}
 _LOCAL = {
-    **_LAYER,
+    **LAYER,
     "start": "LocalCluster ignores it",
     "ip": "LocalCluster replaced it: use host",
     "nthreads": "LocalCluster overwrites it: use threads_per_worker",
@@ -98,53 +52,11 @@ _NANNY_SIGNATURES = (
 )
 
 
-def _jobqueue(
-    name: str,
-    title: str,
-    class_name: str,
-    job: str,
-    queue: Queue,
-    *,
-    required: Mapping[str, str] | None = None,
-    logs: tuple[str, ...] = (),
-    minutes_last: bool = False,
-) -> Backend:
-    """Make a row of dask-jobqueue: the cluster takes its own options, the job takes the others."""
-    return Backend(
-        name=name,
-        title=f"jobs of {title}",
-        package="dask_jobqueue",
-        extra="jobqueue",
-        cluster=f"dask_jobqueue.{name}:{class_name}",
-        signatures=(
-            "dask_jobqueue.core:JobQueueCluster.__init__",
-            f"{job}.__init__",
-            "dask_jobqueue.core:Job.__init__",
-        ),
-        required={"cores": "cores: 4 (per job)", "memory": "memory: 16GB (per job)", **(required or {})},
-        controlled={
-            **_LAYER,
-            "scheduler": "the cluster gives each job the address of its scheduler",
-            "job_cls": f"env: {name} names the class of the job",
-            "dashboard_address": "put it in scheduler_options, beside host and interface",
-            "host": "put it in scheduler_options, beside interface and dashboard_address",
-        },
-        instead={
-            "threads_per_worker": "use cores and processes: a worker has cores / processes threads",
-            "nthreads": "use cores and processes: a worker has cores / processes threads",
-            "memory_limit": "use memory, which is per job and shared by its processes",
-        },
-        array=getattr(arrays, name.upper()),
-        queue=queue,
-        logs=logs,
-        minutes_last=minutes_last,
-    )
-
-
 _ROWS = (
     Backend(
         name="local",
         title="processes of this machine",
+        kind=Kind.LOCAL,
         package="distributed",
         extra=None,
         cluster="distributed.deploy.local:LocalCluster",
@@ -155,6 +67,7 @@ _ROWS = (
     Backend(
         name="local_gpu",
         title="one process for each GPU of this machine",
+        kind=Kind.GPU,
         package="dask_cuda",
         extra="gpu",
         cluster="dask_cuda:LocalCUDACluster",
@@ -168,32 +81,11 @@ _ROWS = (
         },
         instead=_LOCAL_INSTEAD,
     ),
-    _jobqueue("slurm", "SLURM", "SLURMCluster", "dask_jobqueue.slurm:SLURMJob", queues.SLURM),
-    _jobqueue("pbs", "PBS", "PBSCluster", "dask_jobqueue.pbs:PBSJob", queues.PBS),
-    _jobqueue("sge", "SGE", "SGECluster", "dask_jobqueue.sge:SGEJob", queues.SGE),
-    _jobqueue("lsf", "LSF", "LSFCluster", "dask_jobqueue.lsf:LSFJob", queues.LSF, minutes_last=True),
-    _jobqueue(
-        "htcondor",
-        "HTCondor",
-        "HTCondorCluster",
-        "dask_jobqueue.htcondor:HTCondorJob",
-        queues.HTCONDOR,
-        required={"disk": "disk: 4GB (per job)"},
-    ),
-    # MoabJob is PBSJob with other commands: it has no __init__ of its own.
-    _jobqueue("moab", "Moab", "MoabCluster", "dask_jobqueue.pbs:PBSJob", queues.MOAB),
-    _jobqueue(
-        "oar",
-        "OAR",
-        "OARCluster",
-        "dask_jobqueue.oar:OARJob",
-        queues.OAR,
-        logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),  # OARJob ignores log_directory
-        minutes_last=True,
-    ),
+    *SCHEDULERS,
     Backend(
         name="ssh",
         title="machines reached over SSH",
+        kind=Kind.SSH,
         package="asyncssh",
         extra="ssh",
         cluster="distributed.deploy.ssh:SSHCluster",
@@ -203,7 +95,7 @@ _ROWS = (
         ),
         required={"hosts": "hosts: [node1, node2] (the first runs the scheduler)"},
         controlled={
-            **_LAYER,
+            **LAYER,
             "workers": "SSHCluster makes it from hosts",
             "worker": "SSHCluster makes it from hosts",
             "scheduler": "SSHCluster makes it from hosts",
@@ -219,6 +111,7 @@ _ROWS = (
     Backend(
         name="kube",
         title="pods of Kubernetes",
+        kind=Kind.KUBERNETES,
         package="dask_kubernetes",
         extra="kube",
         cluster="dask_kubernetes.operator:KubeCluster",
@@ -226,7 +119,7 @@ _ROWS = (
             "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster.__init__",
             "distributed.deploy.cluster:Cluster.__init__",
         ),
-        controlled=_LAYER,
+        controlled=LAYER,
         instead={
             "threads_per_worker": "use worker_command: [dask, worker, --nthreads, ...]",
             "memory_limit": "use resources: {limits: {memory: ...}}",
@@ -234,7 +127,63 @@ _ROWS = (
     ),
 )
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType({row.name: row for row in _ROWS})
+_OWN = {row.name: row for row in _ROWS}
+
+
+class _Table(Mapping[str, Backend]):
+    """All backends by name; other packages are searched only for a name that is not our own, or to list them all."""
+
+    def __getitem__(self, name: str) -> Backend:
+        if name in _OWN:
+            return _OWN[name]
+        return _load(_added(tuple(sys.path))[name])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _OWN
+        yield from _added(tuple(sys.path))
+
+    def __len__(self) -> int:
+        return len(_OWN) + len(_added(tuple(sys.path)))
+
+
+BACKENDS: Mapping[str, Backend] = _Table()
+
+
+@lru_cache(maxsize=1)
+def _added(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return the entry points of other packages by name; a changed import path is searched anew."""
+    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
+
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in _OWN or point.name in found:
+            other = _origin(found[point.name]) if point.name in found else "espnet3-parallel"
+            raise ConfigError(
+                f"env {point.name!r} of {_origin(point)} is also one of {other}: uninstall one of the two, "
+                "or rename its entry point"
+            )
+        found[point.name] = point
+    return found
+
+
+def _origin(point: EntryPoint) -> str:
+    return point.value if point.dist is None else point.dist.name
+
+
+@lru_cache
+def _load(point: EntryPoint) -> Backend:
+    where = f"the entry point {point.name} = {point.value} of {_origin(point)} (group {GROUP})"
+    try:
+        found = attrgetter(point.attr)(load_module(point.module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where} cannot be loaded: {error}; reinstall or uninstall its package") from error
+    if not isinstance(found, Backend):
+        raise ConfigError(
+            f"{where} is {type(found).__name__}: it must be an espnet3.parallel.backends.Backend"
+        )
+    if found.name != point.name:
+        raise ConfigError(f"{where} holds the backend {found.name!r}: both names must be the same")
+    return found
 
 
 def row(env: str) -> Backend:

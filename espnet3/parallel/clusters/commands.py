@@ -1,4 +1,4 @@
-"""A scheduler's commands: a few at a time, many jobs in one where it can be, and one that fails says what it said."""
+"""A scheduler's commands: a few at a time, one for many jobs where possible, and errors that hold what was printed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def call(command: list[str], *, shell: bool = False) -> str:
     Raises:
         SubmissionError: It cannot be started, or its exit code is not 0.
     """
-    # dask-jobqueue drops what bsub has to say
+    # dask-jobqueue would drop the error output of bsub
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
     shown = " ".join(words) if shell else shlex.join(words)
     start: Any = asyncio.create_subprocess_shell if shell else asyncio.create_subprocess_exec
@@ -54,10 +54,10 @@ class _Batch:
 
     async def _cancel(self, command: list[str]) -> None:
         await asyncio.sleep(_MOMENT)
-        _batches[asyncio.get_running_loop()].pop(tuple(command))  # who comes now is for the next one
+        _batches[asyncio.get_running_loop()].pop(tuple(command))  # later jobs go into the next batch
         for at in range(0, len(self.jobs), _IN_ONE):
             part = self.jobs[at : at + _IN_ONE]
-            # where one job has gone already, some schedulers leave the others where they are
+            # where one job has ended already, some schedulers cancel none of the others
             if not await _cancelled(command, part) and len(part) > 1:
                 await asyncio.gather(*(_cancelled(command, [job]) for job in part))
 
@@ -66,9 +66,9 @@ _batches: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], _Batch]] = weakre
 
 
 async def cancel(command: list[str], job: str) -> None:
-    """Cancel a job, together with all that are cancelled in the same moment; one that is gone is no error.
+    """Cancel a job, in one command with all that are cancelled at the same moment; an ended job is no error.
 
-    A command for each of two hundred jobs is what a scheduler feels, and takes its time.
+    Two hundred commands, one for each job, take long and are a load on a scheduler.
     """
     mine = _batches.setdefault(asyncio.get_running_loop(), {})
     batch = mine.get(tuple(command)) or mine.setdefault(tuple(command), _Batch(command))

@@ -1,11 +1,11 @@
-"""The end of a task of ours on an event loop, which is waited for."""
+"""Ending a task on an event loop, and waiting for its end."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-_AGAIN = 1.0  # seconds until a task is told once more
+_AGAIN = 1.0  # seconds until a task is cancelled once more
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

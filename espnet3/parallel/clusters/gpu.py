@@ -1,4 +1,4 @@
-"""One worker for each GPU of this machine: dask-cuda's cluster, with GPUs that are really there."""
+"""One worker for each GPU of this machine: dask-cuda's cluster, on GPUs that exist."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -39,12 +38,12 @@ def gpu_options(config: ParallelConfig) -> dict[str, Any]:
     visible, warning = check_gpus(gpus_of_machine(), variable, config.n_workers)
     if warning is not None:
         logger.warning("%s", warning)
-    options.setdefault("dashboard_address", "127.0.0.1:0")  # Dask's own is :8787 on every interface
+    options.setdefault("dashboard_address", "127.0.0.1:0")  # Dask's default is port 8787 on every interface
     return {**options, "n_workers": config.n_workers, "CUDA_VISIBLE_DEVICES": devices(visible)}
 
 
 def devices(gpus: Sequence[Gpu]) -> list[int] | list[str]:
-    """Return GPUs as dask-cuda takes them, all in one way: it sorts them."""
+    """Return GPUs in one form, all numbers or all names, because dask-cuda sorts them."""
     if any(gpu.is_part for gpu in gpus):
         return [gpu.uuid for gpu in gpus]
     return [gpu.index for gpu in gpus]

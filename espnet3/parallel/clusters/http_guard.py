@@ -1,4 +1,4 @@
-"""Loaded by the scheduler and the workers of a run with a certificate: their pages are for its holders alone.
+"""Loaded by scheduler and workers of a run with a certificate: their HTTP pages ask for it.
 
 Dask serves its dashboard, and facts about each worker, over HTTP to whoever connects, on a cluster that speaks TLS too.
 """

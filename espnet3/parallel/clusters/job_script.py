@@ -7,9 +7,8 @@ import os
 import tempfile
 from dataclasses import dataclass
 
-from espnet3.parallel.backends import load_cluster_class
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.clusters.options import prepare
 from espnet3.parallel.config import ParallelConfig
 

@@ -1,7 +1,7 @@
-"""Clusters of batch jobs: dask-jobqueue's own, with what it lacks.
+"""Clusters of batch jobs: those of dask-jobqueue, with what they lack.
 
-    options ──prepared──> JobCluster ──sbatch, qsub, ...──> jobs ──> workers
-                              │ keeper (cluster_keeper): watches the jobs, replaces and explains them
+    options ──prepare──> JobCluster  ──sbatch, qsub, ...──> jobs ──> workers
+                              │ keeper (keeper.py): watches the jobs, replaces and explains them
 
 dask-jobqueue logs a failed submission and waits; it ends the job of a worker that was away for 15
 seconds, a requeued one too; and it never replaces a job that is gone. Here a submission that fails
@@ -18,8 +18,7 @@ from typing import Any
 from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
-from espnet3.parallel.backends import load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.http_guard import dask_setup
 from espnet3.parallel.clusters.keeper import JobKeeper
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def watched_job(job_class: Any) -> Any:
-    """Return a job class like this one, whose commands are awaited by `call` and whose end shows."""
+    """Return a subclass of a job class that runs its commands with `call` and whose status shows its end."""
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = staticmethod(call)
@@ -76,7 +75,7 @@ def watched_cluster(row: Backend) -> Any:
         certificate: RunCertificate | None = None
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
-            """As the base; the keeper watches the jobs that come of it."""
+            """As the base; the keeper watches the new jobs."""
             done = super().scale(*args, **kwargs)
             if self.keeper is not None and self.status is Status.running:
                 self.loop.add_callback(self.keeper.resized)
@@ -128,7 +127,7 @@ def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:
 
 
 class WorkAdaptive(Adaptive):
-    """Dask's way to follow the load, which sees its own tasks only, with an eye on the pilots' work."""
+    """Dask's way to follow the load, which knows only Dask's own tasks, extended to the work of pilots."""
 
     cluster: Any  # a JobCluster
 
@@ -138,7 +137,7 @@ class WorkAdaptive(Adaptive):
         return int(self.maximum if keeper.wanted() else await super().target())
 
     async def scale_up(self, n: Any) -> None:
-        """Submit what is missing, by way of the keeper."""
+        """Have the keeper submit the jobs that are missing."""
         await self.cluster.keeper.grow_to(math.ceil(n / processes_per_job(self.cluster)))
 
 

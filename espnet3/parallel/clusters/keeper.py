@@ -1,4 +1,4 @@
-"""Keeps a cluster of jobs alive: watches the queue, replaces jobs that are gone, says what is wrong.
+"""Keeps a cluster of jobs alive: watches the queue, replaces jobs that are gone, explains what is wrong.
 
 The keeper lives on the cluster's event loop. It asks the queue only while something is open: a job
 whose worker has not come, or a worker that went away. One query answers for all jobs.
@@ -20,9 +20,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from espnet3.parallel.backends.queues import GONE, JobView
-from espnet3.parallel.backends.table import Backend
-from espnet3.parallel.backends.words import JobState
+from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_states import QueueState
+from espnet3.parallel.backends.scheduler import GONE, NEW, JobView
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
@@ -31,12 +31,12 @@ from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
 
-_FIRST, _NEXT = 8, 32  # jobs submitted before anything else is done, and at a time after that
-_EARLY = 3  # jobs in a row that may end before a worker of theirs came
+_FIRST, _NEXT = 8, 32  # jobs submitted before work begins, and at most at a time afterwards
+_EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
-_PATIENCE = 300.0  # seconds between submissions that fail, at most
+_PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
-_UNLISTED = 3.0  # seconds a job just submitted may be missing from the queue
+_UNLISTED = 3.0  # seconds after its submission for which a job may be missing from the queue
 _SHOWN = 5  # jobs that a message describes one by one
 
 
@@ -54,7 +54,7 @@ class Watched:
 
     job: Any
     since: float = field(default_factory=time.monotonic)
-    view: JobView = field(default_factory=lambda: JobView(JobState.WAITING))
+    view: JobView = NEW
     seen: bool = False
     up: int = 0
 
@@ -90,14 +90,14 @@ class JobKeeper:
     """
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
-        assert row.queue is not None
+        assert row.scheduler is not None
         self.broken: str | None = None
         self.kept_logs = False
         self.wanted: Callable[[], bool] = lambda: True
         self.adaptive = False
         self._cluster = cluster
         self._row = row
-        self._queue = row.queue
+        self._scheduler = row.scheduler
         self._logs = logs
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
@@ -130,7 +130,7 @@ class JobKeeper:
         if missing > 0 and not self.broken and not self._stopping and time.monotonic() >= self._not_before:
             self._missing = missing
             await self._replace()
-            self._missing = 0  # asked for again as long as they are missing
+            self._missing = 0  # Dask asks again as long as they are missing
             self._wake.set()
 
     async def resized(self) -> None:
@@ -142,7 +142,7 @@ class JobKeeper:
     async def stop(self) -> None:
         """Stop watching; the jobs stay."""
         self._stopping = True
-        if self._submission is not None:  # a job whose id is not known yet could not be cancelled
+        if self._submission is not None:  # a job without an id cannot be cancelled
             await asyncio.wait({self._submission})
         if self._task is not None:
             await end_task(self._task)
@@ -152,7 +152,7 @@ class JobKeeper:
         lines = [f"no answer from the queue: {self._no_answer}"] if self._no_answer else []
         jobs = [each for each in self._jobs.values() if not each.up]
         for each in jobs[:_SHOWN]:
-            look = self._queue.look.format(id=each.job.job_id)
+            look = self._scheduler.look.format(id=each.job.job_id)
             lines.append(f"job {each.job.job_id} {each.view} (see: {look})")
             if tail := log_tail(self._logs, str(each.job.job_id)):
                 lines.append(tail)
@@ -166,7 +166,7 @@ class JobKeeper:
         each = self._jobs.get(self._job_of(worker))
         if each is None:
             return True  # no longer among ours: it ended, and was replaced
-        gone = each.view.state.is_over or each.view.state is JobState.WAITING
+        gone = each.view.state.is_over or each.view.state is QueueState.WAITING
         return True if gone and not each.up else None
 
     # --- the loop ---
@@ -193,11 +193,11 @@ class JobKeeper:
             self._wake.clear()
 
     def _open(self) -> bool:
-        """Whether there is something only the queue can tell, or something to make good."""
+        """Whether a job waits for its worker, or jobs are still to be submitted."""
         return any(not each.up for each in self._jobs.values()) or bool(self._missing and not self.broken)
 
     def _job_of(self, worker: str) -> str:
-        """Return the name of a worker's job, which several processes of a job put a number behind."""
+        """Return the name of a worker's job; where a job has several workers, each appends its number to it."""
         return worker if worker in self._jobs else worker.rpartition("-")[0]
 
     def _count_workers(self) -> None:
@@ -217,12 +217,12 @@ class JobKeeper:
         if not self._jobs:
             return
         try:
-            output = await call(self._queue.query(getpass.getuser()))
+            output = await call(self._scheduler.query(getpass.getuser()))
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return
         self._no_answer = ""
-        views = self._queue.read(output)
+        views = self._scheduler.read(output)
         for each in self._jobs.values():
             view = views.get(str(each.job.job_id))
             if view is None and time.monotonic() - each.since > _UNLISTED:
@@ -233,7 +233,7 @@ class JobKeeper:
         """Draw the consequences of what the queue said."""
         self._count_workers()
         for name, each in list(self._jobs.items()):
-            if each.up or not (each.view.state.is_over or each.view.state is JobState.HELD):
+            if each.up or not (each.view.state.is_over or each.view.state is QueueState.HELD):
                 continue
             await self._bury(name, each)
         if self._due():
@@ -256,7 +256,7 @@ class JobKeeper:
             self._refused += 1
             self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
-            # while some are at work it may be that a user's jobs are limited
+            # while some work, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
                 self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
         else:
@@ -268,23 +268,23 @@ class JobKeeper:
         del self._jobs[name]
         self._cluster.worker_spec.pop(name, None)
         self._cluster.workers.pop(name, None)
-        if each.view.state is JobState.HELD:
+        if each.view.state is QueueState.HELD:
             await each.job.close()
         else:
             each.job.status = type(each.job.status).closed
         if not self.adaptive:
             self._missing += 1
         text = f"job {each.job.job_id} {each.view}"
-        if each.seen or each.view.state is JobState.EVICTED:
+        if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return
-        self._at_start = True  # whoever waits for the first workers has no work for them yet
-        # its files may come a moment later, over a shared file system
+        self._at_start = True  # the driver waits for its first workers again
+        # on a shared file system its files may appear a moment later
         tail = log_tail(self._logs, str(each.job.job_id))
         if not tail:
             await asyncio.sleep(0.5)
             tail = log_tail(self._logs, str(each.job.job_id))
-        look = self._queue.look.format(id=each.job.job_id)
+        look = self._scheduler.look.format(id=each.job.job_id)
         self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
 
     def _died_early(self, text: str, node: str | None) -> None:
@@ -320,9 +320,9 @@ class JobKeeper:
     def _avoid_bad_nodes(self) -> None:
         """Ask the queue not to use nodes where a job has died at its start."""
         options = options_of_next_jobs(self._cluster)
-        if not self._bad_nodes or not self._queue.avoid:
+        if not self._bad_nodes or not self._scheduler.avoid:
             return
-        line = self._queue.avoid.format(nodes=self._queue.joint.join(self._bad_nodes))
-        start = self._queue.avoid.split("{", 1)[0]
+        line = self._scheduler.avoid.format(nodes=self._scheduler.joint.join(self._bad_nodes))
+        start = self._scheduler.avoid.split("{", 1)[0]
         kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
         options["job_extra_directives"] = [*kept, line]

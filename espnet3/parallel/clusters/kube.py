@@ -1,4 +1,4 @@
-"""Workers as pods: the operator's KubeCluster, with what it gets wrong put right.
+"""Workers as pods: the operator's KubeCluster, with its faults worked around.
 
 options ──> spec of the DaskCluster (commands that today's dask has) ──created, never joined──> KubeCluster
 """
@@ -12,20 +12,19 @@ import sys
 import uuid
 from typing import Any
 
-from espnet3.parallel.backends import load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import kube_create_mode
 from espnet3.parallel.errors import NoWorkersError
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 3  # at a creation that the operator has overlooked (dask-kubernetes issue 968)
+_ATTEMPTS = 3  # to create a cluster, where the operator overlooks one (dask-kubernetes issue 968)
 _SPEC = ("image", "resources", "env", "worker_command", "scheduler_service_type", "idle_timeout", "jupyter")
 
 
 def start_kube(row: Backend, config: ParallelConfig) -> Any:
-    """Create the cluster; workers come when they come.
+    """Create the cluster; return without waiting for workers.
 
     Raises:
         MissingPackageError: dask-kubernetes is not installed.
@@ -70,7 +69,7 @@ def _spec(options: dict[str, Any], n_workers: int) -> dict[str, Any]:
             "another Python than %d.%d here; build one that has them",
             *sys.version_info[:2],
         )
-    # what KubeCluster would name are scripts that distributed 2026.6 no longer has
+    # KubeCluster's default names a script that distributed no longer has since 2026.6
     given.setdefault("worker_command", ["dask", "worker"])
     user = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower()).strip("-") or "user"
     name = options.pop("name", None) or f"espnet3-{user[:20]}-{uuid.uuid4().hex[:8]}"

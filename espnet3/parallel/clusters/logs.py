@@ -1,4 +1,4 @@
-"""The log files of a job, found by its id: every scheduler names them in its own way."""
+"""The log files of a job, found by its id, because each scheduler names them differently."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LINES = 20
 
 
 def log_tail(folder: str | None, job_id: str) -> str:
-    """Return the last lines a job wrote, with the file they are in; "" if there is nothing.
+    """Return the last lines a job wrote and the file that holds them; "" if there are none.
 
     Args:
-        folder: Where jobs of this cluster write to.
+        folder: The folder in which the jobs of this cluster write their logs.
         job_id: The job, whose id is part of the name of its files.
     """
     if folder is None:

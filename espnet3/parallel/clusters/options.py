@@ -1,4 +1,4 @@
-"""The options of a `parallel` block as dask-jobqueue wants them, and as they fit this machine."""
+"""The options of a `parallel` block in the form that dask-jobqueue takes, completed for this machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import dask
 import psutil
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.security import GUARD, RunCertificate, all_loopback, make_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-_LAST_CALL = 0.1  # of the walltime, at most five minutes: what a worker has to finish its item
+_LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
-    """Complete the options in place; return the folder made for the jobs' logs, if one was."""
+    """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
+    assert row.scheduler is not None
     section = options.get("config_name") or row.name
 
     def site(name: str, default: Any = None) -> Any:
@@ -35,26 +37,26 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     scheduler = dict(site("scheduler-options") or options.get("scheduler_options") or {})
     scheduler.update(options.get("scheduler_options") or {})
     _check_interface(scheduler.get("interface"), "options.scheduler_options.interface")
-    # Dask's own is :8787 on every interface
+    # Dask's default is port 8787 on every interface
     scheduler.setdefault("dashboard_address", "127.0.0.1:0")
     options["scheduler_options"] = scheduler
     options["processes"] = site("processes") or 1
 
-    lifetime = _lifetime(row, options, site("walltime"))
+    lifetime = _lifetime(row.scheduler, options, site("walltime"))
     extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
     if lifetime is not None and not any(str(word).startswith("--lifetime") for word in extra):
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
-    if "--dashboard-address" not in extra:  # a worker's pages: with a nanny Dask's own is every interface
+    if "--dashboard-address" not in extra:  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
     options["worker_extra_args"] = extra
 
-    if row.queue is not None and row.queue.avoid:  # the keeper adds to them
+    if row.scheduler.avoid:  # the keeper adds the nodes to avoid
         options["job_extra_directives"] = list(
             options.get("job_extra_directives") or site("job-extra-directives", [])
         )
     prologue = list(options.get("job_script_prologue") or site("job-script-prologue", []))
     here = shlex.quote(os.getcwd())
-    # jobs of some schedulers start at home; the folder may be missing on a node, and not be needed
+    # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
     return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
 
@@ -68,20 +70,20 @@ def _check_interface(name: Any, where: str) -> None:
         )
 
 
-def _lifetime(row: Backend, options: dict[str, Any], walltime: Any) -> int | None:
+def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> int | None:
     """Write the walltime as the scheduler reads it; return the seconds a worker takes new work."""
-    if walltime is None or row.name == "htcondor":
+    if walltime is None or not scheduler.has_walltime:
         return None
-    seconds = walltime_seconds(walltime, minutes_last=row.minutes_last)
+    seconds = walltime_seconds(walltime, minutes_last=scheduler.minutes_last)
     if seconds is None:
         return None
-    if options.get("walltime") is not None and (not is_clock(walltime) or row.name == "lsf"):
-        options["walltime"] = clock(seconds, short=row.name == "lsf")
+    if options.get("walltime") is not None and not (is_clock(walltime) and scheduler.writes_seconds):
+        options["walltime"] = clock(seconds, writes_seconds=scheduler.writes_seconds)
     return max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))
 
 
 def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | None:
-    """Have the jobs write to a folder: the one that is wanted, or a new one beside the caller."""
+    """Set the folder for the jobs' logs: the given one, or a new one in the current folder."""
     made = None
     try:
         if wanted is None:
@@ -98,14 +100,15 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             "write to and that the nodes see"
         ) from error
     options["log_directory"] = wanted
-    if row.logs:
-        directives = options.get("job_extra_directives") or []
-        options["job_extra_directives"] = [*(line.format(folder=wanted) for line in row.logs), *directives]
+    assert row.scheduler is not None
+    if row.scheduler.worker_logs:
+        own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
+        options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]
     return made
 
 
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
-    """Add a certificate of the run to the options, unless all is on this machine or the user has his own."""
+    """Add a certificate of the run to the options, unless everything runs on this machine or the user gave one."""
     if options.get("security") is not None or options.get("protocol") is not None:
         return None
     scheduler = options["scheduler_options"]

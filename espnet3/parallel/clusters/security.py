@@ -1,4 +1,4 @@
-"""A certificate for one run: what leaves this machine is encrypted, and only its own processes take part.
+"""A certificate for one run: traffic beyond this machine is encrypted, and only the run's own processes connect.
 
 The certificate signs itself and serves scheduler, workers and client alike: whoever can read its key
 file belongs to the run. The files are 0600 in a folder of mode 0700, which jobs of the same user can
@@ -33,7 +33,7 @@ class RunCertificate:
     config: Mapping[str, Any]
 
     def remove(self) -> None:
-        """Remove the files; connections that are open stay."""
+        """Remove the files; open connections stay."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -97,5 +97,5 @@ def _write(folder: str, name: str, text: str) -> str:
 
 
 def all_loopback(addresses: Iterable[str]) -> bool:
-    """Whether all of these are addresses or names of this machine alone."""
+    """Whether all of these are loopback addresses or names."""
     return all(each.startswith("127.") or each in ("localhost", "::1") for each in addresses)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from itertools import cycle
 from typing import Any
 
 from distributed.deploy.spec import SpecCluster
 
-from espnet3.parallel.backends import load_cluster_class
-from espnet3.parallel.backends.table import Backend
+from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.clusters.security import RunCertificate, all_loopback, make_certificate
 from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
 from espnet3.parallel.config import ParallelConfig
@@ -72,12 +73,12 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     Raises:
         NoWorkersError: The scheduler could not be started.
     """
-    load_cluster_class(row)  # says it if asyncssh is missing
+    load_cluster_class(row)  # raises if asyncssh is missing
     options = dict(config.options)
-    hosts: list[str] = options.pop("hosts")
-    spread = hosts[1:] or hosts
-    connect = options.pop("connect_options", None) or {}
-    python = options.pop("remote_python", None) or sys.executable
+    hosts = ssh_hosts(options)
+    spread = worker_hosts(hosts)
+    for name in ("hosts", *PER_HOST):
+        options.pop(name, None)
     worker_options = options.pop("worker_options", None) or {}
     scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
     worker_class = options.pop("worker_class", None) or "distributed.Nanny"
@@ -87,7 +88,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     patience = config.start_timeout / 2
     certificate = None
     if "security" not in options:
-        here = all_loopback(hosts)
+        here = all_loopback([host.name for host in hosts])
         if config.security == "off" and not here:
             logger.warning("security is off: whoever reaches these machines can run code in the workers")
         if config.security == "on" or (config.security == "auto" and not here):
@@ -95,28 +96,26 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
             options["security"] = certificate.security
             scheduler_options.setdefault("protocol", "tls")
 
-    def where(at: int, host: str) -> dict[str, Any]:
-        chosen = dict(connect[at] if isinstance(connect, list) else connect)
-        chosen.setdefault("connect_timeout", patience)  # a host that is off does not answer at all
-        # a session whose machine is gone says nothing: ask
+    def where(host: SshHost) -> dict[str, Any]:
+        chosen = dict(host.connect_options)
+        chosen.setdefault("connect_timeout", patience)  # a host that is off never answers
+        # a session whose machine is gone stays silent: ask for a sign of life
         chosen.setdefault("keepalive_interval", 15)
         return {
-            "host": host,
+            "host": host.name,
             "connect_options": chosen,
-            "python": python[at] if isinstance(python, list) else python,
+            "python": host.python or sys.executable,
             "config": {} if certificate is None else certificate.config,
         }
 
-    first = len(hosts) - len(spread)
-    places = [(first + n % len(spread), spread[n % len(spread)]) for n in range(config.n_workers)]
     workers = {
         f"ssh-{n}": {
             "cls": RemoteWorker,
-            "options": {"options": worker_options, "worker_class": worker_class, **where(at, host)},
+            "options": {"options": worker_options, "worker_class": worker_class, **where(host)},
         }
-        for n, (at, host) in enumerate(places)
+        for n, host in zip(range(config.n_workers), cycle(spread), strict=False)
     }
-    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(0, hosts[0])}}
+    scheduler = {"cls": RemoteScheduler, "options": {"options": scheduler_options, **where(hosts[0])}}
     try:
         cluster = SSHCluster(workers, scheduler, name="SSHCluster", **options)
     except RuntimeError as error:

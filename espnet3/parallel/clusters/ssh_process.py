@@ -26,7 +26,7 @@ _SHOWN = 12  # lines of a remote process that a message shows
 
 
 class RemoteError(RuntimeError):
-    """A process on another host did not start; the message says where and what was said there."""
+    """A process on another host did not start; the message holds the host and the output there."""
 
 
 class RemoteProcess(ProcessInterface):
@@ -36,7 +36,7 @@ class RemoteProcess(ProcessInterface):
         host: Where.
         connect_options: For `asyncssh.connect`.
         python: The interpreter there.
-        announced: What its log line holds once it is up.
+        announced: Part of the log line that the process writes once it is up.
         config: Dask configuration it inherits.
     """
 
@@ -67,7 +67,7 @@ class RemoteProcess(ProcessInterface):
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Open the session, start the process, and wait until it says that it is up.
+        """Open the session, start the process, and wait until it has written that it is up.
 
         Raises:
             RemoteError: The host cannot be reached or refuses, or the process ends at once.
@@ -76,7 +76,7 @@ class RemoteProcess(ProcessInterface):
         await super().start()
 
     async def open(self) -> str:
-        """As `start`, once more; returns the line it announced itself with."""
+        """Open a session and start the process in it; return the line with which it announced itself."""
         import asyncssh
 
         self.ended = asyncio.Event()
@@ -101,12 +101,12 @@ class RemoteProcess(ProcessInterface):
         raise RemoteError(f"{self.host}: {self.python} ended before Dask was up; it said:\n{said}")
 
     async def _read_on(self) -> None:
-        """Read what it goes on to say, so that it never waits for us; notice its end."""
+        """Keep reading its output, so that it never blocks on a full pipe, and notice its end."""
         stderr = self.process.stderr
         try:
             while line := await stderr.readline():
                 self.tail.append(line.rstrip("\n"))
-        except Exception as error:  # whatever asyncssh makes of a connection that breaks
+        except Exception as error:  # asyncssh has no common base for the errors of a broken connection
             logger.info("the session to %s has ended: %r", self.host, error)
         finally:
             self.ended.set()
@@ -114,7 +114,7 @@ class RemoteProcess(ProcessInterface):
     async def hang_up(self) -> None:
         """End the process and its session."""
         if self.process is not None and not self.ended.is_set():
-            self.process.stdin.write_eof()  # the sign for it to end, see `_tied`
+            self.process.stdin.write_eof()  # ends it, see `_tied`
             try:
                 await asyncio.wait_for(self.ended.wait(), _GRACE)
             except asyncio.TimeoutError:
@@ -143,7 +143,7 @@ class RemoteScheduler(RemoteProcess):
         return ["--spec", json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
 
     async def start(self) -> None:
-        """As the base, and take its address from what it says."""
+        """As the base; the address is taken from its announcement."""
         line = await self.open()
         self.address = line.split("Scheduler at:")[1].strip()
         self.status = Status.running
@@ -180,7 +180,7 @@ class RemoteWorker(RemoteProcess):
         return f"{self.name}" if self._turn <= 1 else f"{self.name}.{self._turn}"
 
     async def start(self) -> None:
-        """Begin to try; the cluster does not wait for a host that does not answer."""
+        """Start connecting in the background, so that the cluster does not wait for a host that is down."""
         self.status = Status.running
         self._again = asyncio.create_task(self._keep())
 
@@ -223,7 +223,7 @@ def _tied(command: str) -> str:
 
 
 def _reason(error: BaseException, options: Mapping[str, Any]) -> str:
-    """Say what went wrong with a connection, and which option to look at."""
+    """Return what went wrong with a connection, and which option to look at."""
     import asyncssh
 
     port = options.get("port", 22)

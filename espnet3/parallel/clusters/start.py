@@ -1,4 +1,4 @@
-"""Clusters that are not local: one way in, whatever starts their workers."""
+"""The start of any cluster that is not local."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import logging
 import resource
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig
 
 logger = logging.getLogger(__name__)
 
-_FILES = 4  # that the driver has open for a worker, beside one for each of its threads
-_OWN_FILES = 256  # and for all else
-_THREADS = 16  # of a worker, where its options do not say
+_FILES = 4  # open files of the driver for each worker, beside one for each of its threads
+_OWN_FILES = 256  # open files of the driver for everything else
+_THREADS = 16  # threads of a worker whose options give no number
 
 
 def open_cluster(config: ParallelConfig) -> Any:
-    """Start the cluster of a `parallel` block; workers come when they come.
+    """Start the cluster of a `parallel` block; return without waiting for workers.
 
     Args:
         config: The checked block, whose `env` is not `local`.
@@ -29,15 +29,15 @@ def open_cluster(config: ParallelConfig) -> Any:
     """
     make_room(config)
     row = BACKENDS[config.env]
-    if row.queue is not None:
+    if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.jobs import start_jobs
 
         return start_jobs(row, config)
-    if row.name == "ssh":
+    if row.kind is Kind.SSH:
         from espnet3.parallel.clusters.ssh import start_ssh
 
         return start_ssh(row, config)
-    if row.name == "kube":
+    if row.kind is Kind.KUBERNETES:
         from espnet3.parallel.clusters.kube import start_kube
 
         return start_kube(row, config)
@@ -47,13 +47,13 @@ def open_cluster(config: ParallelConfig) -> Any:
 
 
 def make_room(config: ParallelConfig) -> None:
-    """Let this process open as many files as its workers take, as Dask's own command for a scheduler does.
+    """Raise this process's limit of open files to what its workers take, as Dask's scheduler command does.
 
     Many systems start a process with a limit of 1024, which is two hundred workers.
     """
     workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
     threads = _THREADS
-    if BACKENDS[config.env].is_jobqueue and config.options.get("cores"):
+    if BACKENDS[config.env].scheduler and config.options.get("cores"):
         threads = config.options["cores"] // (config.options.get("processes") or 1)
     need = _OWN_FILES + workers * (_FILES + threads)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -21,15 +21,15 @@ from espnet3.parallel.backends import (
     option_problems,
     row,
 )
+from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import owners
 from espnet3.parallel.backends.loading import load_module
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.backends.table import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.messages import did_you_mean, masked, shown
 
-JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.is_jobqueue]
+JOBQUEUE = [name for name, backend in BACKENDS.items() if backend.scheduler]
 GIVEN = {"cores": 4, "memory": "32GB", "disk": "4GB", "hosts": ["a", "b"]}
 # A test of a package reads the installed one; where it is absent there is nothing to compare with.
 INSTALLED = [
@@ -218,6 +218,7 @@ def test_a_package_with_an_unreadable_part_leaves_its_options_open():
     backend = Backend(
         name="x",
         title="",
+        kind=Kind.LOCAL,
         package="distributed",
         extra=None,
         cluster="a:b",
@@ -464,7 +465,7 @@ def test_a_package_that_is_there_but_broken_says_why(tmp_path, monkeypatch, sour
     (tmp_path / "broken_cluster.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "broken_cluster", raising=False)
-    backend = Backend("x", "", "broken_cluster", "gpu", "broken_cluster:Cluster", ())
+    backend = Backend("x", "", Kind.LOCAL, "broken_cluster", "gpu", "broken_cluster:Cluster", ())
     with pytest.raises(MissingPackageError) as caught:
         load_cluster_class(backend)
     assert says in str(caught.value)

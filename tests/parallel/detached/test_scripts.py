@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.detached.launch.scheduler import make_job, read_queue
+from espnet3.parallel.backends import BACKENDS, SubmitBy
+from espnet3.parallel.detached.launch.scheduler import make_job
 from espnet3.parallel.detached.launch.scripts import (
-    Chunk,
-    Surface,
+    JobArray,
+    ScriptFacts,
     body,
-    chunks,
-    condor_description,
+    description,
     directives,
+    job_arrays,
     script,
 )
 from espnet3.parallel.detached.layout import Plan
 from espnet3.parallel.detached.states import JobState
 
 GOLDEN = Path(__file__).parent / "golden"
-SCHEDULERS = [name for name, row in BACKENDS.items() if row.array is not None]
-SURFACE = Surface(
+SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not None]
+FACTS = ScriptFacts(
     name="espnet3-run",
     shebang="#!/bin/sh",
     prologue=("module load python",),
@@ -46,12 +46,6 @@ OPTIONS: dict[str, Any] = {
     "memory_per_core_property_name": "not_applicable",
 }
 OWN = {"lsf_units": "lsf", "disk": "htcondor", "memory_per_core_property_name": "oar"}
-SGE_LIST = """\
-job-ID  prior   name       user   state submit/start at     queue                slots ja-task-ID
-------------------------------------------------------------------------------------------------
-      5 0.55500 espnet3-ru root   r     11/21/2026 21:00:00 all.q@localhost          1 1
-      5 0.55500 espnet3-ru root   qw    11/21/2026 21:00:00                          1 2
-"""
 NOT = {"htcondor": ("walltime", "queue")}
 
 
@@ -65,14 +59,14 @@ def job_of(name: str) -> Any:
 
 def text_of(name: str, n: int) -> str:
     """Return what is submitted to a scheduler for n shards, three at a time."""
-    array, job, chunk = BACKENDS[name].array, job_of(name), Chunk(0, tuple(range(n)), 3)
-    assert array is not None
-    if array.as_arguments:
-        words = "\n".join(directives(array, chunk, job.job_header, SURFACE))
-        return f"{words}\n\n{script(array, chunk, job.job_header, SURFACE)}"
-    if array.mark:
-        return script(array, chunk, job.job_header, SURFACE)
-    return condor_description(array, chunk, job.job_header_dict, SURFACE, "/data/it's/job.0.sh")
+    scheduler, job, array = BACKENDS[name].scheduler, job_of(name), JobArray(0, tuple(range(n)), 3)
+    assert scheduler is not None
+    if scheduler.submit_by is SubmitBy.ARGUMENTS:
+        words = "\n".join(directives(scheduler, array, job.job_header, FACTS))
+        return f"{words}\n\n{script(scheduler, array, job.job_header, FACTS)}"
+    if scheduler.submit_by is SubmitBy.DESCRIPTION:
+        return description(scheduler, array, job.job_header_dict, FACTS, "/data/it's/job.0.sh")
+    return script(scheduler, array, job.job_header, FACTS)
 
 
 @pytest.mark.parametrize("n", [1, 10])
@@ -96,12 +90,12 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     python = folder / "py thon"
     python.write_text('#!/bin/sh\npwd; printf "%s\\n" "$@"; echo "$PYTHONPATH"\n')
     python.chmod(0o700)
-    array = BACKENDS["slurm"].array
-    assert array is not None
-    surface = Surface(
+    slurm = BACKENDS["slurm"].scheduler
+    assert slurm is not None
+    facts = ScriptFacts(
         "n", "#!/bin/sh", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
     )
-    text = body(array, Chunk(0, (0, 1), 1), surface)
+    text = body(slurm, JobArray(0, (0, 1), 1), facts)
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, env=environment, check=True)
     words = ["-m", "espnet3.parallel.worker", "--tasks", str(folder / "t"), "7"]
@@ -111,57 +105,11 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
 
 def test_arrays_are_split_at_the_sites_limit() -> None:
     """A thousand shards with a limit of 400 become three arrays, which share the workers."""
-    cut = chunks(range(1000), 16, 400)
-    assert [len(chunk.shards) for chunk in cut] == [400, 400, 200]
-    assert [chunk.limit for chunk in cut] == [6, 5, 5]
-    assert [shard for chunk in cut for shard in chunk.shards] == list(range(1000))
-    assert [chunk.limit for chunk in chunks(range(10), 1, 4)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "said", "expected"),
-    [
-        (
-            "slurm",
-            "7_0|RUNNING|None\n7_1|PENDING|JobArrayTaskLimit\n7_2|TIMEOUT|TimeLimit\n9|RUNNING|None\n7_3|NODE_FAIL|\n",
-            {
-                "7_0": (JobState.RUNNING, "RUNNING"),
-                "7_1": (JobState.PENDING, "PENDING: JobArrayTaskLimit"),
-                "7_2": (JobState.TIMEOUT, "TIMEOUT: TimeLimit"),
-                "7_3": (JobState.NODE_FAIL, "NODE_FAIL"),
-            },
-        ),
-        (
-            "sge",
-            SGE_LIST,
-            {"5.1": (JobState.RUNNING, "r"), "5.2": (JobState.PENDING, "qw")},
-        ),
-        (
-            "pbs",
-            "1[0].host  root batch run 100 1 4 8gb 04:00 R 00:01\n1[1].host  root batch run -- 1 4 8gb 04:00 Q --\n",
-            {"1[0]": (JobState.RUNNING, "R"), "1[1]": (JobState.PENDING, "Q")},
-        ),
-        (
-            "lsf",
-            "12|1|RUN\n12|2|PEND\n12|3|EXIT\n",
-            {
-                "12[1]": (JobState.RUNNING, "RUN"),
-                "12[2]": (JobState.PENDING, "PEND"),
-                "12[3]": (JobState.LOST, "EXIT"),
-            },
-        ),
-        (
-            "htcondor",
-            "3.0 2 undefined\n3.1 5 no disk\n",
-            {"3.0": (JobState.RUNNING, "2"), "3.1": (JobState.PENDING, "5: no disk")},
-        ),
-    ],
-)
-def test_a_queues_list_is_read(name: str, said: str, expected: dict[str, Any]) -> None:
-    """Each listed element has a state and the scheduler's own words; other lines are left out."""
-    array = BACKENDS[name].array
-    assert array is not None
-    assert read_queue(array, said) == expected
+    cut = job_arrays(range(1000), 16, 400)
+    assert [len(array.shards) for array in cut] == [400, 400, 200]
+    assert [array.limit for array in cut] == [6, 5, 5]
+    assert [shard for array in cut for shard in array.shards] == list(range(1000))
+    assert [array.limit for array in job_arrays(range(10), 1, 4)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("state", list(JobState))

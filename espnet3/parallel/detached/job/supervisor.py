@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
@@ -108,7 +109,7 @@ class Supervisor:
         make_folder(folder)
         with _appending(folder / LOG) as log:
             process = await asyncio.create_subprocess_exec(
-                self.plan.python,
+                sys.executable,  # over SSH every host may have another one than the plan's
                 *("-m", "espnet3.parallel.worker", str(self.plan.spec(shard))),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -151,7 +152,7 @@ class Supervisor:
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _gpu(self, slot: int) -> dict[str, str]:
-        if self.plan.env != "local_gpu":
+        if row(self.plan.env).kind is not Kind.GPU:
             return {}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices = visible.split(",") if visible else [str(number) for number in range(self.plan.n_workers)]

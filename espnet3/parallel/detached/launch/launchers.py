@@ -1,4 +1,4 @@
-"""Which backends can run detached jobs, and how each starts, asks and cancels them."""
+"""Which backends can run detached jobs, and how each starts, queries and cancels them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends import BACKENDS, Kind, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch import local, scheduler, ssh
 from espnet3.parallel.detached.layout import Layout, Plan
@@ -21,25 +21,22 @@ class Launcher:
     """What a backend does with detached jobs.
 
     Attributes:
+        check: Raises where a configuration cannot run detached jobs.
         start: Queues shards, and notes their jobs in the layout.
-        query: Says what is known of jobs, by shard; raises OSError where nobody answers.
+        query: Returns what is known of jobs, by shard; raises OSError where nobody answers.
         cancel: Ends all that is queued or runs; the number is the seconds a job has for its item.
     """
 
+    check: Callable[[ParallelConfig], None]
     start: Callable[[Layout, Plan, list[int], dict[str, Any], dict[str, str]], None]
     query: Callable[[Layout, dict[str, str]], Queue]
     cancel: Callable[[Layout, Plan, float], None]
 
 
-_LOCAL = Launcher(local.start, local.query, local.cancel)
-_SCHEDULER = Launcher(scheduler.start, scheduler.query, scheduler.cancel)
-_SSH = Launcher(ssh.start, local.query, local.cancel)
-_LAUNCHERS = {
-    "local": _LOCAL,
-    "local_gpu": _LOCAL,
-    "ssh": _SSH,
-    **{name: _SCHEDULER for name, row in BACKENDS.items() if row.array is not None},
-}
+_LOCAL = Launcher(local.check, local.start, local.query, local.cancel)
+_SCHEDULER = Launcher(scheduler.check, scheduler.start, scheduler.query, scheduler.cancel)
+_SSH = Launcher(ssh.check, ssh.start, local.query, local.cancel)
+_LAUNCHERS = {Kind.LOCAL: _LOCAL, Kind.GPU: _LOCAL, Kind.SSH: _SSH, Kind.BATCH: _SCHEDULER}
 
 
 def launcher(env: str) -> Launcher:
@@ -48,23 +45,21 @@ def launcher(env: str) -> Launcher:
     Raises:
         ConfigError: It has none.
     """
-    found = _LAUNCHERS.get(env)
+    found = _LAUNCHERS.get(row(env).kind)
     if found is None:
-        raise ConfigError(f"env: {env} cannot run detached jobs; these can: {', '.join(sorted(_LAUNCHERS))}")
+        able = sorted(name for name, each in BACKENDS.items() if each.kind in _LAUNCHERS)
+        raise ConfigError(f"env: {env} cannot run detached jobs; these can: {', '.join(able)}")
     return found
 
 
 def check(config: ParallelConfig) -> None:
     """Raise if a configuration cannot run detached jobs."""
-    if launcher(config.env) is _SCHEDULER:
-        scheduler.check(config)
-    if config.env == "ssh":
-        ssh.check(config)
+    launcher(config.env).check(config)
 
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds a job may take by the configuration; None: no limit is known."""
-    return scheduler.walltime(config) if launcher(config.env) is _SCHEDULER else None
+    return scheduler.walltime(config) if row(config.env).scheduler is not None else None
 
 
 def start(

@@ -1,4 +1,4 @@
-"""Starting, asking and ending the supervisor of a local run."""
+"""Starting, querying and ending the supervisor of a local run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervisor import READY
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
@@ -17,7 +18,11 @@ from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder
 
-_LOOK = 0.05  # seconds between two looks whether a process has ended
+_LOOK = 0.05  # seconds between checks whether a process has ended
+
+
+def check(config: ParallelConfig) -> None:
+    """Do nothing: this machine can always start a supervisor."""
 
 
 def start(
@@ -45,7 +50,7 @@ def start(
     assert process.stdout is not None
     with process.stdout as said:
         line = said.readline().decode(errors="replace").strip()
-    process.wait()  # the supervisor itself has left this parent
+    process.wait()  # the supervisor is a daemon by now, and no child of this process
     if line != READY:
         tail = _tail(layout.supervisor / LOG)
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or tail}")
@@ -56,7 +61,7 @@ def _tail(file: Path) -> str:
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what is known of jobs that give no sign of life themselves."""
+    """Return what is known of jobs that have written no sign of life."""
     now = disk_now(layout.folder)
     if any(holder_lives(folder, now) for folder in _supervisors(layout)):
         return {int(shard): (JobState.PENDING, "") for shard in jobs}
@@ -66,7 +71,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """End the supervisor and every job that runs on this host, and wait until they are gone.
 
-    Those of other hosts see stop.json themselves.
+    Jobs of other hosts find stop.json.
     """
     folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
 

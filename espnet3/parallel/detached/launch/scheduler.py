@@ -1,4 +1,4 @@
-"""Job arrays of a batch scheduler: one submission for all shards, one question for all, one cancel."""
+"""Job arrays of a batch scheduler: one submission, one query and one cancel command for all shards."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.amounts import walltime_seconds
-from espnet3.parallel.backends.arrays import Array
 from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import job_id_in, prologue_of
 from espnet3.parallel.detached.launch.scripts import (
-    Chunk,
-    Surface,
+    JobArray,
+    ScriptFacts,
     body,
-    chunks,
-    condor_description,
+    description,
     directives,
+    job_arrays,
     script,
 )
 from espnet3.parallel.detached.layout import Layout, Plan
@@ -35,10 +35,10 @@ from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that means itself in every shell
-_SECONDS = 120.0  # a scheduler that is busy answers late
-_LOOK = 0.5  # seconds between two questions while a cancelled array ends
-_NOT_THE_JOBS = {"config_name"}  # of the cluster's own parameters the one that the job reads too
+_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
+_SECONDS = 120.0  # a busy scheduler answers late
+_LOOK = 0.5  # seconds between queries while a cancelled array ends
+_NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 
 
 def start(
@@ -50,27 +50,27 @@ def start(
         ConfigError: The job's options are wrong.
         SubmissionError: The scheduler refused; what it had taken before is cancelled.
     """
-    array = _array(plan.env)
+    scheduler = _scheduler(plan.env)
     settings = DetachedSettings.of(plan.settings)
     folder = layout.folder / FOLDER
     make_folder(folder)
-    most = (settings.array_limit or _site_limit(array)) - array.first + 1
+    most = (settings.array_limit or _site_limit(scheduler)) - scheduler.first + 1
     jobs: dict[str, str] = {}
     arrays: list[str] = []
     number = len(list(folder.glob("tasks.*.json")))
     try:
         for factor, group in _by_memory(shards, facts.get("raised", {})):
             job = make_job(plan, factor)
-            for chunk in chunks(group, plan.n_workers, max(1, most)):
+            for array in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(plan.spec(shard)) for shard in chunk.shards]
-                write_json(tasks, {"first": array.first, "specs": specs})
-                surface = _surface(layout, plan, job, str(tasks), settings)
-                command, stdin = _write(folder, number, array, chunk, job, surface)
-                said = _call(command, _start_folder(array, folder), stdin)
-                ids, whole = _ids(array, chunk, job, said)
+                specs = [str(plan.spec(shard)) for shard in array.shards]
+                write_json(tasks, {"first": scheduler.first, "specs": specs})
+                script_facts = _script_facts(layout, plan, job, str(tasks), settings)
+                command, stdin = _write(folder, number, scheduler, array, job, script_facts)
+                said = _call(command, _start_folder(scheduler, folder), stdin)
+                ids, whole = _ids(scheduler, array, job, said)
                 arrays += whole
-                jobs.update(zip(map(str, chunk.shards), ids, strict=True))
+                jobs.update(zip(map(str, array.shards), ids, strict=True))
                 number += 1
     except BaseException:
         if arrays:
@@ -79,16 +79,16 @@ def start(
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
 
 
-def _start_folder(array: Array, folder: Path) -> Path:
-    """Return where to submit from: the scheduler notes the folder, and some expand what is in its name."""
-    return Path("/") if array.silent and not _PLAIN.fullmatch(str(folder)) else folder
+def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
+    """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
+    return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
 
 
-def _array(env: str) -> Array:
-    array = row(env).array
-    if array is None:
-        raise ConfigError(f"env: {env} is no batch scheduler")
-    return array
+def _scheduler(env: str) -> Scheduler:
+    found = row(env).scheduler
+    if found is None:
+        raise ConfigError(f"env: {env} is not a batch scheduler")
+    return found
 
 
 def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
@@ -100,7 +100,7 @@ def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float,
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
-    """Return dask-jobqueue's object of a job: it knows how the options are written in a header.
+    """Return dask-jobqueue's job object, which writes the options into a header.
 
     Args:
         plan: Its backend and options.
@@ -114,7 +114,7 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
     own = set(inspect.signature(base.__init__).parameters) - _NOT_THE_JOBS
     options = {name: value for name, value in plan.options.items() if name not in own}
-    options.pop("log_directory", None)  # its path would stand unquoted in the header
+    options.pop("log_directory", None)  # its path would be unquoted in the header
     name = "espnet3-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(plan.specs).name)[:40]
     options.setdefault("job_name", name)
     if memory_factor != 1.0 and "memory" in options:
@@ -127,8 +127,10 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         raise ConfigError(f"options of {plan.env}: {error}") from error
 
 
-def _surface(layout: Layout, plan: Plan, job: Any, tasks: str, settings: DetachedSettings) -> Surface:
-    return Surface(
+def _script_facts(
+    layout: Layout, plan: Plan, job: Any, tasks: str, settings: DetachedSettings
+) -> ScriptFacts:
+    return ScriptFacts(
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
         prologue=prologue_of(job),
@@ -141,30 +143,28 @@ def _surface(layout: Layout, plan: Plan, job: Any, tasks: str, settings: Detache
 
 
 def _write(
-    folder: Path, number: int, array: Array, chunk: Chunk, job: Any, surface: Surface
+    folder: Path, number: int, scheduler: Scheduler, array: JobArray, job: Any, script_facts: ScriptFacts
 ) -> tuple[list[str], str | None]:
     """Write an array's script; return the command that submits it, and what it reads on standard input."""
     submit = shlex.split(job.submit_command)
     name = f"job.{number}.sh"
-    if not array.mark:
-        text = "\n".join([surface.shebang, body(array, chunk, surface)])
+    if scheduler.submit_by is SubmitBy.DESCRIPTION:
+        text = "\n".join([script_facts.shebang, body(scheduler, array, script_facts)])
         write_whole(folder / name, text.encode())
-        silent = _start_folder(array, folder) != folder
-        description = condor_description(
-            array, chunk, job.job_header_dict, surface, str(folder / name), silent
-        )
-        write_whole(folder / f"job.{number}.sub", description.encode())
+        silent = _start_folder(scheduler, folder) != folder
+        text = description(scheduler, array, job.job_header_dict, script_facts, str(folder / name), silent)
+        write_whole(folder / f"job.{number}.sub", text.encode())
         return [*submit, str(folder / f"job.{number}.sub")], None
-    text = script(array, chunk, job.job_header, surface)
+    text = script(scheduler, array, job.job_header, script_facts)
     write_whole(folder / name, text.encode())
     (folder / name).chmod(0o700)
-    if array.as_arguments:
-        lines = directives(array, chunk, job.job_header, surface)
-        if _start_folder(array, folder) != folder:
-            lines += array.silent
+    if scheduler.submit_by is SubmitBy.ARGUMENTS:
+        lines = directives(scheduler, array, job.job_header, script_facts)
+        if _start_folder(scheduler, folder) != folder:
+            lines += scheduler.silent
         words = [word for line in lines for word in shlex.split(line)]
         return [*submit, *words, shlex.quote(str(folder / name))], None
-    if array.by_stdin:
+    if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text
     return [*submit, name], None
 
@@ -180,7 +180,7 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**job_environment(), "PWD": str(folder)},  # OAR believes this rather than the system
+            env={**job_environment(), "PWD": str(folder)},  # OAR reads the folder from this variable
             input=stdin or "",
             capture_output=True,
             text=True,
@@ -197,79 +197,64 @@ def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def _ids(array: Array, chunk: Chunk, job: Any, said: str) -> tuple[list[str], list[str]]:
+def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> tuple[list[str], list[str]]:
     """Return the id of each element, and what the cancel command takes for all of them."""
-    if not array.element:
-        ids = re.findall(r"OAR_JOB_ID=(\d+)", said)
-        if len(ids) != len(chunk.shards):
-            raise ParallelError(f"{len(chunk.shards)} jobs were submitted, and the scheduler said:\n{said}")
+    if not scheduler.element:
+        ids = re.findall(scheduler.element_ids, said)
+        if len(ids) != len(array.shards):
+            raise ParallelError(f"{len(array.shards)} jobs were submitted, and the scheduler said:\n{said}")
         return ids, ids
     try:
         number = job_id_in(job, said).split(".")[0]
     except ValueError as error:
         raise ParallelError(f"the scheduler's answer holds no job id:\n{said}") from error
-    alone = len(chunk.shards) == 1 and array.single is not None
+    alone = len(array.shards) == 1 and scheduler.single is not None
     if alone:
         return [number], [number]
-    elements = range(array.first, array.first + len(chunk.shards))
-    ids = [array.element.format(job=number, index=index) for index in elements]
-    return ids, [array.cancel.format(job=number)]
+    elements = range(scheduler.first, scheduler.first + len(array.shards))
+    ids = [scheduler.element.format(job=number, index=index) for index in elements]
+    return ids, [scheduler.cancel.format(job=number)]
 
 
-def _site_limit(array: Array) -> int:
+def _site_limit(scheduler: Scheduler) -> int:
     """Return the largest index that the site allows in an array."""
-    if array.site_limit is None:
-        return array.most
-    command, pattern = array.site_limit
+    if scheduler.site_limit is None:
+        return scheduler.most
+    command, pattern = scheduler.site_limit
     found = re.search(pattern, _call(list(command), Path.cwd()), re.MULTILINE)
-    return array.most if found is None else int(found[1]) - 1
+    return scheduler.most if found is None else int(found[1]) - 1
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what the scheduler says of jobs, by shard, with one question; those it does not list are left out.
+    """Return what the queue lists of jobs, by shard, with one query; jobs it does not list are left out.
 
     Raises:
         OSError: It does not answer.
     """
-    array = _array(layout.plan().env)
-    command = [part.replace("{user}", getpass.getuser()) for part in array.query]
+    scheduler = _scheduler(layout.plan().env)
     try:
-        said = _call(command, layout.folder)
+        said = _call(scheduler.query(getpass.getuser(), elements=True), layout.folder)
     except SubmissionError as error:
         raise OSError(f"{error.command}: {error.stderr.strip()}") from error
-    listed = read_queue(array, said)
+    listed = {job: (JobState(view.meaning.shard), view.note) for job, view in scheduler.read(said).items()}
     found = {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
     gone = {shard: job for shard, job in jobs.items() if job not in listed or not listed[job][0].alive}
-    return {**found, **_starved(array, layout.folder / FOLDER, gone)}
+    return {**found, **_starved(scheduler, layout.folder / FOLDER, gone)}
 
 
-def _starved(array: Array, folder: Path, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return which of these jobs the scheduler says it has killed for want of memory, in what it prints.
+def _starved(scheduler: Scheduler, folder: Path, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+    """Return which of these jobs were killed for want of memory, by the report in their output.
 
-    Its list may call such a job failed, or have forgotten it.
+    The queue may call such a job failed, or no longer list it.
     """
     found = {}
-    for shard, element in jobs.items() if array.printed else ():
-        job, _, index = element.removesuffix("]").replace("[", "_").partition("_")
-        file = folder / array.printed.format(job=job, index=index)
-        with contextlib.suppress(OSError):  # never started, or cleared away
-            said = re.search(f".*(?:{array.starved}).*", file.read_text(errors="replace"))
+    for shard, element in jobs.items() if scheduler.printed else ():
+        job, index = scheduler.parts_of(element)
+        file = folder / scheduler.printed.format(job=job, index=index)
+        with contextlib.suppress(OSError):  # it never started, or its output was removed
+            said = re.search(f".*(?:{scheduler.starved}).*", file.read_text(errors="replace"))
             if said is not None:
                 found[int(shard)] = (JobState.OUT_OF_MEMORY, said[0].strip())
-    return found
-
-
-def read_queue(array: Array, said: str) -> dict[str, tuple[JobState, str]]:
-    """Return what a scheduler's list says of each element: its state, and the scheduler's words."""
-    found = {}
-    for match in re.finditer(array.line, said, re.MULTILINE):
-        parts = {name: (text or "").strip() for name, text in match.groupdict().items()}
-        element = parts.get("id") or array.element.format(job=parts["job"], index=parts["index"])
-        word = parts["word"]
-        known = max((start for start in array.words if word.startswith(start)), key=len, default=None)
-        state = JobState.PENDING if known is None else JobState(array.words[known])
-        note = parts.get("note", "")
-        found[element] = (state, word if note in ("", "None", "undefined") else f"{word}: {note}")
     return found
 
 
@@ -293,14 +278,16 @@ def _cancel(job: Any, arrays: list[str], folder: Path) -> None:
     try:
         _call([*shlex.split(job.cancel_command), *arrays], folder)
     except ParallelError as error:
-        # some refuse where an element has ended meanwhile; who waits for the queue sees what is left
+        # some fail where an element has just ended; the caller waits until the queue is empty
         print(f"while cancelling: {error}", flush=True)
 
 
 def walltime(config: ParallelConfig) -> float | None:
-    """Return the seconds that a job may take by its options; None: they do not say."""
+    """Return the seconds that a job may take by its options; None where they set no limit."""
     value = config.options.get("walltime")
-    return None if value is None else walltime_seconds(value, minutes_last=_array(config.env).minutes_last)
+    if value is None:
+        return None
+    return walltime_seconds(value, minutes_last=_scheduler(config.env).minutes_last)
 
 
 def check(config: ParallelConfig) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.backends.arrays import Array
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
-_STARTS = 20  # of one element: one that dies at its start must not go on for ever
+_STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """The elements of one array.
+class JobArray:
+    """One job array of a run.
 
     Attributes:
-        number: Which of the run's arrays it is; its files are called after it.
+        number: Its place among the arrays of the run; its files are named after it.
         shards: The shard of each element.
         limit: Elements at a time.
     """
@@ -28,7 +28,7 @@ class Chunk:
     limit: int
 
 
-def chunks(shards: Sequence[int], n_workers: int, most: int) -> list[Chunk]:
+def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArray]:
     """Cut shards into arrays of at most `most` elements, which share the workers.
 
     Args:
@@ -38,12 +38,12 @@ def chunks(shards: Sequence[int], n_workers: int, most: int) -> list[Chunk]:
     """
     cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
     each, more = divmod(n_workers, max(1, len(cuts)))
-    return [Chunk(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
+    return [JobArray(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
-    """What a job's script says beside its directives.
+class ScriptFacts:
+    """What a job's script holds beside its directives.
 
     Attributes:
         name: The job's name.
@@ -53,7 +53,7 @@ class Surface:
         python: The interpreter.
         import_path: What PYTHONPATH needs; None: nothing.
         tasks: The file that lists the specs.
-        requeue: Whether it may queue itself again.
+        requeue: Whether a job may queue itself again.
     """
 
     name: str
@@ -66,95 +66,93 @@ class Surface:
     requeue: bool
 
 
-def directives(array: Array, chunk: Chunk, header: str, surface: Surface) -> list[str]:
+def directives(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> list[str]:
     """Return the directives of an array, in order, each without the scheduler's mark.
 
     Args:
-        array: The scheduler's facts.
-        chunk: The elements.
+        scheduler: The scheduler's record.
+        array: The elements.
         header: The header that dask-jobqueue makes of the options.
-        surface: Names and paths.
+        facts: Names and paths.
     """
-    lines = [line.removeprefix(array.mark).strip() for line in header.splitlines() if line.strip()]
-    if array.directive.startswith("-J") and "{name}" in array.directive:
-        lines = [line for line in lines if not line.startswith("-J")]  # LSF: the name holds the array
-    if len(chunk.shards) == 1 and array.single is not None:
-        lines += array.single
+    lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
+    if scheduler.replaces:
+        lines = [line for line in lines if not line.startswith(scheduler.replaces)]
+    if len(array.shards) == 1 and scheduler.single is not None:
+        lines += scheduler.single
     else:
-        lines.append(_filled(array.directive, array, chunk, surface.name))
-    return [*lines, *array.extra, *(array.rerun if surface.requeue else ())]
+        lines.append(_array_directive(scheduler, array, facts.name))
+    return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
 
 
-def _filled(template: str, array: Array, chunk: Chunk, name: str) -> str:
-    last = array.first + len(chunk.shards) - 1
-    return template.format(
-        first=array.first,
+def _array_directive(scheduler: Scheduler, array: JobArray, name: str) -> str:
+    last = scheduler.first + len(array.shards) - 1
+    return scheduler.array.format(
+        first=scheduler.first,
         last=last,
-        count=len(chunk.shards),
-        limit=chunk.limit,
+        count=len(array.shards),
+        limit=array.limit,
         name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
     )
 
 
-def body(array: Array, chunk: Chunk, surface: Surface) -> str:
+def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
     """Return what a job does: the user's prologue, and a worker in place of the shell.
 
     Signals reach the worker because it takes the shell's place.
     """
-    alone = len(chunk.shards) == 1 and array.single is not None
-    index = str(array.first) if alone else f'"{array.variable}"'
-    words = [shlex.quote(surface.python), "-m", "espnet3.parallel.worker"]
-    if surface.requeue and array.requeue and not alone:
-        words += ["--requeue", shlex.quote(array.requeue)]
-    elif surface.requeue and array.again:
-        words += ["--again", str(array.again)]
-    words += ["--tasks", shlex.quote(surface.tasks), index]
-    lines = [*filter(None, surface.prologue), f"cd {shlex.quote(surface.folder)} || exit 1"]
-    if surface.import_path is not None:
-        lines.append(f"export PYTHONPATH={shlex.quote(surface.import_path)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    alone = len(array.shards) == 1 and scheduler.single is not None
+    index = str(scheduler.first) if alone else f'"{scheduler.index}"'
+    words = [shlex.quote(facts.python), "-m", "espnet3.parallel.worker"]
+    if facts.requeue and scheduler.requeue and not alone:
+        words += ["--requeue", shlex.quote(scheduler.requeue)]
+    elif facts.requeue and scheduler.again:
+        words += ["--again", str(scheduler.again)]
+    words += ["--tasks", shlex.quote(facts.tasks), index]
+    lines = [*filter(None, facts.prologue), f"cd {shlex.quote(facts.folder)} || exit 1"]
+    if facts.import_path is not None:
+        lines.append(f"export PYTHONPATH={shlex.quote(facts.import_path)}${{PYTHONPATH:+:$PYTHONPATH}}")
     return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"
 
 
-def script(array: Array, chunk: Chunk, header: str, surface: Surface) -> str:
+def script(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> str:
     """Return the script of an array, directives and all."""
-    lines = [surface.shebang or "#!/bin/sh", ""]
-    if not array.as_arguments:
-        lines += [f"{array.mark} {line}" for line in directives(array, chunk, header, surface)]
-    return "\n".join([*lines, "", body(array, chunk, surface)])
+    lines = [facts.shebang or "#!/bin/sh", ""]
+    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        lines += [f"{scheduler.mark} {line}" for line in directives(scheduler, array, header, facts)]
+    return "\n".join([*lines, "", body(scheduler, array, facts)])
 
 
-def condor_description(
-    array: Array, chunk: Chunk, header: Mapping[str, Any], surface: Surface, file: str, silent: bool = False
+def description(
+    scheduler: Scheduler,
+    array: JobArray,
+    header: Mapping[str, Any],
+    facts: ScriptFacts,
+    file: str,
+    silent: bool = False,
 ) -> str:
-    """Return HTCondor's submit description, which names the script instead of being one.
+    """Return the description that is submitted in place of a script, and names the script.
 
     Args:
-        array: The scheduler's facts.
-        chunk: The elements.
+        scheduler: The scheduler's record.
+        array: The elements.
         header: The attributes that dask-jobqueue makes of the options.
-        surface: Names and paths.
+        facts: Names and paths.
         file: The script.
-        silent: Its folder has a name that HTCondor would expand.
+        silent: Whether the script's folder has a name that the scheduler would expand.
     """
-    quoted = file.replace("'", "''").replace('"', '""').replace("$", "$(DOLLAR)")
-    own = {
-        "batch_name": surface.name,
-        "executable": "/bin/sh",
-        "arguments": f"\"'{quoted}' $(Process)\"",
-        "output": "out-$(Cluster)_$(Process).txt",
-        "error": "out-$(Cluster)_$(Process).txt",
-        "log": "log-$(Cluster).txt",
-        "should_transfer_files": "NO",
-        "max_materialize": chunk.limit,
-    }
-    if silent:
-        for line in array.silent:
-            key, _, value = line.partition(" = ")
-            own[key] = value
-    if surface.requeue:
-        own["on_exit_remove"] = (
-            f"(ExitBySignal == False && ExitCode != {array.again}) || NumJobStarts >= {_STARTS}"
-        )
+    for text, written in scheduler.quoting:
+        file = file.replace(text, written)
+    lines = [
+        *scheduler.extra,
+        *(scheduler.silent if silent else ()),
+        *(scheduler.rerun if facts.requeue else ()),
+    ]
+    numbers = {"limit": array.limit, "again": scheduler.again, "starts": _STARTS}
+    own = {}
+    for line in lines:
+        key, _, value = line.partition(" = ")
+        own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
-    lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    return "\n".join([*lines, _filled(array.directive, array, chunk, surface.name)]) + "\n"
+    written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
+    return "\n".join([*written_lines, _array_directive(scheduler, array, facts.name)]) + "\n"

@@ -1,40 +1,22 @@
-"""`env: ssh` without a driver: a supervisor on each host, which share the shards by their leases."""
+"""`env: ssh` without a driver: a supervisor on each host, which share the shards by leases."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from espnet3.parallel.backends import row
+from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervisor import READY
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.surroundings import import_path
-from espnet3.parallel.errors import ConfigError, NoWorkersError
+from espnet3.parallel.errors import NoWorkersError
 
-_SECONDS = 60.0  # a host that does not answer by then is away
-
-
-def hosts_of(options: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the hosts that work, with how each is reached.
-
-    The first of several runs the scheduler of a cluster; a detached run has none, so it does not work
-    here either: what a configuration means stays the same.
-
-    Raises:
-        ConfigError: The connect options do not fit the hosts.
-    """
-    hosts = list(options.get("hosts") or [])
-    connect = options.get("connect_options") or {}
-    if isinstance(connect, list) and len(connect) not in (1, len(hosts)):
-        raise ConfigError(f"options.connect_options has {len(connect)} entries for {len(hosts)} hosts")
-    each = connect if isinstance(connect, list) and len(connect) > 1 else [connect] * len(hosts)
-    pairs = [
-        (host, dict(one[0] if isinstance(one, list) else one)) for host, one in zip(hosts, each, strict=True)
-    ]
-    return pairs[1:] or pairs
+_SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def slots_of(n_workers: int, n_hosts: int) -> list[int]:
@@ -44,10 +26,14 @@ def slots_of(n_workers: int, n_hosts: int) -> list[int]:
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise if asyncssh is missing, or the hosts are wrong."""
-    import asyncssh  # noqa: F401  the extra [ssh]
+    """Raise if asyncssh is missing, or the hosts are wrong.
 
-    hosts_of(config.options)
+    Raises:
+        MissingPackageError: asyncssh is not installed.
+        ConfigError: The options do not fit the hosts.
+    """
+    require_package(row(config.env))
+    ssh_hosts(config.options)
 
 
 def start(
@@ -56,42 +42,45 @@ def start(
     """Start a supervisor on each host.
 
     Raises:
-        NoWorkersError: None could be started; the message says what each host said.
+        MissingPackageError: asyncssh is not installed.
+        NoWorkersError: None could be started; the message holds what each host said.
     """
-    hosts = hosts_of(plan.options)
+    require_package(row(plan.env))
+    hosts = worker_hosts(ssh_hosts(plan.options))
     used = [
-        (*pair, slots)
-        for pair, slots in zip(hosts, slots_of(plan.n_workers, len(hosts)), strict=True)
+        (host, slots)
+        for host, slots in zip(hosts, slots_of(plan.n_workers, len(hosts)), strict=True)
         if slots
     ]
     jobs = {str(shard): f"ssh.{shard}" for shard in shards}
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
     answers = asyncio.run(_start_all(layout, plan, used))
-    failed = [f"{host}: {said}" for (host, _, _), said in zip(used, answers, strict=True) if said != READY]
+    failed = [f"{host.name}: {said}" for (host, _), said in zip(used, answers, strict=True) if said != READY]
     if len(failed) == len(used):
         raise NoWorkersError("no supervisor could be started:\n" + "\n".join(failed))
     for line in failed:
-        print(f"goes on without a host: {line}", flush=True)
+        print(f"the run goes on without a host: {line}", flush=True)
 
 
-async def _start_all(layout: Layout, plan: Plan, used: list[tuple[str, dict[str, Any], int]]) -> list[str]:
+async def _start_all(layout: Layout, plan: Plan, used: list[tuple[SshHost, int]]) -> list[str]:
     tasks = [
-        _start_one(host, connect, command(layout, replace(plan, n_workers=slots), number, len(used)))
-        for number, (host, connect, slots) in enumerate(used)
+        _start_one(host, command(layout, replace(plan, n_workers=slots), host, number, len(used)))
+        for number, (host, slots) in enumerate(used)
     ]
     return list(await asyncio.gather(*tasks))
 
 
-def command(layout: Layout, plan: Plan, number: int, n_hosts: int) -> str:
+def command(layout: Layout, plan: Plan, host: SshHost, number: int, n_hosts: int) -> str:
     """Return the command line that starts a host's supervisor.
 
     Args:
         layout: The run's paths.
         plan: Its plan, with the host's own number of workers.
-        number: Which of the hosts it is.
+        host: The host.
+        number: Its place among the hosts.
         n_hosts: How many there are.
     """
-    python = str(plan.options.get("remote_python") or plan.python)
+    python = host.python or plan.python
     place = ("--slots", str(plan.n_workers), "--part", f"{number}/{n_hosts}")
     words = [python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run), *place]
     root = import_path()
@@ -99,12 +88,12 @@ def command(layout: Layout, plan: Plan, number: int, n_hosts: int) -> str:
     return f"cd {shlex.quote(str(layout.folder))} && {path}exec {shlex.join(words)} < /dev/null"
 
 
-async def _start_one(host: str, connect: dict[str, Any], line: str) -> str:
-    """Start one supervisor; return what it said: `READY`, or why it is not."""
+async def _start_one(host: SshHost, line: str) -> str:
+    """Start the supervisor of a host; return what it said: `READY`, or why it does not run."""
     import asyncssh
 
     try:
-        async with asyncssh.connect(host, **connect) as connection:
+        async with asyncssh.connect(host.name, **host.connect_options) as connection:
             done = await asyncio.wait_for(connection.run(line, check=False), _SECONDS)
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
         return f"cannot be reached: {type(error).__name__}: {error}"

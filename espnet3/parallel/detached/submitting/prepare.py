@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.code import refer
 from espnet3.parallel.detached.layout import Plan
@@ -86,8 +88,13 @@ def template(
 
 
 def interpreter(config: ParallelConfig) -> str:
-    """Return the Python that jobs run: an option of the backend, or this one."""
-    return str(config.options.get("python") or config.options.get("remote_python") or sys.executable)
+    """Return the Python that jobs run: an option of the backend, or this one.
+
+    Over SSH each host may have another one; then it is that of the first host with workers.
+    """
+    if row(config.env).kind is Kind.SSH:
+        return worker_hosts(ssh_hosts(config.options))[0].python or sys.executable
+    return str(config.options.get("python") or sys.executable)
 
 
 def make_plan(

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from types import TracebackType
 
+from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ConfigError
@@ -37,7 +38,7 @@ class Trial:
         self._spec = spec
         self._passed = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
-        python = sys.executable if env == "ssh" else spec.surroundings.python
+        python = sys.executable if row(env).kind is Kind.SSH else spec.surroundings.python
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(spec.to_json()).encode())
             told.seek(0)

@@ -1,4 +1,4 @@
-"""What the stand-ins share: jobs on disk, a supervisor for each that runs them as process groups.
+"""What the stand-ins share: jobs on disk, and a supervisor for each that runs it as process groups.
 
 A job is a file for each of its elements (one, or as many as its array has). Whoever holds the lock
 may read and write them. The supervisor starts an element when slots are free, in the order of
@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from espnet3.parallel.ledger.atomic import write_whole
 
-TICK = 0.05  # seconds between a supervisor's looks
+TICK = 0.05  # seconds between the rounds of a supervisor
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -45,6 +45,7 @@ class Element:
         output: File of its standard output ("%J" and "%I" are the job and the index); None: nowhere.
         error: File of its standard error; None: with the output.
         variables: What its environment has beyond the submitter's.
+        id_variable: The one that holds the job's number.
         index_variable: The one that holds the index.
         script: The script.
         pid: Its process, the leader of its group.
@@ -63,6 +64,7 @@ class Element:
     output: str | None
     error: str | None
     variables: dict[str, str]
+    id_variable: str
     index_variable: str
     script: str
     state: str = "waiting"
@@ -95,7 +97,7 @@ class Store:
         return self.folder / f"{job}.{'one' if index is None else index}.json"
 
     def save(self, element: Element) -> None:
-        """Write an element, whole or not at all."""
+        """Write an element's file in one step."""
         path = self._path(element.job, element.index)
         write_whole(path, json.dumps(asdict(element)).encode(), durable=False)
 
@@ -112,7 +114,7 @@ class Store:
     # --- submission ---
 
     def submit(self, text: str, indices: list[int] | None, **facts: Any) -> int:
-        """Queue a script; its supervisor runs on when this process has ended. Return the number."""
+        """Queue a script and start its supervisor, which outlives this process; return the job's number."""
         with self.locked():
             counter = self.folder / "last"
             job = int(counter.read_text()) + 1 if counter.exists() else 1
@@ -120,7 +122,7 @@ class Store:
             script = self.folder / f"{job}.sh"
             script.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}")
             script.chmod(0o700)
-            for index in indices or [None]:  # type: ignore[list-item]  # no array: one, without index
+            for index in indices or [None]:  # type: ignore[list-item]  # not an array: one element without an index
                 self.save(Element(job=job, index=index, script=str(script), **facts))
         if os.fork() == 0:
             os.setsid()
@@ -135,7 +137,7 @@ class Store:
         return job
 
     def cancel(self, element: Element) -> bool:
-        """Have an element ended; False if it has ended already."""
+        """End an element; return False if it has ended already."""
         with self.locked():
             now = self.select(element.job, element.index)[0]
             if now.state == "done":
@@ -191,7 +193,6 @@ class Store:
 
     def _start(self, element: Element) -> subprocess.Popen[bytes]:
         index = {} if element.index is None else {element.index_variable: str(element.index)}
-        ids = {"PBS_JOBID": str(element.job), "LSB_JOBID": str(element.job)}
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(_log(element.output or os.devnull, element))
             error = stack.enter_context(_log(element.error, element)) if element.error else output
@@ -200,7 +201,7 @@ class Store:
             process = subprocess.Popen(
                 [element.script],
                 cwd=element.folder,
-                env={**inherited, **element.variables, **ids, **index},
+                env={**inherited, **element.variables, element.id_variable: str(element.job), **index},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=error,
@@ -214,7 +215,7 @@ class Store:
     ) -> None:
         code = process.poll()
         if code is not None:
-            _signal(process.pid, signal.SIGKILL)  # what it left in its group
+            _signal(process.pid, signal.SIGKILL)  # what is left of its group
             self.save(replace(element, state="done", exit_code=code if code >= 0 else 128 - code))
             return
         assert element.started is not None

@@ -69,6 +69,7 @@ def bsub(words: list[str]) -> int:
         output=_file(folder, merged.get("-oo", merged.get("-o"))),
         error=_file(folder, merged.get("-eo", merged.get("-e"))),
         variables={"LSB_JOBNAME": name, "LSB_QUEUE": queue, "LS_SUBCWD": os.getcwd(), "LSB_JOBINDEX": "0"},
+        id_variable="LSB_JOBID",
         index_variable="LSB_JOBINDEX",
     )
     print(f"Job <{job}> is submitted to {'' if '-q' in merged else 'default '}queue <{queue}>.")

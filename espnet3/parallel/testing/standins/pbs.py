@@ -97,7 +97,7 @@ def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str
 
 
 def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable: str) -> int:
-    """Queue what was read. Jobs of PBS start at home; PBS_O_WORKDIR is where they were submitted."""
+    """Queue a submission. Jobs of PBS start in the home folder; PBS_O_WORKDIR is where they were submitted."""
     joined = facts.pop("joined")
     output = _file(facts["output"], f"{facts['name']}.o%J", f"%J.{host()}.OU")
     error = None if joined else _file(facts["error"], f"{facts['name']}.e%J", f"%J.{host()}.ER")
@@ -106,6 +106,7 @@ def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable:
         picked,
         folder=os.path.expanduser("~"),
         variables={"PBS_O_WORKDIR": os.getcwd(), "PBS_O_QUEUE": facts["queue"], "PBS_JOBNAME": facts["name"]},
+        id_variable="PBS_JOBID",
         index_variable=variable,
         **{**facts, "output": output, "error": error},
     )

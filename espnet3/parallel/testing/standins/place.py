@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,10 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A stand-in that is in place.
+    """A stand-in whose commands are on the PATH.
 
     Attributes:
-        name: "pbs", "lsf" or "moab".
+        name: What it stands in for, such as "pbs".
         folder: Its state; the commands are in `folder/bin`.
     """
 
@@ -62,14 +62,28 @@ def standin(name: str, slots: int = 8) -> Iterator[StandIn]:
     """
     if name not in NAMES:
         raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
+    program = [sys.executable, "-m", str(__package__)]
+    with commands_on_path(name, {command: [*program, command] for command in NAMES[name]}, slots) as placed:
+        yield placed
+
+
+@contextmanager
+def commands_on_path(name: str, commands: Mapping[str, Sequence[str]], slots: int = 8) -> Iterator[StandIn]:
+    """Put commands on this process's PATH whose jobs are in one `Store`, for a block of code.
+
+    Args:
+        name: What they stand in for.
+        commands: The program that each one starts, with its first arguments.
+        slots: How many cores jobs may use together; more wait.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
     (folder / "bin").mkdir()
     root = str(Path(__file__).parents[4])
-    for command in NAMES[name]:
+    variables = f"PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))}"
+    for command, words in commands.items():
         path = folder / "bin" / command
         path.write_text(
-            f"#!/bin/sh\nexec env PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))}"
-            f' ESPNET3_STANDIN_SLOTS={slots} {shlex.quote(sys.executable)} -m {__package__} {command} "$@"\n'
+            f'#!/bin/sh\nexec env {variables} ESPNET3_STANDIN_SLOTS={slots} {shlex.join(words)} "$@"\n'
         )
         path.chmod(0o755)
     before = os.environ["PATH"]

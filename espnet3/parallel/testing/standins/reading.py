@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def refuse(command: str, text: str, code: int = 1) -> NoReturn:
-    """Say on standard error what is wrong, and end with an exit code."""
+    """Print what is wrong to standard error, and exit."""
     print(f"{command}: {text}", file=sys.stderr)
     sys.exit(code)
 

@@ -1,0 +1,186 @@
+"""One record for a batch scheduler: how jobs are submitted, listed and cancelled, and the formats it reads.
+
+The record holds facts alone, as text and patterns. `clusters` uses them for the jobs of workers, `detached` for job
+arrays. Reading a queue's output is a pure function, so recorded output and the real command test it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from espnet3.parallel.backends.queue_states import ENDED, WAITING, Meaning, QueueState, Words
+
+
+class SubmitBy(Enum):
+    """How the submit command of a detached run gets the job script and its directives."""
+
+    FILE = "the script's path is an argument; the directives are comments in it"
+    STDIN = "the script is the standard input; the directives are comments in it"
+    ARGUMENTS = "the script's path is an argument, and so is each directive"
+    DESCRIPTION = "a file of `key = value` lines is submitted, which names the script"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job, or one element of a job array, as the queue lists it.
+
+    Attributes:
+        meaning: What its state means.
+        word: The scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed.
+        reason: Why it waits or is held, where the scheduler gives a reason.
+        node: Where it runs or ran, where the scheduler names a node.
+    """
+
+    meaning: Meaning
+    word: str = ""
+    reason: str = ""
+    node: str = ""
+
+    @property
+    def state(self) -> QueueState:
+        """What the state means for a job that holds workers."""
+        return self.meaning.job
+
+    @property
+    def note(self) -> str:
+        """The scheduler's word and its reason, for a person."""
+        return f"{self.word}: {self.reason}" if self.reason else self.word
+
+    def __str__(self) -> str:
+        word = f" ({self.word})" if self.word else ""
+        reason = f": {self.reason}" if self.reason else ""
+        node = f" on {self.node}" if self.node else ""
+        return f"{self.state.value}{word}{node}{reason}"
+
+
+GONE = JobView(ENDED)
+NEW = JobView(WAITING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """A batch scheduler. A *directive* is an option of its submit command, without the mark.
+
+    Attributes:
+        mark: What a directive's line in a script begins with; empty where scripts have no directives.
+        submit_by: How the submit command of a detached run gets the script.
+
+        array: Directive for a job array of the elements `{first}` to `{last}`, of which there are `{count}`, with
+            `{limit}` running at a time; `{name}` is the job's name.
+        index: Shell expression for the index of the element that runs.
+        element: Id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of
+            its own, which the submit command prints.
+        element_ids: Pattern of those printed ids.
+        first: Index of the first element.
+        most: Largest index of an element where the site does not set another.
+        site_limit: Command that prints the number of indices the site allows, and the pattern that finds it.
+        single: Directives in place of `array` for one element; None: an array of one element is allowed.
+        cancel: What the cancel command takes for a whole array of the id `{job}`.
+
+        listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
+        element_listing: The same with the elements of job arrays, where `listing` leaves them out.
+        line: Pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
+            `node`.
+        words: What the words for states mean; one that is not among them means that the job waits.
+        look: Command a person types to learn more about the job `{id}`.
+
+        minutes_last: Whether a walltime of two numbers is hours and minutes, rather than minutes and seconds.
+        writes_seconds: Whether a walltime is written as HH:MM:SS, rather than as HH:MM.
+        has_walltime: Whether jobs have a walltime at all.
+
+        avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
+        joint: What separates the nodes of `avoid`.
+        worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
+        extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
+            scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
+            quoted path of the script and `{limit}` the number of elements at a time.
+        replaces: Beginning of the directive in dask-jobqueue's header that `array` takes the place of.
+        silent: Directives that replace those of `extra` in a folder whose name the scheduler would expand; empty: it
+            expands none.
+        quoting: Pairs of a text and what stands for it in a quoted path of a description.
+
+        printed: File name of an element's output, from `{job}` and `{index}`; empty: the output is not looked at.
+        starved: Pattern of the line in it that reports a kill for want of memory.
+        rerun: Directives that have an element queued again after preemption or the loss of its node, or when it exits
+            with `{again}`, up to `{starts}` starts.
+        requeue: Shell command with which a running element queues itself again.
+        again: Exit status with which an element asks to be queued again; 0: there is none.
+    """
+
+    mark: str
+    submit_by: SubmitBy = SubmitBy.FILE
+
+    array: str
+    index: str
+    element: str
+    element_ids: str = ""
+    first: int = 1
+    most: int = 1000
+    site_limit: tuple[tuple[str, ...], str] | None = None
+    single: tuple[str, ...] | None = None
+    cancel: str = "{job}"
+
+    listing: tuple[str, ...]
+    element_listing: tuple[str, ...] = ()
+    line: str
+    words: Words
+    look: str
+
+    minutes_last: bool = False
+    writes_seconds: bool = True
+    has_walltime: bool = True
+
+    avoid: str = ""
+    joint: str = ","
+    worker_logs: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    replaces: str = ""
+    silent: tuple[str, ...] = ()
+    quoting: tuple[tuple[str, str], ...] = ()
+
+    printed: str = ""
+    starved: str = ""
+    rerun: tuple[str, ...] = ()
+    requeue: str = ""
+    again: int = 0
+
+    def query(self, user: str, *, elements: bool = False) -> list[str]:
+        """Return the command that lists a user's jobs, or the elements of the user's job arrays."""
+        command = self.element_listing if elements and self.element_listing else self.listing
+        return [part.replace("{user}", user) for part in command]
+
+    def read(self, output: str) -> dict[str, JobView]:
+        """Return the listed jobs and elements by id; what is not listed may have ended, or be unknown."""
+        views = {}
+        for found in re.finditer(self.line, output, re.MULTILINE):
+            parts = {name: (text or "").strip() for name, text in found.groupdict().items()}
+            views[self._id(parts)] = JobView(
+                self._meaning(parts["word"]),
+                parts["word"],
+                _given(parts.get("reason", "")),
+                _given(parts.get("node", "")),
+            )
+        return views
+
+    def parts_of(self, element: str) -> tuple[str, str]:
+        """Return the job and the index of an element's id; the index of a job that is no array is empty."""
+        pattern = re.escape(self.element).replace(r"\{job\}", r"(.+)").replace(r"\{index\}", r"(\d+)")
+        found = re.fullmatch(pattern, element)
+        return (element, "") if found is None else (found[1], found[2])
+
+    def _id(self, parts: Mapping[str, str]) -> str:
+        if parts.get("index"):
+            return self.element.format(job=parts["job"], index=parts["index"])
+        return parts.get("id") or parts["job"]
+
+    def _meaning(self, word: str) -> Meaning:
+        known = max((start for start in self.words if word.startswith(start)), key=len, default=None)
+        return WAITING if known is None else self.words[known]
+
+
+def _given(text: str) -> str:
+    """Return a field of a list, or "" for what schedulers print in place of none."""
+    return "" if text in ("None", "(null)", "undefined", "-", "n/a") else text

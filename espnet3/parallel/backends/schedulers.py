@@ -1,0 +1,233 @@
+"""The rows of the batch schedulers, one record each."""
+
+from __future__ import annotations
+
+from espnet3.parallel.backends.backend import batch_backend
+from espnet3.parallel.backends.queue_states import (
+    CANCELLED,
+    ENDED,
+    EVICTED,
+    FAILED,
+    HELD,
+    LEAVING,
+    NODE_FAIL,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    RUNNING,
+    STUCK,
+    TIMEOUT,
+    WAITING,
+    words,
+)
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+
+SLURM = batch_backend(
+    "slurm",
+    "SLURM",
+    "dask_jobqueue.slurm:SLURMCluster",
+    "dask_jobqueue.slurm:SLURMJob",
+    Scheduler(
+        mark="#SBATCH",
+        array="--array={first}-{last}%{limit}",
+        index="$SLURM_ARRAY_TASK_ID",
+        element="{job}_{index}",
+        first=0,
+        # the value is one more than the largest index
+        site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
+        listing=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
+        line=r"^(?P<id>[\d_]+)\|(?P<word>[^|]+)\|(?P<reason>[^|]*)\|(?P<node>.*)$",
+        words=words(
+            (WAITING, "PENDING CONFIGURING REQUEUE"),
+            (RUNNING, "RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED RESIZING SIGNALING"),
+            (HELD, "REQUEUE_HOLD SPECIAL_EXIT"),
+            (ENDED, "COMPLETED"),
+            (FAILED, "FAILED BOOT_FAIL DEADLINE"),
+            (OUT_OF_MEMORY, "OUT_OF_MEMORY"),
+            (TIMEOUT, "TIMEOUT"),
+            (PREEMPTED, "PREEMPTED"),
+            (NODE_FAIL, "NODE_FAIL"),
+            (CANCELLED, "CANCELLED"),
+            (EVICTED, "REVOKED"),
+        ),
+        look="scontrol show job {id}",
+        avoid="--exclude={nodes}",
+        extra=("-o out-%A_%a.txt",),
+        printed="out-{job}_{index}.txt",
+        # of jobacct_gather, whose kill the queue calls FAILED, and of the cgroup plugins
+        starved=r"exceeded (?:job |step )?memory limit|oom[-_ ]kill|Out Of Memory",
+        rerun=("--requeue",),
+        requeue='scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+    ),
+)
+
+PBS = batch_backend(
+    "pbs",
+    "PBS",
+    "dask_jobqueue.pbs:PBSCluster",
+    "dask_jobqueue.pbs:PBSJob",
+    Scheduler(
+        mark="#PBS",
+        array="-J {first}-{last}%{limit}",
+        index="$PBS_ARRAY_INDEX",
+        element="{job}[{index}]",
+        first=0,
+        single=(),  # OpenPBS refuses an array of one element
+        cancel="{job}[]",
+        # the wide table of OpenPBS and Torque; only OpenPBS lists elements and ended jobs: -x of Torque is XML
+        listing=("qstat", "-u", "{user}"),
+        element_listing=("qstat", "-t", "-x", "-u", "{user}"),
+        # the last column but one is the state; 7[] is a whole array
+        line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
+        words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X")),
+        look="qstat -f {id}",
+        extra=("-j oe",),
+        rerun=("-r y",),
+    ),
+)
+
+SGE = batch_backend(
+    "sge",
+    "SGE",
+    "dask_jobqueue.sge:SGECluster",
+    "dask_jobqueue.sge:SGEJob",
+    Scheduler(
+        mark="#$",
+        array="-t {first}-{last} -tc {limit}",
+        index="$SGE_TASK_ID",
+        element="{job}.{index}",
+        listing=("qstat", "-g", "d", "-u", "{user}"),
+        # after the time come queue@node once it runs, the slots, and in an array the index
+        line=(
+            r"^\s*(?P<job>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+"
+            r"(?:(?!\d+\s)\S+?(?:@(?P<node>\S+))?\s+)*\d+(?:[ \t]+(?P<index>\d+))?[ \t]*$"
+        ),
+        words=words((WAITING, "qw hRwq Rq"), (RUNNING, "r t R s S T d"), (HELD, "hqw hRqw"), (STUCK, "E")),
+        look="qstat -j {id}",
+        avoid="-l h=!({nodes})",
+        joint="|",
+        extra=("-S /bin/sh",),  # a queue's own shell may be csh
+        rerun=("-r y",),
+        again=99,
+    ),
+)
+
+LSF = batch_backend(
+    "lsf",
+    "LSF",
+    "dask_jobqueue.lsf:LSFCluster",
+    "dask_jobqueue.lsf:LSFJob",
+    Scheduler(
+        mark="#BSUB",
+        submit_by=SubmitBy.STDIN,
+        array='-J "{name}[{first}-{last}]%{limit}"',
+        index="$LSB_JOBINDEX",
+        element="{job}[{index}]",
+        replaces="-J",
+        listing=(
+            *("bjobs", "-a", "-noheader", "-u", "{user}"),
+            *("-o", "jobid jobindex stat exec_host delimiter='|'"),
+        ),
+        line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
+        words=words(
+            (WAITING, "PEND WAIT"),
+            (RUNNING, "RUN USUSP SSUSP"),
+            (HELD, "PSUSP"),
+            (ENDED, "DONE"),
+            (FAILED, "EXIT ZOMBI"),
+        ),
+        look="bjobs -l {id}",
+        minutes_last=True,
+        writes_seconds=False,
+        extra=("-o out-%J_%I.txt",),
+        printed="out-{job}_{index}.txt",
+        starved="TERM_MEMLIMIT",
+        rerun=("-r",),
+    ),
+)
+
+HTCONDOR = batch_backend(
+    "htcondor",
+    "HTCondor",
+    "dask_jobqueue.htcondor:HTCondorCluster",
+    "dask_jobqueue.htcondor:HTCondorJob",
+    Scheduler(
+        mark="",
+        submit_by=SubmitBy.DESCRIPTION,
+        array="queue {count}",
+        index="$1",
+        element="{job}.{index}",
+        first=0,
+        most=100_000,
+        listing=("condor_q", "{user}", "-af:j", "JobStatus", "RemoteHost", "HoldReason"),
+        line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<node>\S+)\s+(?P<reason>.*)$",
+        words=words((WAITING, "1"), (RUNNING, "2 6 7"), (LEAVING, "3"), (ENDED, "4"), (HELD, "5")),
+        look="condor_q -better-analyze {id}",
+        has_walltime=False,
+        extra=(
+            "batch_name = {name}",
+            "executable = /bin/sh",
+            "arguments = \"'{script}' $(Process)\"",
+            "output = out-$(Cluster)_$(Process).txt",
+            "error = out-$(Cluster)_$(Process).txt",
+            "log = log-$(Cluster).txt",
+            "should_transfer_files = NO",
+            "max_materialize = {limit}",
+        ),
+        silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
+        quoting=(("'", "''"), ('"', '""'), ("$", "$(DOLLAR)")),
+        rerun=(
+            "on_exit_remove = (ExitBySignal == False && ExitCode != {again}) || NumJobStarts >= {starts}",
+        ),
+        again=75,
+    ),
+    required={"disk": "disk: 4GB (per job)"},
+)
+
+MOAB = batch_backend(
+    "moab",
+    "Moab",
+    "dask_jobqueue.moab:MoabCluster",
+    "dask_jobqueue.pbs:PBSJob",  # MoabJob is PBSJob with other commands: it has no __init__ of its own
+    Scheduler(
+        mark="#PBS",
+        array="-t {name}.[{first}-{last}]%{limit}",
+        index="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
+        element="{job}[{index}]",
+        cancel="{job}[]",
+        listing=("showq", "-u", "{user}"),
+        line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
+        words=words(
+            (WAITING, "Idle"), (RUNNING, "Running Starting"), (HELD, "Deferred Hold BatchHold UserHold")
+        ),
+        look="checkjob {id}",
+        extra=("-j oe",),
+    ),
+)
+
+OAR = batch_backend(
+    "oar",
+    "OAR",
+    "dask_jobqueue.oar:OARCluster",
+    "dask_jobqueue.oar:OARJob",
+    Scheduler(
+        mark="#OAR",
+        submit_by=SubmitBy.ARGUMENTS,
+        array="--array {count}",
+        index="$OAR_ARRAY_INDEX",
+        element="",
+        element_ids=r"OAR_JOB_ID=(\d+)",
+        single=(),
+        listing=("oarstat", "-u", "{user}"),
+        line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",
+        words=words((WAITING, "W t L"), (RUNNING, "R F S"), (HELD, "H"), (FAILED, "E"), (ENDED, "T")),
+        look="oarstat -fj {id}",
+        minutes_last=True,
+        # OARJob ignores log_directory
+        worker_logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),
+        silent=("-d /", "-O /dev/null", "-E /dev/null"),
+        rerun=("-t idempotent",),
+        again=99,
+    ),
+)
+
+SCHEDULERS = (SLURM, PBS, SGE, LSF, HTCONDOR, MOAB, OAR)

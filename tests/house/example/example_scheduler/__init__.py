@@ -1,0 +1,36 @@
+"""A batch scheduler that nobody has, as another package would add it: this record, and a job class for its header."""
+
+from espnet3.parallel.backends import Scheduler, batch_backend
+from espnet3.parallel.backends.queue_states import ENDED, EVICTED, FAILED, RUNNING, WAITING, words
+
+BACKEND = batch_backend(
+    "example",
+    "Example",
+    "example_scheduler.job:ExampleCluster",
+    "example_scheduler.job:ExampleJob",
+    Scheduler(
+        mark="#EX",
+        array="--tasks={first}..{last} --at-once={limit}",
+        index="$EX_TASK",
+        element="{job}+{index}",
+        first=3,
+        cancel="{job}+all",
+        listing=("exstat", "--owner={user}"),
+        line=r"^(?P<job>\d+)(?:\+(?P<index>\d+))?:(?P<word>\w+):(?P<node>\S*)$",
+        words=words(
+            (WAITING, "QUEUED"),
+            (RUNNING, "ACTIVE"),
+            (ENDED, "DONE"),
+            (FAILED, "BROKEN"),
+            (EVICTED, "REMOVED"),
+        ),
+        look="exstat --job={id}",
+        minutes_last=True,
+        writes_seconds=False,
+        extra=("--log=out-%J-%I.txt",),
+        printed="out-{job}-{index}.txt",
+        starved="memory limit passed",
+    ),
+    package="example_scheduler",
+    extra=None,
+)

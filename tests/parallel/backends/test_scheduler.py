@@ -1,0 +1,164 @@
+"""What a scheduler's list says of jobs and of the elements of arrays, read by one pattern."""
+
+from __future__ import annotations
+
+import pytest
+
+from espnet3.parallel.backends import BACKENDS, Scheduler
+from espnet3.parallel.backends.queue_states import QueueState
+from espnet3.parallel.detached.states import JobState
+
+SCHEDULERS = {name: row.scheduler for name, row in BACKENDS.items() if row.scheduler is not None}
+SGE = """\
+job-ID  prior   name       user   state submit/start at     queue                slots ja-task-ID
+------------------------------------------------------------------------------------------------
+      4 0.55500 dask-worke root   r     11/21/2026 21:00:00 all.q@n1                          2
+      5 0.55500 espnet3-ru root   r     11/21/2026 21:00:00 all.q@localhost                   1 1
+      5 0.55500 espnet3-ru root   qw    11/21/2026 21:00:00                                   1 2
+      6 0.00000 dask-worke root   qw    11/21/2026 21:00:00                                   8
+      7 0.55500 espnet3-ru root   Eqw   11/21/2026 21:00:00                                   1 12
+"""
+SLURM = """\
+7_0|RUNNING|None|n1
+7_1|PENDING|JobArrayTaskLimit|
+7_[2-9%4]|PENDING|JobArrayTaskLimit|
+8_2|TIMEOUT|TimeLimit|n2
+9|RUNNING|None|n[1-2]
+8_3|NODE_FAIL||n3
+"""
+PBS = """\
+host:
+                                                            Req'd  Req'd   Elap
+Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time
+--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----
+17[].host       root     batch    run        --       1   4    8gb 04:00 B 00:01
+17[0].host      root     batch    run        100      1   4    8gb 04:00 R 00:01
+17[1].host      root     batch    run        --       1   4    8gb 04:00 Q --
+18.host         root     batch    dask       101      1   4    8gb 04:00 H --
+"""
+MOAB = """\
+active jobs------------------------
+JOBID              USERNAME      STATE PROCS   REMAINING            STARTTIME
+17[1]              root        Running     1    00:10:00  Sat Nov 21 21:00:00
+18*                root        Running     1    00:10:00  Sat Nov 21 21:00:00
+1 active job
+eligible jobs----------------------
+17[2]              root           Idle     1    00:10:00  Sat Nov 21 21:00:00
+"""
+OAR = """\
+Job id    S User     Duration   System message
+--------- - -------- ---------- ------------------------------------------------
+12        R root        0:00:01 R=1,W=0:10:0,J=B
+13        W root        0:00:00 R=1,W=0:10:0,J=B
+14        E root        0:00:00 R=1
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "expected"),
+    [
+        (
+            "slurm",
+            SLURM,
+            {
+                "7_0": ("RUNNING", "", "n1", QueueState.RUNNING, JobState.RUNNING),
+                "7_1": ("PENDING", "JobArrayTaskLimit", "", QueueState.WAITING, JobState.PENDING),
+                "8_2": ("TIMEOUT", "TimeLimit", "n2", QueueState.EVICTED, JobState.TIMEOUT),
+                "9": ("RUNNING", "", "n[1-2]", QueueState.RUNNING, JobState.RUNNING),
+                "8_3": ("NODE_FAIL", "", "n3", QueueState.EVICTED, JobState.NODE_FAIL),
+            },
+        ),
+        (
+            "sge",
+            SGE,
+            {
+                "4": ("r", "", "n1", QueueState.RUNNING, JobState.RUNNING),
+                "5.1": ("r", "", "localhost", QueueState.RUNNING, JobState.RUNNING),
+                "5.2": ("qw", "", "", QueueState.WAITING, JobState.PENDING),
+                "6": ("qw", "", "", QueueState.WAITING, JobState.PENDING),
+                "7.12": ("Eqw", "", "", QueueState.HELD, JobState.LOST),
+            },
+        ),
+        (
+            "pbs",
+            PBS,
+            {
+                "17[0]": ("R", "", "", QueueState.RUNNING, JobState.RUNNING),
+                "17[1]": ("Q", "", "", QueueState.WAITING, JobState.PENDING),
+                "18": ("H", "", "", QueueState.HELD, JobState.PENDING),
+            },
+        ),
+        (
+            "moab",
+            MOAB,
+            {
+                "17[1]": ("Running", "", "", QueueState.RUNNING, JobState.RUNNING),
+                "18": ("Running", "", "", QueueState.RUNNING, JobState.RUNNING),
+                "17[2]": ("Idle", "", "", QueueState.WAITING, JobState.PENDING),
+            },
+        ),
+        (
+            "lsf",
+            "11|0|RUN|n1\n12|1|RUN|4*n2\n12|2|PEND|-\n12|30|EXIT|n1\n",
+            {
+                "11": ("RUN", "", "n1", QueueState.RUNNING, JobState.RUNNING),
+                "12[1]": ("RUN", "", "4*n2", QueueState.RUNNING, JobState.RUNNING),
+                "12[2]": ("PEND", "", "", QueueState.WAITING, JobState.PENDING),
+                "12[30]": ("EXIT", "", "n1", QueueState.FAILED, JobState.LOST),
+            },
+        ),
+        (
+            "htcondor",
+            "3.0 2 slot1@n1 undefined\n3.1 5 undefined no disk\n3.2 3 undefined undefined\n",
+            {
+                "3.0": ("2", "", "slot1@n1", QueueState.RUNNING, JobState.RUNNING),
+                "3.1": ("5", "no disk", "", QueueState.HELD, JobState.PENDING),
+                "3.2": ("3", "", "", QueueState.EVICTED, JobState.RUNNING),
+            },
+        ),
+        (
+            "oar",
+            OAR,
+            {
+                "12": ("R", "R=1,W=0:10:0,J=B", "", QueueState.RUNNING, JobState.RUNNING),
+                "13": ("W", "R=1,W=0:10:0,J=B", "", QueueState.WAITING, JobState.PENDING),
+                "14": ("E", "R=1", "", QueueState.FAILED, JobState.LOST),
+            },
+        ),
+    ],
+)
+def test_a_list_is_read(name: str, output: str, expected: dict[str, tuple[object, ...]]) -> None:
+    """Jobs and elements of arrays are found by their ids, with state, reason and node; other lines are left out."""
+    scheduler = SCHEDULERS[name]
+    views = {
+        job: (view.word, view.reason, view.node, view.state, JobState(view.meaning.shard))
+        for job, view in scheduler.read(output).items()
+    }
+    assert views == expected
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_every_word_has_a_meaning_in_both_modes(scheduler: Scheduler) -> None:
+    """Each word that a record lists means a state of a worker's job, and one of a shard's job."""
+    assert scheduler.words
+    for meaning in scheduler.words.values():
+        assert isinstance(meaning.job, QueueState)
+        assert JobState(meaning.shard) in JobState
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_the_id_of_an_element_can_be_taken_apart(scheduler: Scheduler) -> None:
+    """Where elements have no id of their own, job and index are found in the id made of them."""
+    assert scheduler.parts_of("7") == ("7", "")
+    if scheduler.element:
+        assert scheduler.parts_of(scheduler.element.format(job="7", index=12)) == ("7", "12")
+    else:
+        assert scheduler.element_ids
+
+
+def test_what_waits_or_is_held_says_why() -> None:
+    """A job in words has the scheduler's word, the node and the reason."""
+    views = SCHEDULERS["slurm"].read(SLURM)
+    assert str(views["7_1"]) == "waits in the queue (PENDING): JobArrayTaskLimit"
+    assert str(views["8_2"]).endswith("(TIMEOUT) on n2: TimeLimit")
+    assert views["7_1"].note == "PENDING: JobArrayTaskLimit"

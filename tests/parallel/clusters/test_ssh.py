@@ -1,0 +1,159 @@
+"""`env: ssh` reads its hosts in one way, whether a driver waits or a detached run is submitted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, MissingPackageError, get_client, parallel_map, set_parallel
+from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
+from espnet3.parallel.config import ParallelConfig
+from tests.parallel.clusters.ssh_server import HOSTS, ssh_server
+from tests.parallel.detached.work import Provider, Squares
+
+COMMON = {
+    "scheduler_options": {"host": "127.0.0.1", "port": 0},
+    "worker_options": {"host": "127.0.0.1", "nthreads": 1},
+}
+
+
+def square(x: int) -> int:
+    """Return the square."""
+    return x * x
+
+
+def with_driver(options: dict[str, Any], folder: Path) -> list[int]:
+    """Square four numbers on workers of this process, once both are there."""
+    block = {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": {**options, **COMMON}}
+    with get_client(block) as client:
+        client.wait_for_workers(2, timeout=60)
+        return parallel_map(square, range(4))
+
+
+def detached(options: dict[str, Any], folder: Path) -> list[int]:
+    """Square four numbers in jobs of their own."""
+    set_parallel({"env": "ssh", "n_workers": 2, "options": options, "detached": {"shards": 2}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    run = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)(range(4))
+    status = run.wait(60)
+    assert status.done, (status, dict(run.logs()))
+    return [each["square"] for each in run.merge()]
+
+
+Mode = Callable[[dict[str, Any], Path], list[int]]
+BOTH = pytest.mark.parametrize("mode", [with_driver, detached])
+
+
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Serve SSH on three addresses."""
+    with ssh_server(tmp_path_factory.mktemp("ssh")) as options:
+        yield options
+
+
+@pytest.fixture(autouse=True)
+def _unset() -> Iterator[None]:
+    yield
+    set_parallel(None)
+
+
+def pythons(folder: Path, n: int) -> list[str]:
+    """Make interpreters that note their own names when they are started."""
+    made = []
+    for number in range(n):
+        path = folder / f"python {number}"
+        noted = shlex.quote(str(folder / f"started.{number}"))
+        path.write_text(f'#!/bin/sh\n: > {noted}\nexec {shlex.quote(sys.executable)} "$@"\n')
+        path.chmod(0o700)
+        made.append(str(path))
+    return made
+
+
+def started(folder: Path) -> set[str]:
+    """Return which of them were started."""
+    return {path.name for path in folder.glob("started.*")}
+
+
+@BOTH
+def test_a_list_of_one_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
+    """One entry in the lists of connect_options and remote_python is used for every host, in either mode."""
+    options = {"hosts": HOSTS, "connect_options": [connect], "remote_python": pythons(tmp_path, 1)}
+    assert mode(options, tmp_path) == [0, 1, 4, 9]
+    assert started(tmp_path) == {"started.0"}
+
+
+@BOTH
+def test_a_list_gives_each_host_its_own(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
+    """Lists as long as hosts are read in the order of hosts: every host that is used starts its own Python."""
+    own = [{**connect, "keepalive_interval": 10 + number} for number in range(3)]
+    options = {"hosts": HOSTS, "connect_options": own, "remote_python": pythons(tmp_path, 3)}
+    assert mode(options, tmp_path) == [0, 1, 4, 9]
+    scheduler = {"started.0"} if mode is with_driver else set()
+    assert started(tmp_path) == {"started.1", "started.2", *scheduler}
+
+
+@BOTH
+def test_one_value_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
+    """A mapping of connect_options and the path of a Python are used for every host, in either mode."""
+    options = {"hosts": HOSTS, "connect_options": connect, "remote_python": pythons(tmp_path, 1)[0]}
+    assert mode(options, tmp_path) == [0, 1, 4, 9]
+    assert started(tmp_path) == {"started.0"}
+
+
+@BOTH
+def test_a_missing_asyncssh_is_a_missing_package(
+    mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without asyncssh both modes raise the same error, which names the extra to install."""
+    monkeypatch.setitem(sys.modules, "asyncssh", None)  # the import system's own "not installed"
+    with pytest.raises(MissingPackageError) as caught:
+        mode({"hosts": ["127.0.0.1"]}, tmp_path)
+    assert caught.value.name == "asyncssh"
+    assert str(caught.value) == (
+        "env 'ssh' needs asyncssh, which is not installed. "
+        "Please install asyncssh: pip install 'espnet3-parallel[ssh]'"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"connect_options": [{"port": 1}, {"port": 2}]},
+            "the list has 2 entries for 3 hosts: write one for each host, in the order of hosts, or a single one",
+        ),
+        ({"connect_options": []}, "the list has 0 entries for 3 hosts"),
+        ({"connect_options": "port 22"}, "must be a mapping, or a list with one for each host"),
+        ({"connect_options": [{"port": 1}, 2, 3]}, "must be a mapping, or a list with one for each host"),
+        ({"remote_python": ["a", "b"]}, "the list has 2 entries for 3 hosts"),
+        ({"remote_python": 3}, "must be the path of a Python, or a list with one for each host"),
+        ({"hosts": ["a", 3]}, "must be a list of host names"),
+        ({"worker_options": [{"nthreads": 1}]}, "worker_options = [{'nthreads': 1}]: must be a mapping"),
+    ],
+)
+def test_what_does_not_fit_the_hosts_is_refused_with_the_block(options: dict[str, Any], reason: str) -> None:
+    """Wrong lengths and kinds are found when the block is registered, before either mode does anything."""
+    with pytest.raises(ConfigError) as caught:
+        ParallelConfig.parse({"env": "ssh", "options": {"hosts": ["a", "b", "c"], **options}})
+    assert reason in str(caught.value)
+
+
+def test_a_plan_from_elsewhere_is_checked_too() -> None:
+    """Options that no block was made of, such as those of a run folder, are refused with every problem."""
+    with pytest.raises(ConfigError, match=r"options.connect_options = .*; options.remote_python = "):
+        ssh_hosts({"hosts": ["a", "b", "c"], "connect_options": [{}, {}], "remote_python": 3})
+    with pytest.raises(ConfigError, match="options.hosts is missing"):
+        ssh_hosts({})
+
+
+def test_a_single_host_is_also_the_one_with_workers() -> None:
+    """The first of several hosts gets no workers; one alone gets them."""
+    alone = ssh_hosts({"hosts": ["a"], "remote_python": None})
+    assert worker_hosts(alone) == alone
+    assert [host.name for host in worker_hosts(ssh_hosts({"hosts": ["a", "b", "c"]}))] == ["b", "c"]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import asdict, dataclass
 from typing import Any
+
+# Signals that a process earns by what is done in it: nobody sends these, and the memory's guards send SIGKILL
+_CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
+)
+MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,55 @@ class ItemFailure:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a worker process ended, as far as its cluster knows; `str()` words it, to follow "the process".
+
+    Attributes:
+        exit_code: What it exited with; None where it was killed, or where nobody saw its status.
+        signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
+        reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
+            allows); else "".
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+    @classmethod
+    def from_wait_status(cls, status: int, reason: str = "") -> ProcessEnd:
+        """Read a status as `os.waitpid` returns it; the reason holds only if a signal killed the process."""
+        if os.WIFSIGNALED(status):
+            return cls(signal=os.WTERMSIG(status), reason=reason)
+        return cls(exit_code=os.WEXITSTATUS(status))
+
+    @classmethod
+    def from_returncode(cls, code: int) -> ProcessEnd:
+        """Read a code as `subprocess` and `asyncio` give it: below zero, it is the number of a signal."""
+        return cls(exit_code=code) if code >= 0 else cls(signal=-code)
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether what ran in the process ended it (an exit, a crash), so that nobody else can have killed it."""
+        return self.exit_code is not None or self.signal in _CRASHES
+
+    def __str__(self) -> str:
+        if self.exit_code is not None:
+            return f"exited with code {self.exit_code}"
+        if self.signal is None:
+            return "ended"
+        words = f"was killed by {signal_name(self.signal)}"
+        return f"{words} for using more than its memory_limit" if self.reason == MEMORY_LIMIT else words
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, "SIGSEGV"; "signal 40" for the real-time ones, most of which have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @dataclass(slots=True)

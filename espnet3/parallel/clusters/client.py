@@ -25,6 +25,7 @@ from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.pools import close_pool, has_work
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import PilotHost
+from espnet3.parallel.records import ProcessEnd
 
 _GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
 
@@ -243,13 +244,18 @@ async def _close_threads(cluster: Any) -> None:
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-def explain(client: Any, pid: int | None) -> str | None:
-    """Say how a worker process ended (`pid`), or why workers cannot be replaced (None)."""
+def end_of(client: Any, pid: int) -> ProcessEnd | None:
+    """Return how a worker process ended, once its cluster knows."""
     cluster: Any = getattr(client, "cluster", None)
-    if not hasattr(cluster, "failure"):  # a cluster of the user's own
-        return None
-    said: str | None = cluster.failure() if pid is None else cluster.exit_of(pid)
-    return said
+    end: ProcessEnd | None = cluster.exit_of(pid) if hasattr(cluster, "exit_of") else None
+    return end
+
+
+def no_more(client: Any) -> str | None:
+    """Return why workers cannot be replaced, once none is left to hope for."""
+    cluster: Any = getattr(client, "cluster", None)
+    why: str | None = cluster.failure() if hasattr(cluster, "failure") else None
+    return why
 
 
 def waiting(client: Any) -> str:

@@ -29,6 +29,7 @@ from espnet3.parallel.clusters.options import prepare, secure
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def watched_cluster(row: Backend) -> Any:
             """Return why no worker will come, once that is known."""
             return None if self.keeper is None else self.keeper.broken
 
-        def exit_of(self, pid: int) -> str | None:
+        def exit_of(self, pid: int) -> ProcessEnd | None:
             """Jobs do not say how a process of theirs ended."""
             return None
 

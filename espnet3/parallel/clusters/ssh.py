@@ -21,6 +21,7 @@ from espnet3.parallel.clusters.security import RunCertificate, all_loopback, mak
 from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class SSHCluster(SpecCluster):
             return "\n".join(str(worker.failure) for worker in workers)
         return None
 
-    def exit_of(self, pid: int) -> str | None:
+    def exit_of(self, pid: int) -> ProcessEnd | None:
         """Sessions do not say how a process ended."""
         return None
 

@@ -22,6 +22,7 @@ from distributed.deploy.spec import SpecCluster
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker
+from espnet3.parallel.records import ProcessEnd
 
 _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
@@ -67,14 +68,15 @@ class ForkedCluster(LocalCluster):
         if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
             kill_group(pid)
 
-    def exit_of(self, pid: int) -> str | None:
-        """Say how a worker process ended, where that is known yet."""
+    def exit_of(self, pid: int) -> ProcessEnd | None:
+        """Return how a worker process ended, once that is known."""
         workers = list(self.workers.values())
         if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
             return None  # the number is in use again
         for worker in workers:
             if pid in worker.exits:
-                return str(worker.exits[pid])
+                end: ProcessEnd = worker.exits[pid]
+                return end
         return None
 
     def failure(self) -> str | None:

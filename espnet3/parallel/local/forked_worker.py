@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from distributed.deploy.spec import ProcessInterface
 from distributed.worker_memory import parse_memory_limit
 
 from espnet3.parallel.local.fork_server import ForkServer, kill_group, search_path, send_boot
+from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,6 @@ _EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
-
-
-def describe_exit(status: int) -> str:
-    """Turn a wait status into words: "killed by SIGSEGV", "exited with code 3"."""
-    if os.WIFSIGNALED(status):
-        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"exited with code {os.WEXITSTATUS(status)}"
 
 
 class _EndedEarlyError(RuntimeError):
@@ -79,13 +72,14 @@ class ForkedWorker(ProcessInterface):
         self.options = {**options, "name": name, "memory_limit": self.memory_limit}
         self.pid: int | None = None
         self.directory: str | None = None
-        self.exits: dict[int, str] = {}
+        self.exits: dict[int, ProcessEnd] = {}
         self.failure: str | None = None
         self._gone = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._watch: asyncio.Task[None] | None = None
         self._restart: asyncio.Task[None] | None = None
         self._up = False
+        self._over_limit = 0  # pid of the process that was killed for the memory it used
 
     async def start(self) -> None:
         """Fork the process and wait until its worker is registered with the scheduler."""
@@ -155,7 +149,8 @@ class ForkedWorker(ProcessInterface):
                 self._on_exit(pid, None)
 
     def _on_exit(self, pid: int, status: int | None) -> None:
-        self.exits[pid] = describe_exit(status) if status is not None else "ended"
+        reason = MEMORY_LIMIT if pid == self._over_limit else ""
+        self.exits[pid] = ProcessEnd() if status is None else ProcessEnd.from_wait_status(status, reason)
         if pid != self.pid:  # said late: another has taken its place
             return
         if self._watch is not None:
@@ -208,6 +203,7 @@ class ForkedWorker(ProcessInterface):
                     used / 2**30,
                     limit / 2**30,
                 )
+                self._over_limit = pid
                 kill_group(pid)
                 return
 

@@ -30,7 +30,7 @@ from espnet3.parallel.pilots.pending_losses import Innocent, Inquests
 from espnet3.parallel.pilots.pool import Lease
 from espnet3.parallel.pilots.protocol import Done, Job, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot
-from espnet3.parallel.records import ItemFailure, Tally
+from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
 
 _JOB_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
@@ -47,7 +47,8 @@ class PilotRun:
         job: What the slots run.
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
-        explain: Says how a process ended, or why none comes, where the cluster knows.
+        end_of: Returns how a process ended, once its cluster knows.
+        no_more: Returns why workers cannot be replaced, once none is left to hope for.
         fall_back: Called while no worker has connected;
             returns the pool to use in place of this one, or None to keep waiting.
         waiting: Says what keeps the workers that have not come.
@@ -63,7 +64,8 @@ class PilotRun:
         job: Job,
         start_timeout: float,
         may_take: Callable[[], bool] = lambda: True,
-        explain: Callable[[int | None], str | None] = lambda pid: None,
+        end_of: Callable[[int], ProcessEnd | None] = lambda pid: None,
+        no_more: Callable[[], str | None] = lambda: None,
         fall_back: Callable[[], Any] = lambda: None,
         waiting: Callable[[], str] = lambda: "",
         innocent: Innocent = lambda hello: False,
@@ -77,7 +79,8 @@ class PilotRun:
         self._id = next(_JOB_IDS)
         self._blob = pack(job)
         self._timeout = start_timeout
-        self._explain = explain
+        self._end_of = end_of
+        self._no_more = no_more
         self._fall_back = fall_back
         self._waiting = waiting
         self._inquests = Inquests(innocent)
@@ -174,7 +177,7 @@ class PilotRun:
 
     def _check_patience(self, waited: float) -> None:
         """Deal with having no worker that is ready, for `waited` seconds now."""
-        reason = self._explain(None)
+        reason = self._no_more()
         if reason is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {reason}")
         if self._lease.slots:  # busy with an item of an earlier job, or building the env
@@ -208,7 +211,7 @@ class PilotRun:
         if any(s.flying for s in lost) and (process not in self._dead or not pid):
             self._dead.add(process)
             self.tally.deaths += 1
-        if pid and self._kill is not None and self._explain(pid) is None:
+        if pid and self._kill is not None and self._end_of(pid) is None:
             self._kill(pid)  # it may live on without its channel, and would never be replaced
         if any(s.flying for s in lost):
             self._inquests.begin(lost, alone)
@@ -238,23 +241,23 @@ class PilotRun:
         for slot in list(self._lease.slots):
             if slot not in self._lease.slots or not slot.hello.pid:
                 continue
-            if self._explain(slot.hello.pid) is not None and not slot.channel.readable():
+            if self._end_of(slot.hello.pid) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # something it started holds its sockets open
             elif (late := overdue(slot, self._id, self._job.policy.item_timeout)) is not None:
                 slot.late = late
                 kill_overdue(slot, self._kill)
 
-    def _how_it_ended(self, pid: int) -> str:
-        """Say how a process ended; the cluster may hear of it a moment after its socket closed."""
+    def _how_it_ended(self, pid: int) -> ProcessEnd:
+        """Return how a process ended; its cluster may hear of it a moment after its socket closed."""
         patience = time.monotonic() + 1.0
         while (
-            (how := self._explain(pid)) is None
+            (end := self._end_of(pid)) is None
             and pid
             and self._kill is not None
             and time.monotonic() < patience
         ):
             time.sleep(0.005)
-        return how or "ended"
+        return end or ProcessEnd()
 
     def _finish(self, chunk: Chunk, failure: ItemFailure, error: BaseException | None = None) -> None:
         if self._job.policy.on_error == "raise":

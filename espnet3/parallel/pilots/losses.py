@@ -16,15 +16,10 @@ from collections.abc import Callable, Sequence
 
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.slot import Slot
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
 _IN_COMPANY = 3  # workers a suspect takes with it while another job has an item there too, before it is named
 _UNMARKED = 2  # workers an item takes with it before it is named, where nobody saw it begin
-# How a process ends by what is done inside it: nobody sends these signals, and the memory's guards send SIGKILL
-_OWN_DOING = (
-    "exited with",
-    *(f"killed by SIG{name}" for name in ("SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP")),
-)
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before their runs are suspected
 
 
@@ -44,7 +39,7 @@ class Losses:
         job_id: int,
         work: Work,
         policy: Policy,
-        how_it_ended: Callable[[int], str],
+        how_it_ended: Callable[[int], ProcessEnd],
         finish: Callable[[Chunk, ItemFailure], None],
     ) -> None:
         self._job_id = job_id
@@ -120,7 +115,7 @@ class Losses:
         One alone may not be held against it where somebody else may have killed the process.
         """
         least = self._policy.poison_after
-        if least >= _UNMARKED or self._how_it_ended(slot.hello.pid).startswith(_OWN_DOING):
+        if least >= _UNMARKED or self._how_it_ended(slot.hello.pid).by_itself:
             return least
         return _UNMARKED
 

@@ -165,7 +165,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
-    from espnet3.parallel.clusters.client import explain, innocent, waiting
+    from espnet3.parallel.clusters.client import end_of, innocent, no_more, waiting
     from espnet3.parallel.local.cluster import ForkedCluster
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pools import pool_of
@@ -190,7 +190,8 @@ def _on_pilots(
         job,
         config.start_timeout,
         may_take,
-        lambda pid: explain(client, pid),
+        lambda pid: end_of(client, pid),
+        lambda: no_more(client),
         _as_tasks(client),
         lambda: waiting(client),
         lambda hello: innocent(client, hello),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from espnet3.parallel.pilots.mark import Mark, Window
 from espnet3.parallel.pilots.pools import pool_of
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import once
 from tests.parallel.faults.workloads import CRASHES, Square, faulty
@@ -77,7 +78,7 @@ class Case:
             JOB,
             self.work,
             Policy("record", **policy),
-            lambda pid: "killed by SIGSEGV",
+            lambda pid: ProcessEnd(signal=signal.SIGSEGV),
             lambda run, failure: self.failed.append(failure),
         )
         self.folder = folder

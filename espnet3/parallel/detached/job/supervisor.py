@@ -27,6 +27,7 @@ from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
 _DEATHS = 5  # jobs of a shard in a row that die without a single outcome
@@ -142,7 +143,8 @@ class Supervisor:
         if deaths < _DEATHS:
             self.todo.appendleft(shard)
             return
-        why = f"its process {_how(status)} {deaths} times in a row without an outcome; see its log"
+        end = ProcessEnd.from_returncode(status)
+        why = f"its process {end} {deaths} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _gpu(self, slot: int) -> dict[str, str]:
@@ -155,15 +157,6 @@ class Supervisor:
 
 def _appending(file: Path) -> BinaryIO:
     return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
 
 
 def main() -> int:

@@ -3,5 +3,5 @@
 In: items, a function bound to its env, a `Policy`. Out: a `Block` of results and failures (`loop.run_items`).
 
 How work is cut into chunks (`work`, `sizing`), called step by step (`loop`, `steps`), watched (`watch`) and seeded
-(`seeding`); exceptions that travel (`exceptions`, `failures`, `pickling`); results as lines (`recording`).
+(`seeding`); exceptions that travel (`exceptions`, `pickling`); results as lines (`recording`).
 """

@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.engine.steps import Call, Step, stepper
 from espnet3.parallel.engine.watch import Feed, Report, Watch

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import ANYTHING, load_error
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError

@@ -15,8 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, add_note, load_error, pickle_error
-from espnet3.parallel.engine.failures import describe_error, failure_of
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    add_note,
+    describe_error,
+    failure_of,
+    load_error,
+    pickle_error,
+)
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of

@@ -23,9 +23,8 @@ from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.pools import close_pool, has_work
-from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import PilotHost
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
 
@@ -189,9 +188,8 @@ def open_client(
     except BaseException:
         cluster.close()
         raise
-    if getattr(cluster, "keeper", None) is not None:
-        known = weakref.ref(client)  # the cluster must not keep its client alive
-        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    known = weakref.ref(client)  # the cluster must not keep its client alive
+    cluster_of(client).watch_demand(lambda: _wants_workers(cluster, known()))
     return client
 
 
@@ -217,7 +215,7 @@ def abort(client: Any) -> None:
 
 
 def dashboard_of(client: Any) -> str | None:
-    """Return the address of the dashboard of a cluster of ours, once: it is told once for each client."""
+    """Return the address of the dashboard of a cluster of ours, once: each client shows it once."""
     if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
         return None
     client.espnet3_dashboard_told = True
@@ -230,7 +228,7 @@ def dashboard_of(client: Any) -> str | None:
     if address.startswith("inproc") and "dashboard_address" not in options:
         # where workers are threads, Dask names this host, and we had it listen on loopback
         link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
-    if getattr(client.cluster, "certificate", None) is not None:  # see http_guard
+    if cluster_of(client).serves_https:  # see http_guard
         link = link.replace("http://", "https://", 1)
     return link
 
@@ -242,32 +240,3 @@ async def _close_threads(cluster: Any) -> None:
                 plugin.abandon()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)
-
-
-def end_of(client: Any, pid: int) -> ProcessEnd | None:
-    """Return how a worker process ended, once its cluster knows."""
-    cluster: Any = getattr(client, "cluster", None)
-    end: ProcessEnd | None = cluster.exit_of(pid) if hasattr(cluster, "exit_of") else None
-    return end
-
-
-def no_more(client: Any) -> str | None:
-    """Return why workers cannot be replaced, once none is left to hope for."""
-    cluster: Any = getattr(client, "cluster", None)
-    why: str | None = cluster.failure() if hasattr(cluster, "failure") else None
-    return why
-
-
-def waiting(client: Any) -> str:
-    """Say what the jobs do whose workers have not come, where the cluster knows."""
-    cluster: Any = getattr(client, "cluster", None)
-    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
-
-
-def innocent(client: Any, hello: Hello) -> bool | None:
-    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
-    cluster: Any = getattr(client, "cluster", None)
-    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
-        return False
-    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
-    return said

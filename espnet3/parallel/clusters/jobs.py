@@ -1,7 +1,7 @@
 """Clusters of batch jobs: dask-jobqueue's own, with what it lacks.
 
     options ──prepared──> JobCluster ──sbatch, qsub, ...──> jobs ──> workers
-                              │ keeper (cluster_keeper): watches the jobs, replaces and explains them
+                              │ keeper (cluster_keeper): watches the jobs, replaces them, says what they do
 
 dask-jobqueue logs a failed submission and waits; it ends the job of a worker that was away for 15
 seconds, a requeued one too; and it never replaces a job that is gone. Here a submission that fails
@@ -14,6 +14,7 @@ import logging
 import math
 import shlex
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from distributed.core import Status
@@ -29,7 +30,7 @@ from espnet3.parallel.clusters.options import prepare, secure
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerCluster
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +65,52 @@ def watched_job(job_class: Any) -> Any:
     return WatchedJob
 
 
+class KeptCluster(WorkerCluster):
+    """What the driver asks of a cluster of jobs: its keeper knows.
+
+    Attributes:
+        keeper: Watches the jobs; None before it is started.
+        folder: Where the jobs' logs are, if they are removed with the cluster.
+        certificate: What the cluster's connections are encrypted with, if they are.
+    """
+
+    keeper: JobKeeper | None = None
+    folder: str | None = None
+    certificate: RunCertificate | None = None
+    scheduler_info: Any
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return self.certificate is not None
+
+    def given_up(self) -> GivenUp | None:
+        """Return why no worker will come, once that is known."""
+        return None if self.keeper is None else self.keeper.broken
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Whether a lost worker went because its job ended; None: not known yet."""
+        workers = list(self.scheduler_info["workers"].items())
+        if any(str(each["name"]) == worker and there != address for there, each in workers):
+            return False  # its nanny has started it again: the job goes on
+        return None if self.keeper is None else self.keeper.has_left(worker)
+
+    def missing(self) -> Missing:
+        """Return what the jobs do whose workers have not come, and what to look at."""
+        return Missing() if self.keeper is None else self.keeper.missing()
+
+    def watch_demand(self, wanted: Callable[[], bool]) -> None:
+        """Replace jobs only while there is work for them."""
+        if self.keeper is not None:
+            self.keeper.wanted = wanted
+
+
 def watched_cluster(row: Backend) -> Any:
     """Return the row's cluster class with jobs that are watched."""
     base: Any = load_cluster_class(row)
 
-    class JobCluster(base):  # type: ignore[misc]  # one class for each scheduler, made when needed
+    class JobCluster(base, KeptCluster):  # type: ignore[misc]  # one class for each scheduler, made when needed
         job_cls = watched_job(base.job_cls)
-        keeper: JobKeeper | None = None
-        folder: str | None = None
-        certificate: RunCertificate | None = None
 
         def _update_worker_status(self, op: str, msg: Any) -> None:
             # SpecCluster's would cancel, after 15 s, the job of a worker that has gone: a requeued
@@ -86,22 +124,6 @@ def watched_cluster(row: Backend) -> Any:
                 self.loop.add_callback(self.keeper.resized)
             return done
 
-        def failure(self) -> str | None:
-            """Return why no worker will come, once that is known."""
-            return None if self.keeper is None else self.keeper.broken
-
-        def exit_of(self, pid: int) -> ProcessEnd | None:
-            """Jobs do not say how a process of theirs ended."""
-            return None
-
-        def went_with_job(self, worker: str, address: str) -> bool | None:
-            """Tell whether a lost worker went because its job ended; None: not known yet."""
-            return _went_with_job(self, worker, address)
-
-        def waiting(self) -> str:
-            """Say of each job what it does and what to look at."""
-            return "" if self.keeper is None else self.keeper.report()
-
         async def _close(self) -> None:
             if self.keeper is not None:
                 await self.keeper.stop()
@@ -113,14 +135,6 @@ def watched_cluster(row: Backend) -> Any:
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
-
-
-def _went_with_job(cluster: Any, worker: str, address: str) -> bool | None:
-    workers = list(cluster.scheduler_info["workers"].items())
-    if any(str(each["name"]) == worker and there != address for there, each in workers):
-        return False  # its nanny has started it again: the job goes on
-    said: bool | None = None if cluster.keeper is None else cluster.keeper.has_left(worker)
-    return said
 
 
 def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:

@@ -21,13 +21,19 @@ from espnet3.parallel.clusters.security import RunCertificate, all_loopback, mak
 from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import (
+    GivenUp,
+    Missing,
+    MissingWorker,
+    StartFailure,
+    WorkerCluster,
+)
 
 logger = logging.getLogger(__name__)
 
 
-class SSHCluster(SpecCluster):
-    """The cluster; says what keeps its workers."""
+class SSHCluster(SpecCluster, WorkerCluster):
+    """The cluster; knows what keeps its workers."""
 
     certificate: RunCertificate | None = None
 
@@ -41,15 +47,17 @@ class SSHCluster(SpecCluster):
     def _update_worker_status(self, op: str, msg: Any) -> None:
         Cluster._update_worker_status(self, op, msg)  # a worker that went away comes back by itself
 
-    def failure(self) -> str | None:
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return self.certificate is not None
+
+    def given_up(self) -> GivenUp | None:
         """Return why no worker will come, once every host is given up."""
         workers: list[Any] = list(self.workers.values())
         if workers and all(worker.failure for worker in workers):
-            return "\n".join(str(worker.failure) for worker in workers)
-        return None
-
-    def exit_of(self, pid: int) -> ProcessEnd | None:
-        """Sessions do not say how a process ended."""
+            detail = "\n".join(str(worker.failure) for worker in workers)
+            return GivenUp(StartFailure.WORKER, detail)
         return None
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
@@ -65,10 +73,16 @@ class SSHCluster(SpecCluster):
         )
         return False if restarted else None
 
-    def waiting(self) -> str:
-        """Say what is wrong with each host whose worker has not come."""
+    def missing(self) -> Missing:
+        """Return what is wrong with each host whose worker has not come."""
         workers: list[Any] = list(self.workers.values())
-        return "\n".join(worker.trying for worker in workers if worker.trying)
+        return Missing(
+            tuple(
+                MissingWorker(f"worker {each.name}", "is not up", detail=each.trying)
+                for each in workers
+                if each.trying
+            )
+        )
 
 
 def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:

@@ -22,14 +22,17 @@ from distributed.deploy.spec import SpecCluster
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 
-class ForkedCluster(LocalCluster):
+class ForkedCluster(LocalCluster, WorkerCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes."""
+
+    owns_processes = True
 
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
@@ -63,12 +66,12 @@ class ForkedCluster(LocalCluster):
         for worker in list(self.workers.values()):
             worker.kill()
 
-    def kill_worker(self, pid: int) -> None:
+    def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one worker process and what it started; another takes its place."""
-        if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
+        if any(worker.pid == pid for worker in list(self.workers.values())):  # not one of long ago
             kill_group(pid)
 
-    def exit_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
         workers = list(self.workers.values())
         if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
@@ -79,11 +82,17 @@ class ForkedCluster(LocalCluster):
                 return end
         return None
 
-    def failure(self) -> str | None:
-        """Return why workers could not be replaced, once none is left to hope for."""
+    def given_up(self) -> GivenUp | None:
+        """Return why workers could not be replaced, once every one of them is given up."""
         workers = list(self.workers.values())
         reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
-        return str(reasons[0]) if workers and len(reasons) == len(workers) else None
+        if not workers or len(reasons) < len(workers):
+            return None
+        return GivenUp(StartFailure.WORKER, reasons[0])
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
+        self.forkserver.remove_at_end(folder)
 
     async def _close(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import get_client
+from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.pilots.worker_cluster import (
     GivenUp,
     Missing,
@@ -20,7 +21,6 @@ from espnet3.parallel.pilots.worker_cluster import (
     WorkerCluster,
     cluster_of,
 )
-from tests.parallel.faults.watching import once
 
 
 @pytest.fixture
@@ -39,14 +39,16 @@ def test_our_own_cluster_is_asked_itself() -> None:
         (pid,) = client.run(_pid).values()
         assert cluster.end_of(pid) is None and cluster.given_up() is None
         cluster.kill_worker(socket.gethostname(), pid)
-        once(lambda: cluster.end_of(pid) is not None)
+        assert parallel_map(_pid_of, [0], client=client) != [pid]  # answered by what took its place
         end = cluster.end_of(pid)
         assert end is not None and end.signal == signal.SIGKILL and end.reason == ""
 
 
 def _pid() -> int:
-    import os
+    return os.getpid()
 
+
+def _pid_of(item: int) -> int:
     return os.getpid()
 
 

@@ -118,11 +118,11 @@ def signal_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a job, kept up to date while it runs: the one record here that changes.
+    """Counts of a run, kept up to date while it lasts: the one record here that changes.
 
     Attributes:
         deaths: Worker processes lost while they held items.
-        busy: Seconds spent inside runs of items, over all slots.
+        busy: Seconds spent inside chunks of items, over all slots.
         slots: The most worker slots that took part at once.
     """
 
@@ -131,7 +131,7 @@ class Tally:
     slots: int = 1
 
     def summary(self, items: int, failed: int, retries: int, seconds: float, kept: int = 0) -> RunSummary:
-        """Return the figures of the job that was counted, with what its driver knows of it."""
+        """Return the figures of the run that was counted, with what its driver knows of it."""
         return RunSummary(items, failed, retries, self.deaths, seconds, self.busy, self.slots, kept)
 
 
@@ -145,7 +145,7 @@ class RunSummary:
         retries: Times an item was tried again because it had raised.
         deaths: Worker processes lost while they held items.
         seconds: Wall time.
-        busy_seconds: Sum over workers of the time spent inside runs of items.
+        busy_seconds: Sum over workers of the time spent inside chunks of items.
         slots: Worker slots that took part.
         kept: Items that were not run, as the run folder had their outcome already.
     """

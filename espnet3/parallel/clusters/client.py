@@ -26,7 +26,7 @@ from espnet3.parallel.pilots.pools import close_pool, has_work
 from espnet3.parallel.pilots.worker import PilotHost
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-_GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
+_GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -66,7 +66,7 @@ class DictReturnWorkerPlugin(WorkerPlugin):
 class LazyEnvPlugin(DictReturnWorkerPlugin):
     """As its base, but the env is built when the first item needs it.
 
-    A worker whose plugin raises does not start, and its job waits for ever; an item that finds
+    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`; an item that finds
     the env broken brings the traceback to the driver.
     """
 
@@ -92,7 +92,7 @@ class EnvClient(Client):
     """
 
     espnet3_env: str | None = None
-    espnet3_dashboard_told = False
+    espnet3_dashboard_shown = False
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
@@ -199,14 +199,14 @@ def _wants_workers(cluster: Any, client: Any) -> bool:
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: what they are in the middle of is not wanted.
+    """Kill a client's local workers at once: the result of what they are doing is not wanted.
 
     Workers that are threads cannot be killed; they are closed without waiting for their calls.
     """
     cluster = getattr(client, "_espnet3_cluster", None)
     if cluster is None:
         return
-    # what was half done on the loop fails now, and nobody is left to be told
+    # tasks cut off on the loop fail now, and nobody is left to read what they log
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
         cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
@@ -216,9 +216,9 @@ def abort(client: Any) -> None:
 
 def dashboard_of(client: Any) -> str | None:
     """Return the address of the dashboard of a cluster of ours, once: each client shows it once."""
-    if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
+    if not isinstance(client, EnvClient) or client.espnet3_dashboard_shown or find_spec("bokeh") is None:
         return None
-    client.espnet3_dashboard_told = True
+    client.espnet3_dashboard_shown = True
     options = client.espnet3_config.options
     scheduler = options.get("scheduler_kwargs") or {}
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):

@@ -1,4 +1,4 @@
-"""The loop over items, and what it needs: the same in every process, wherever a run goes.
+"""The loop over items, and what it needs: the same in every process, wherever a run takes place.
 
 In: items, a function bound to its env, a `Policy`. Out: a `Block` of results and failures (`loop.run_items`).
 

@@ -1,7 +1,7 @@
 """`env: local`: a real `LocalCluster` whose workers are forked by our own server.
 
-Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds and
-never imports the caller's main module, and one that dies is replaced at once under its old name.
+Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds without
+importing the caller's main module, and one that dies is replaced at once under its old name.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class ForkedCluster(LocalCluster, WorkerCluster):
             raise
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        """Take note of workers that come and go.
+        """Note workers that come and go, without SpecCluster's own clean-up.
 
-        Dask's own drops a worker for good that is not there 15 s after one of its deaths; ours are
-        replaced, and may just have died again.
+        That drops a worker for good if it is not back 15 s after it died; ours are replaced, and may
+        have died again meanwhile.
         """
         super(SpecCluster, self)._update_worker_status(op, msg)
 
     async def _forget(self, address: str) -> None:
-        """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
+        """Have the scheduler forget a worker that has ended, if it does not notice that by itself."""
         scheduler: Any = self.scheduler
         for _ in range(20):
             if address not in scheduler.workers:
@@ -96,7 +96,7 @@ class ForkedCluster(LocalCluster, WorkerCluster):
 
     async def _close(self) -> None:
         try:
-            # workers first: Dask would retire them, and theirs would then complain of a lost scheduler
+            # workers first: Dask would retire them, and they would then log that their scheduler is lost
             await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
             await super()._close()
         finally:
@@ -109,20 +109,20 @@ def drop(cluster: LocalCluster) -> None:
     SpecCluster._instances.discard(cluster)
     runner = getattr(cluster, "_loop_runner", None)
     if runner is not None:
-        # what was half done on the loop fails now, and nobody is left to be told
+        # tasks cut off on the loop fail now, and nobody is left to read what they log
         loop: Any = cluster.loop
         loop.asyncio_loop.set_exception_handler(lambda *_: None)
-        with suppress(TimeoutError):  # a task of Dask's did not take its end, and its thread is a daemon
+        with suppress(TimeoutError):  # a task of Dask's ignores its cancellation; the thread is a daemon
             runner.stop(timeout=_STOPPING)
     if isinstance(cluster, ForkedCluster):
         cluster.forkserver.close()
 
 
 def _load_dashboard() -> None:
-    """Import what the scheduler imports for its dashboard, one thread after the other.
+    """Import what the scheduler imports for its dashboard, in one thread at a time.
 
-    Clusters that threads open at the same time would do so at once, and one could go on with a module whose
-    import is not over, or has failed in the other thread.
+    Threads that open clusters at the same time would import it at once, and one could go on with a module
+    whose import is unfinished, or has failed in the other thread.
     """
     with _LOADING:
         import_module("distributed.dashboard.scheduler")
@@ -149,7 +149,9 @@ def local_cluster(
         "silence_logs": logging.ERROR,
         **options,
     }
-    if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
+    if (
+        merged["dashboard_address"] is None
+    ):  # the user wants none, and Dask would listen on :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
@@ -159,7 +161,7 @@ def local_cluster(
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            # nor may two start at once: without bokeh the worker's import fails, in a second thread unnoticed
+            # one at a time: without bokeh the worker's import fails, and in a second thread nobody would notice
             with _LOADING:
                 return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()

@@ -218,7 +218,10 @@ class Pool:
             self._claimed -= 1
             if slot.is_inside:
                 self._ends.append((claim, slot.hello.process))
+            free = bool(self._idle)
         slot.channel.close()
+        if free:  # of the same worker perhaps, whose threads this slot had counted against
+            claim.wake()
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""

@@ -203,8 +203,8 @@ def abort(client: Any) -> None:
 
     Workers that are threads cannot be killed; they are closed without waiting for their calls.
     """
-    cluster = getattr(client, "_espnet3_cluster", None)
-    if cluster is None:
+    cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
+    if cluster is None:  # not ours, or closed
         return
     # tasks cut off on the loop fail now, and nobody is left to read what they log
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
@@ -224,8 +224,8 @@ def dashboard_of(client: Any) -> str | None:
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
         return None
     link: str = client.dashboard_link
-    address: str = getattr(client.scheduler, "address", "")
-    if address.startswith("inproc") and "dashboard_address" not in options:
+    address = client.scheduler.address if client.scheduler is not None else ""
+    if str(address).startswith("inproc") and "dashboard_address" not in options:
         # where workers are threads, Dask names this host, and we had it listen on loopback
         link = format_dashboard_link("127.0.0.1", urlsplit(link).port)
     if cluster_of(client).serves_https:  # see http_guard
@@ -237,6 +237,6 @@ async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
         for plugin in worker.plugins.values():
             if isinstance(plugin, PilotHost):
-                plugin.abandon()
+                plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)

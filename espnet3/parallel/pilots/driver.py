@@ -183,7 +183,7 @@ class PilotRun:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        self._setup_deaths += bool(building and not self._inquests.innocent(slot.hello))
+        self._setup_deaths += bool(building and not self._went_with_job(slot.hello))
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -192,9 +192,7 @@ class PilotRun:
             self._dead.add(process)
             self.tally.deaths += 1
         if pid and self._cluster.owns_processes and self._cluster.end_of(pid) is None:
-            self._cluster.kill_worker(
-                *process
-            )  # it may live on without its channel, and would never be replaced
+            self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._inquests.begin(lost, alone)
             self._judge()
@@ -227,7 +225,7 @@ class PilotRun:
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
             if self._cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
-                self._process_lost(slot)  # something it started holds its sockets open
+                self._process_lost(slot)  # a process that it started holds its sockets open
             elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout)) is not None:
                 slot.late = late
                 self._cluster.kill_worker(*slot.hello.process)

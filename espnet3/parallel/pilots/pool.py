@@ -29,8 +29,8 @@ from espnet3.parallel.pilots.worker import PilotHost
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _BACKLOG = 1024
-_ATTEMPTS, _PAUSE = 4, 0.5  # to give the workers their plugin, and seconds between them
-_ENDS = 256  # lost slots to remember: more than any host loses at once
+_ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+_ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
 class Pool:
@@ -56,7 +56,7 @@ class Pool:
         self._door, address = self._listen(client)
         if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
             context: ssl.SSLContext = client.security.get_listen_args("client")["ssl_context"]
-            context.num_tickets = 0  # they would make a channel look readable that has no message
+            context.num_tickets = 0  # they would make a channel without a message look readable
             self._tls = context
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
@@ -70,7 +70,9 @@ class Pool:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 client.register_plugin(host, name=self.name)
-            except OSError:  # a worker that dies just now fails it for all; those that have it open anew
+            except (
+                OSError
+            ):  # one worker that dies just now makes it fail; the others have it, and open slots again
                 if attempt == _ATTEMPTS:
                     raise
                 time.sleep(_PAUSE)
@@ -122,7 +124,7 @@ class Pool:
                     former.close()
                 self._controls[hello.address] = channel
                 waits = not self._idle and any(not claim.slots for claim in self._claims)
-                if waits:  # it asked for more before this worker could hear it
+                if waits:  # the claim asked for more before this worker could hear it
                     self._open_slot(hello.address, channel)
                 return
             self.connected = True
@@ -220,7 +222,7 @@ class Pool:
                 self._ends.append((claim, slot.hello.process))
             free = bool(self._idle)
         slot.channel.close()
-        if free:  # of the same worker perhaps, whose threads this slot had counted against
+        if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
             claim.wake()
 
     def close(self) -> None:

@@ -63,6 +63,7 @@ class PilotHost(WorkerPlugin):
         self.key = key
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
+        self._pilots: set[Pilot] = set()
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
@@ -72,7 +73,6 @@ class PilotHost(WorkerPlugin):
         # a worker has more slots than threads while runs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(worker.state.nthreads)
-        self._pilots: set[Pilot] = set()
         encrypted = worker.address.startswith("tls")
         self._tls = worker.security.get_connection_args("worker")["ssl_context"] if encrypted else None
         self._open_slots(worker.state.nthreads)
@@ -80,15 +80,15 @@ class PilotHost(WorkerPlugin):
 
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
-        pilots = list(getattr(self, "_pilots", ()))
+        pilots = list(self._pilots)
         for pilot in pilots:
             pilot.leaving = True
         # the slots are threads that wait for a socket or run user code: there is no event of this loop
         while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
 
-    def abandon(self) -> None:
-        """Let `teardown` wait for nothing: what is in hand is not wanted any more."""
+    def drop_chunks(self) -> None:
+        """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
         self._pilots = set()
 
     def _open_slots(self, n: int) -> None:
@@ -102,7 +102,7 @@ class PilotHost(WorkerPlugin):
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
-            except OSError:  # it cannot be reached from here, or has no time just now
+            except OSError:  # it cannot be reached from here, or is too busy just now
                 time.sleep(_PAUSE * attempt)
             else:
                 return channel
@@ -130,7 +130,7 @@ class PilotHost(WorkerPlugin):
             try:
                 pilot.serve()
             finally:
-                self._pilots.discard(pilot)  # it may be abandoned
+                self._pilots.discard(pilot)
 
 
 class Pilot:
@@ -177,7 +177,7 @@ class Pilot:
                 self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
-        except BaseException:  # an item has broken what we stand on: a new process will do better
+        except BaseException:  # an item has broken this process beyond use: a new one will do better
             traceback.print_exc()
             self.channel.close()
             if self._alone:
@@ -195,7 +195,7 @@ class Pilot:
             self.channel.send(message)
 
     def _on_run(self, run_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
-        if self._ended(run_id):  # it was over before this slot came to it: build nothing
+        if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
             return
@@ -211,7 +211,7 @@ class Pilot:
             try:
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
                 call = prepare(spec)
-            except BaseException as error:  # whatever user code does here, the driver must hear of it
+            except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
                 self._mark.clear()
                 if run_id not in self._broken:
@@ -229,7 +229,7 @@ class Pilot:
     ) -> None:
         if run_id not in self._calls:  # its setup failed; the driver knows
             return
-        if self._inbox and self._said_to_end(run_id):  # sent ahead, and no longer wanted
+        if self._inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
             return
         call, spec = self._calls[run_id]
 
@@ -273,18 +273,18 @@ class Pilot:
             parts = self._pickled(run_id, items, block, spec.policy)
         try:
             sys.stdout.flush()
-        except ANYTHING:  # an item has closed it, or put something of its own there
+        except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
             self.channel.send_parts(*parts)
-        self._mark.clear()  # not before: an item may have closed what it is sent over
+        self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:
         while self.channel.readable():
             self._inbox.append(self.channel.recv())
-        return self._said_to_end(run_id)
+        return self._has_end(run_id)
 
-    def _said_to_end(self, run_id: int) -> bool:
+    def _has_end(self, run_id: int) -> bool:
         return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
     def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:

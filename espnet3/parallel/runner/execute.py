@@ -166,7 +166,7 @@ def _on_pilots(
     from espnet3.parallel.pilots.protocol import RunSpec
     from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-    config = getattr(client, "espnet3_config", config)  # what it was opened with, if it is ours
+    config = config_of(client, config)
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     spec = RunSpec(
         one=task.one,
@@ -186,4 +186,13 @@ def _on_pilots(
 
 def env_of(client: Any) -> str:
     """Return the key of a client's own env; "" takes what the workers have as their default."""
-    return getattr(client, "espnet3_env", None) or ""
+    from espnet3.parallel.clusters.client import EnvClient
+
+    return (client.espnet3_env or "") if isinstance(client, EnvClient) else ""
+
+
+def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
+    """Return what a client of ours was opened with; of any other client, the registered configuration."""
+    from espnet3.parallel.clusters.client import EnvClient
+
+    return client.espnet3_config if isinstance(client, EnvClient) else config

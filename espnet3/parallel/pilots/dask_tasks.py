@@ -139,7 +139,7 @@ async def forget_run(pool: str, run_id: int) -> None:
 
 
 class TaskChannel:
-    """Looks like a pilot's channel to the driver's loop; behind it are Dask tasks.
+    """A `SlotChannel` with Dask tasks behind it in place of a connection.
 
     Args:
         pool: Whose slot it serves.
@@ -195,7 +195,7 @@ class TaskChannel:
         future.add_done_callback(self._finished)
 
     def _finished(self, _: Any) -> None:
-        """Hand over what has finished, in the order it was sent: the loop counts on a channel's order."""
+        """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
         with self._order:
             while self._sent and self._sent[0].done():
                 self._put(_answer_of(self._sent.popleft()))
@@ -269,8 +269,8 @@ class TaskPool:
         return [self._slot() for _ in range(fresh)]
 
     def _slot(self) -> Slot:
-        # which worker runs a task is the scheduler's choice, and Dask blames a death on all that the
-        # worker had queued: to the loop they are one process, so that a suspect goes all alone
+        # the scheduler chooses which worker runs a task, and Dask blames a death on every task that the
+        # worker had queued: the driver takes all slots for one process, so that a suspect runs all alone
         hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
         return Slot(TaskChannel(self), hello)
 

@@ -70,9 +70,7 @@ class Pool:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 client.register_plugin(host, name=self.name)
-            except (
-                OSError
-            ):  # one worker that dies just now makes it fail; the others have it, and open slots again
+            except OSError:  # a worker died just now; the others have the plugin, and open slots again
                 if attempt == _ATTEMPTS:
                     raise
                 time.sleep(_PAUSE)

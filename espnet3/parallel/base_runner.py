@@ -318,7 +318,7 @@ class BaseRunner(ABC):
             setup_timeout=self.setup_timeout,
             check=check,
             killable=self.item_timeout is not None,
-            tells=self.progress,
+            show_progress=self.progress,
         )
 
     def _batch(self) -> Any:

@@ -19,7 +19,7 @@ from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.runner.background import submit_call, submit_in_background
-from espnet3.parallel.runner.execute import Task, outcomes, owned_client, runs_here, start_client
+from espnet3.parallel.runner.execute import Task, config_of, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.runner.inline import build_here
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def parallel_submit(
         return _submit_here(func, args, kwargs, setup_fn)
     if chosen is None:
         return submit_in_background(_config, func, args, kwargs, setup_fn)
-    config = getattr(chosen, "espnet3_config", _config)  # what it was opened with, if it is ours
+    config = config_of(chosen, _config)
     return submit_call(chosen, func, args, kwargs, setup_fn, config.setup_timeout)
 
 

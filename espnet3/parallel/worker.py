@@ -22,12 +22,11 @@ from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, wants_requeue
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.spec import JobSpec, make_provider, read_spec
+from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder
 
 USAGE = 2
-CHECKED = "checked: "  # what the last line on standard error begins with where the check fails
 
 
 def main(arguments: list[str] | None = None) -> int:

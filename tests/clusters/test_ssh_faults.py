@@ -63,7 +63,7 @@ def test_one_host_of_four_cannot_be_reached():
     with get_client(ssh_block(3, hosts)) as client:
         client.wait_for_workers(2, timeout=120)
         assert parallel_map(square, range(100)) == [x * x for x in range(100)]
-        assert "127.0.0.9: no connection to port 12222" in client.cluster.waiting()
+        assert "127.0.0.9: no connection to port 12222" in str(client.cluster.missing())
 
 
 def test_no_worker_host_can_be_reached():

@@ -67,7 +67,6 @@ DASK_SIDE = {
     "parallel.clusters.ssh_process",
     "parallel.clusters.client",
     "parallel.pilots.driver",
-    "parallel.pilots.abandon",
     "parallel.local.forked_worker",
     "parallel.local.cluster",
     "parallel.pilots.worker",

@@ -28,11 +28,10 @@ from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.pools import close_pool, has_work
-from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import PilotHost
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-_GRACE = 2.0  # seconds that workers have to close whose calls are not wanted any more
+_GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
 
 class DictReturnWorkerPlugin(WorkerPlugin):
@@ -72,7 +71,7 @@ class DictReturnWorkerPlugin(WorkerPlugin):
 class LazyEnvPlugin(DictReturnWorkerPlugin):
     """As its base, but the env is built when the first item needs it.
 
-    A worker whose plugin raises does not start, and its job waits for ever; an item that finds
+    A worker whose plugin raises does not start, and a run waits for it until `start_timeout`; an item that finds
     the env broken brings the traceback to the driver.
     """
 
@@ -98,7 +97,7 @@ class EnvClient(Client):
     """
 
     espnet3_env: str | None = None
-    espnet3_dashboard_told = False
+    espnet3_dashboard_shown = False
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
@@ -192,9 +191,8 @@ def open_client(
     except BaseException:
         cluster.close()
         raise
-    if getattr(cluster, "keeper", None) is not None:
-        known = weakref.ref(client)  # the cluster must not keep its client alive
-        cluster.keeper.wanted = lambda: _wants_workers(cluster, known())
+    known = weakref.ref(client)  # the cluster must not keep its client alive
+    cluster_of(client).watch_demand(lambda: _wants_workers(cluster, known()))
     return client
 
 
@@ -204,14 +202,14 @@ def _wants_workers(cluster: Any, client: Any) -> bool:
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: what they are in the middle of is not wanted.
+    """Kill a client's local workers at once: the result of what they are doing is not wanted.
 
     Workers that are threads cannot be killed; they are closed without waiting for their calls.
     """
-    cluster = getattr(client, "_espnet3_cluster", None)
-    if cluster is None:
+    cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
+    if cluster is None:  # not ours, or closed
         return
-    # what was half done on the loop fails now, and nobody is left to be told
+    # tasks cut off on the loop fail now, and nobody is left to read what they log
     ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
         cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
@@ -220,20 +218,20 @@ def abort(client: Any) -> None:
 
 
 def dashboard_of(client: Any) -> str | None:
-    """Return the address of the dashboard of a cluster of ours, once: it is told once for each client."""
-    if not isinstance(client, EnvClient) or client.espnet3_dashboard_told or find_spec("bokeh") is None:
+    """Return the address of the dashboard of a cluster of ours, once: each client shows it once."""
+    if not isinstance(client, EnvClient) or client.espnet3_dashboard_shown or find_spec("bokeh") is None:
         return None
-    client.espnet3_dashboard_told = True
+    client.espnet3_dashboard_shown = True
     options = client.espnet3_config.options
     scheduler = options.get("scheduler_kwargs") or {}
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
         return None
     link: str = client.dashboard_link
-    address: str = getattr(client.scheduler, "address", "")
-    if address.startswith("inproc") and "dashboard_address" not in options:
+    address = client.scheduler.address if client.scheduler is not None else ""
+    if str(address).startswith("inproc") and "dashboard_address" not in options:
         # where workers are threads, Dask names this host, and we had it listen on loopback
         link = dashboard_link("127.0.0.1", urlsplit(link).port)
-    if getattr(client.cluster, "certificate", None) is not None:  # see http_guard
+    if cluster_of(client).serves_https:  # see http_guard
         link = link.replace("http://", "https://", 1)
     return link
 
@@ -242,35 +240,6 @@ async def _close_threads(cluster: Any) -> None:
     for worker in cluster.workers.values():
         for plugin in plugins_of(worker):
             if isinstance(plugin, PilotHost):
-                plugin.abandon()
+                plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)
-
-
-def end_of(client: Any, pid: int) -> ProcessEnd | None:
-    """Return how a worker process ended, once its cluster knows."""
-    cluster: Any = getattr(client, "cluster", None)
-    end: ProcessEnd | None = cluster.exit_of(pid) if hasattr(cluster, "exit_of") else None
-    return end
-
-
-def no_more(client: Any) -> str | None:
-    """Return why workers cannot be replaced, once none is left to hope for."""
-    cluster: Any = getattr(client, "cluster", None)
-    why: str | None = cluster.failure() if hasattr(cluster, "failure") else None
-    return why
-
-
-def waiting(client: Any) -> str:
-    """Say what the jobs do whose workers have not come, where the cluster knows."""
-    cluster: Any = getattr(client, "cluster", None)
-    return str(cluster.waiting()) if hasattr(cluster, "waiting") else ""
-
-
-def innocent(client: Any, hello: Hello) -> bool | None:
-    """Say whether a lost worker went with its job rather than with its item; None: not known yet."""
-    cluster: Any = getattr(client, "cluster", None)
-    if not hasattr(cluster, "went_with_job"):  # a worker here is nothing but its process
-        return False
-    said: bool | None = cluster.went_with_job(hello.worker, hello.address)
-    return said

@@ -1,7 +1,7 @@
 """Clusters of batch jobs: those of dask-jobqueue, with what they lack.
 
-    options ──prepare──> JobCluster  ──sbatch, qsub, ...──> jobs ──> workers
-                              │ keeper (keeper.py): watches the jobs, replaces and explains them
+    options ──prepared──> JobCluster ──sbatch, qsub, ...──> jobs ──> workers
+                              │ keeper (keeper.py): watches the jobs, replaces them, knows what they do
 
 dask-jobqueue logs a failed submission and waits; it ends the job of a worker that was away for 15
 seconds, a requeued one too; and it never replaces a job that is gone. Here a submission that fails
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from distributed.core import Status
@@ -33,7 +34,7 @@ from espnet3.parallel.dask_compat import (
     processes_per_job,
 )
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerCluster
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +65,53 @@ def watched_job(job_class: Any) -> Any:
     return WatchedJob
 
 
+class KeptCluster(WorkerCluster):
+    """What the driver asks of a cluster of jobs: its keeper knows.
+
+    Attributes:
+        keeper: Watches the jobs; None before it is started.
+        folder: Where the jobs' logs are, if they are removed with the cluster.
+        certificate: What the cluster's connections are encrypted with, if they are.
+    """
+
+    keeper: JobKeeper | None = None
+    folder: str | None = None
+    certificate: RunCertificate | None = None
+    scheduler_info: Any
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return self.certificate is not None
+
+    def given_up(self) -> GivenUp | None:
+        """Return why no worker will come, once that is known."""
+        return None if self.keeper is None else self.keeper.broken
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Whether a lost worker went because its job ended; None: not known yet."""
+        workers = list(self.scheduler_info["workers"].items())
+        if any(str(each["name"]) == worker and there != address for there, each in workers):
+            return False  # its nanny has started it again: the job goes on
+        return None if self.keeper is None else self.keeper.has_left(worker)
+
+    def missing(self) -> Missing:
+        """Return what the jobs do whose workers have not come, and what to look at."""
+        return Missing() if self.keeper is None else self.keeper.missing()
+
+    def watch_demand(self, wanted: Callable[[], bool]) -> None:
+        """Replace jobs only while there is work for them."""
+        if self.keeper is not None:
+            self.keeper.wanted = wanted
+
+
 def watched_cluster(row: Backend) -> Any:
     """Return the row's cluster class with jobs that are watched."""
     base: Any = load_cluster_class(row)
 
-    class JobCluster(ClosesMore, LostWorkersStay, base):  # type: ignore[misc]  # one class for each scheduler, made when needed
+    # one class for each scheduler, made when needed
+    class JobCluster(ClosesMore, LostWorkersStay, base, KeptCluster):  # type: ignore[misc]
         job_cls = watched_job(base.job_cls)
-        keeper: JobKeeper | None = None
-        folder: str | None = None
-        certificate: RunCertificate | None = None
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             """As the base; the keeper watches the new jobs."""
@@ -80,22 +119,6 @@ def watched_cluster(row: Backend) -> Any:
             if self.keeper is not None and self.status is Status.running:
                 self.loop.add_callback(self.keeper.resized)
             return done
-
-        def failure(self) -> str | None:
-            """Return why no worker will come, once that is known."""
-            return None if self.keeper is None else self.keeper.broken
-
-        def exit_of(self, pid: int) -> ProcessEnd | None:
-            """Jobs do not say how a process of theirs ended."""
-            return None
-
-        def went_with_job(self, worker: str, address: str) -> bool | None:
-            """Tell whether a lost worker went because its job ended; None: not known yet."""
-            return _went_with_job(self, worker, address)
-
-        def waiting(self) -> str:
-            """Say of each job what it does and what to look at."""
-            return "" if self.keeper is None else self.keeper.report()
 
         async def before_closing(self) -> None:
             """Submit nothing any more."""
@@ -109,14 +132,6 @@ def watched_cluster(row: Backend) -> Any:
 
     JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
     return JobCluster
-
-
-def _went_with_job(cluster: Any, worker: str, address: str) -> bool | None:
-    workers = list(cluster.scheduler_info["workers"].items())
-    if any(str(each["name"]) == worker and there != address for there, each in workers):
-        return False  # its nanny has started it again: the job goes on
-    said: bool | None = None if cluster.keeper is None else cluster.keeper.has_left(worker)
-    return said
 
 
 def _clean_up(folder: str | None, certificate: RunCertificate | None) -> None:

@@ -28,6 +28,7 @@ from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
 from espnet3.parallel.dask_compat import add_specs, options_of_next_jobs, start_missing
 from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class JobKeeper:
 
     def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
         assert row.scheduler is not None
-        self.broken: str | None = None
+        self.broken: GivenUp | None = None
         self.kept_logs = False
         self.wanted: Callable[[], bool] = lambda: True
         self.adaptive = False
@@ -147,22 +148,20 @@ class JobKeeper:
         if self._task is not None:
             await end_task(self._task)
 
-    def report(self) -> str:
-        """Say of each job what it does, and what to look at."""
-        lines = [f"no answer from the queue: {self._no_answer}"] if self._no_answer else []
-        jobs = [each for each in self._jobs.values() if not each.up]
-        for each in jobs[:_SHOWN]:
-            look = self._scheduler.look.format(id=each.job.job_id)
-            lines.append(f"job {each.job.job_id} {each.view} (see: {look})")
-            if tail := log_tail(self._logs, str(each.job.job_id)):
-                lines.append(tail)
-                self.kept_logs = True
-        if len(jobs) > _SHOWN:
-            lines.append(f"and {len(jobs) - _SHOWN} more jobs")
-        return "\n".join(lines)
+    def missing(self) -> Missing:
+        """Return what the jobs do whose workers have not come, and what to look at."""
+        jobs = [each for each in list(self._jobs.values()) if not each.up]
+        shown = tuple(self._missing_worker(each) for each in jobs[:_SHOWN])
+        self.kept_logs = self.kept_logs or any(each.detail for each in shown)
+        return Missing(shown, len(jobs) - len(shown), self._no_answer)
+
+    def _missing_worker(self, each: Watched) -> MissingWorker:
+        number = str(each.job.job_id)
+        look = self._scheduler.look.format(id=number)
+        return MissingWorker(f"job {number}", str(each.view), look, log_tail(self._logs, number))
 
     def has_left(self, worker: str) -> bool | None:
-        """Tell whether the job of a lost worker is over, or waits again; None: it seems to run."""
+        """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
         each = self._jobs.get(self._job_of(worker))
         if each is None:
             return True  # no longer among ours: it ended, and was replaced
@@ -258,7 +257,7 @@ class JobKeeper:
             logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
             # while some work, the site may limit the jobs of a user
             if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
-                self.broken = f"a job could not be submitted, {self._refused} times in a row: {error}"
+                self.broken = GivenUp(StartFailure.SUBMISSION, str(error), self._refused)
         else:
             self._refused = 0
         self._missing = max(0, self._missing - (len(self._jobs) - before))
@@ -294,9 +293,7 @@ class JobKeeper:
             self._bad_nodes.append(node)
         logger.warning("%s", text)
         if self._early >= _EARLY:
-            self.broken = (
-                f"{self._early} jobs in a row ended at their start, so no more are submitted. {text}"
-            )
+            self.broken = GivenUp(StartFailure.EARLY_END, text, self._early)
             logger.error("%s", self.broken)
 
     # --- submission ---

@@ -22,13 +22,19 @@ from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.pilots.worker_cluster import (
+    GivenUp,
+    Missing,
+    MissingWorker,
+    StartFailure,
+    WorkerCluster,
+)
 
 logger = logging.getLogger(__name__)
 
 
-class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster):
-    """The cluster; says what keeps its workers. One that went away comes back by itself."""
+class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
+    """The cluster; knows what keeps its workers. One that went away comes back by itself."""
 
     certificate: RunCertificate | None = None
 
@@ -37,15 +43,17 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster):
         if self.certificate is not None:
             self.certificate.remove()
 
-    def failure(self) -> str | None:
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return self.certificate is not None
+
+    def given_up(self) -> GivenUp | None:
         """Return why no worker will come, once every host is given up."""
         workers: list[Any] = list(self.workers.values())
         if workers and all(worker.failure for worker in workers):
-            return "\n".join(str(worker.failure) for worker in workers)
-        return None
-
-    def exit_of(self, pid: int) -> ProcessEnd | None:
-        """Sessions do not say how a process ended."""
+            detail = "\n".join(str(worker.failure) for worker in workers)
+            return GivenUp(StartFailure.WORKER, detail)
         return None
 
     def went_with_job(self, worker: str, address: str) -> bool | None:
@@ -61,10 +69,16 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster):
         )
         return False if restarted else None
 
-    def waiting(self) -> str:
-        """Say what is wrong with each host whose worker has not come."""
+    def missing(self) -> Missing:
+        """Return what is wrong with each host whose worker has not come."""
         workers: list[Any] = list(self.workers.values())
-        return "\n".join(worker.trying for worker in workers if worker.trying)
+        return Missing(
+            tuple(
+                MissingWorker(f"worker {each.name}", "is not up", detail=each.trying)
+                for each in workers
+                if each.trying
+            )
+        )
 
 
 def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:

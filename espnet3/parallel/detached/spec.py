@@ -17,6 +17,7 @@ from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.records import Policy
 
 SCHEMA = 1
+CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
 
 
 @dataclass(frozen=True, slots=True)

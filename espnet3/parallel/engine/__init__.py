@@ -1,7 +1,7 @@
-"""The loop over items, and what it needs: the same in every process, wherever a run goes.
+"""The loop over items, and what it needs: the same in every process, wherever a run takes place.
 
 In: items, a function bound to its env, a `Policy`. Out: a `Block` of results and failures (`loop.run_items`).
 
 How work is cut into chunks (`work`, `sizing`), called step by step (`loop`, `steps`), watched (`watch`) and seeded
-(`seeding`); exceptions that travel (`exceptions`, `failures`, `pickling`); results as lines (`recording`).
+(`seeding`); exceptions that travel (`exceptions`, `pickling`); results as lines (`recording`).
 """

@@ -1,8 +1,9 @@
-"""How an item's exception travels, and what the caller finally sees."""
+"""An item's exception: as a record, on its way to the driver, and as the caller finally sees it."""
 
 from __future__ import annotations
 
 import pickle
+import traceback
 from typing import Any
 
 from espnet3.parallel.engine import pickling
@@ -11,6 +12,30 @@ from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
 ANYTHING = (Exception, SystemExit, GeneratorExit)
+
+
+def describe_error(error: BaseException) -> tuple[str, str, str]:
+    """Return an exception's type name, message and traceback text."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(error)
+    except Exception as wrong:  # user classes may raise anything here
+        text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
+    return name, text, "".join(traceback.format_exception(kind, error, error.__traceback__))
+
+
+def failure_of(
+    error: BaseException,
+    index: Any,
+    attempts: int,
+    worker: str,
+    cause: str = "error",
+    seconds: float | None = None,
+) -> ItemFailure:
+    """Make the record of a failed item from its exception."""
+    name, message, text = describe_error(error)
+    return ItemFailure(index, name, message, text, attempts, worker, cause, seconds)
 
 
 class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the worker's traceback as a cause

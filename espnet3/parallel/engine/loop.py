@@ -5,12 +5,12 @@
                   │        an ItemFailure, or stop    │
                   └── clock: longer or shorter steps  │
                                                       v
-    deadline passed, or told to stop ────────────>  Block (values so far; the tail is the caller's)
+    time budget spent, or asked to stop ─────────>  Block (values so far; the tail is the caller's)
 
-Before each step it is said, in a worker's mark, which items are in it: should the worker die, it was
-one of these. The clock is read between steps, not between items, and steps grow until one takes about a
-twelfth of the time budget: what lies between two steps, no longer in the processor's caches after a few
-milliseconds of user code, costs 20 to 40 µs.
+Before each step the worker's mark is set to the items in it: if the worker dies, it was one of these.
+The clock is read between steps, not between items, and steps grow until one takes about a twelfth of
+the time budget: the code between two steps is no longer in the processor's caches after a few
+milliseconds of user code, and costs 20 to 40 µs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.engine.steps import Call, Step, stepper
 from espnet3.parallel.engine.watch import Feed, Report, Watch
@@ -32,17 +32,37 @@ from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
-_FIRST = 1 / 8  # of a run's items: a first step holds no more of them, whatever the last run's steps held
-_ASK = 0.05  # seconds between two questions whether the run is to end: each is a system call, cold
+_FIRST = (
+    1 / 8
+)  # of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
+_ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system call, out of the caches
 
-# random, numpy.random and torch are one state per process: seeded runs of its threads take turns
-_SEED_LOCK = threading.RLock()  # re-entrant: an item may run a seeded run of its own
-_INSIDE = threading.local()
+# random, numpy.random and torch have one state per process: threads with a seed take turns
+_SEED_LOCK = threading.RLock()  # re-entrant: an item may start a seeded run of its own
+
+
+class _Inside(threading.local):
+    """What this thread is inside.
+
+    Attributes:
+        depth: How many drivers' items deep.
+        report: As for `on_a_worker`.
+        values: Results so far of the outermost `run_items`.
+        feed: Gives out the items of the innermost step.
+    """
+
+    depth: int = 0
+    report: Report | None = None
+    values: list[Any] | None = None
+    feed: Feed | None = None
+
+
+_INSIDE = _Inside()
 
 
 @dataclass(slots=True)
 class Block:
-    """The outcomes of the first `len(values)` items of a run.
+    """The outcomes of the first `len(values)` items of a chunk.
 
     Attributes:
         values: One result per item done, in order; a failed item's place holds its `ItemFailure`.
@@ -67,7 +87,7 @@ class Block:
 
 def inside_item() -> bool:
     """Whether this thread is running items for a driver: what they call in turn runs right here."""
-    return getattr(_INSIDE, "depth", 0) > 0
+    return _INSIDE.depth > 0
 
 
 @contextmanager
@@ -75,10 +95,10 @@ def on_a_worker(report: Report | None = None) -> Iterator[None]:
     """Mark this thread as one that runs items for a driver.
 
     Args:
-        report: Told of an item that takes longer than `item_timeout`; without it none is watched.
+        report: Called with an item that takes longer than `item_timeout`; without it none is watched.
     """
-    before = getattr(_INSIDE, "report", None)
-    _INSIDE.depth = getattr(_INSIDE, "depth", 0) + 1
+    before = _INSIDE.report
+    _INSIDE.depth += 1
     _INSIDE.report = report
     try:
         yield
@@ -88,7 +108,7 @@ def on_a_worker(report: Report | None = None) -> Iterator[None]:
 
 
 def never() -> bool:
-    """The `interrupted` of a run that nothing interrupts."""
+    """The `interrupted` of items that nothing interrupts."""
     return False
 
 
@@ -114,10 +134,10 @@ def run_items(
         policy: Errors, retries, seed, batch size and item timeout.
         worker: Name for failure records.
         budget: Seconds after which to stop at the next step; the tail stays with the caller.
-        interrupted: Asked between steps; True ends the run as the budget does.
-        enter: Told of each step before it begins: position of its first item, most items it may have.
-        singly: Steps of one item, and batches of one: any of them may end this process.
-        step: Items that a step of the last such run held at its end.
+        interrupted: Asked between steps; True ends the chunk as the budget does.
+        enter: Called before each step: position of its first item, most items it may have.
+        singly: Take steps of one item, and batches of one: any of them may end this process.
+        step: Items that a step of the last such chunk held at its end.
 
     Returns:
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
@@ -127,15 +147,14 @@ def run_items(
     unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
     loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
-    outer = getattr(_INSIDE, "values", None)  # results of the run that this one is within an item of
-    feed = getattr(_INSIDE, "feed", None)
+    outer, feed = _INSIDE.values, _INSIDE.feed  # not None: this call is made from within an item
     _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
     try:
         if policy.seed is None and policy.item_timeout is None:
             loop.run(stepper(call, policy, None, loop.feed, None), None)
         else:
             lock = _SEED_LOCK if policy.seed is not None else nullcontext()
-            # the lock first: to wait for it is not to be late
+            # the lock first: waiting for it does not make an item late
             with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
                 loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
@@ -145,28 +164,28 @@ def run_items(
 
 
 def _watched(loop: _Loop, outer: list[Any] | None) -> Any:
-    report: Report | None = getattr(_INSIDE, "report", None)
+    report = _INSIDE.report
     limit = loop.policy.item_timeout
     if limit is None or report is None:
         return nullcontext()
     return Watch(limit, loop.items, loop.block.values, loop.feed, report, outer)
 
 
-class _Lineage:
+class _Forks:
     """Counts the forks between a program's first process and this one."""
 
-    forks = 0
+    count = 0
 
     def forked(self) -> None:
         """In a child that an item has forked, let the step end with that item."""
-        self.forks += 1
-        feed: Feed | None = getattr(_INSIDE, "feed", None)
+        self.count += 1
+        feed = _INSIDE.feed
         if feed is not None:
             feed.end()
 
 
-_LINEAGE = _Lineage()
-os.register_at_fork(after_in_child=_LINEAGE.forked)
+_FORKS = _Forks()
+os.register_at_fork(after_in_child=_FORKS.forked)
 
 
 @dataclass(slots=True)
@@ -184,7 +203,7 @@ class _Loop:
     enter: Enter | None
     singly: bool
     feed: Feed = field(default_factory=Feed)
-    forks: int = field(default_factory=lambda: _LINEAGE.forks)
+    forks: int = field(default_factory=lambda: _FORKS.count)
 
     def run(self, do: Step, watch: Watch | None) -> None:
         """Take step after step."""
@@ -199,17 +218,19 @@ class _Loop:
                 watch.begin()
             try:
                 do(items[at : at + step], values)
-            except BaseException as error:  # SystemExit too: an item must not end its worker quietly
+            except BaseException as error:  # SystemExit too: an item must not end its worker without a word
                 # an item's share of its step
                 tried = _Attempt(error, (clock() - last) / (len(values) - at + 1))
-                if self.forks == _LINEAGE.forks and not self._failed(tried, do, watch):
+                if self.forks == _FORKS.count and not self._failed(tried, do, watch):
                     break
-            if self.forks != _LINEAGE.forks:
-                os._exit(0)  # a child that an item has forked and let come back: its parent goes on
+            if self.forks != _FORKS.count:
+                os._exit(
+                    0
+                )  # a child that an item has forked, and that came back from the item: its parent goes on
             now = clock()
-            if now - begin > budget or (now - asked > _ASK and self.interrupted()):
+            if now - begin > budget or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
-            if now - asked > _ASK:
+            if now - asked > _ASK_EVERY:
                 asked = now
             step, last = self._next_step(step, now - last), now
         self.block.step = step
@@ -220,7 +241,7 @@ class _Loop:
             # no more than the chunk holds: where many items fail, steps would double without end
             return step if self.singly else min(2 * step, -(-len(self.items) // self.unit) * self.unit)
         if took > self.budget * _SLOW:
-            return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.cut else self.unit
+            return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.ended else self.unit
         return step
 
     def _failed(self, tried: _Attempt, do: Step, watch: Watch | None) -> bool:
@@ -230,7 +251,7 @@ class _Loop:
             return False
         # a batch that raised goes again one by one, so that only the guilty item pays
         part = self.items[len(block.values) : len(block.values) + unit]
-        # a batch of one, at a run's end or where there is a seed: it has been the item's own attempt
+        # a batch of one, at a chunk's end or where there is a seed, was the item's own attempt
         first = tried if len(part) == 1 or self.policy.seed is not None else None
         return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
 
@@ -249,7 +270,7 @@ def _is_the_runners(error: BaseException, block: Block) -> bool:
 
 
 def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
-    """Return a step that says what it is about to do."""
+    """Return a step that sets the mark and the watch to what it is about to do."""
 
     def announced(part: Sequence[Any], out: list[Any]) -> None:
         if enter is not None:

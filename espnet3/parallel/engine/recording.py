@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import Policy

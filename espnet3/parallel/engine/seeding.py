@@ -41,13 +41,13 @@ def _seed_torch(torch: Any, value: int) -> None:
     torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF)
 
 
-_LATE = {"numpy": _seed_numpy, "torch": _seed_torch}
+_SEEDERS = {"numpy": _seed_numpy, "torch": _seed_torch}
 
 
 def seed_all(value: int) -> None:
     """Seed `random`, and numpy and torch where they are loaded, with one 64-bit value."""
     random.seed(value)
-    for name, seed in _LATE.items():
+    for name, seed in _SEEDERS.items():
         module = sys.modules.get(name)
         if module is not None:
             seed(module, value)
@@ -62,7 +62,7 @@ class _SeedAfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        seed = _LATE.get(name)
+        seed = _SEEDERS.get(name)
         if seed is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)

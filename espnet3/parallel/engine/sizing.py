@@ -11,9 +11,12 @@ from collections.abc import Callable
 BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
 SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to whoever is free
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
-_QUICK = 0.005  # seconds per item, where chunks may be that long: what a dead worker had done of its chunk goes again
-_SHARE = 5  # of all that a slot has to do, at most one part in so many is a chunk longer than the budget
-_CUTS = 4.0, 2.0  # chunks that what is left to a slot is cut into, where speeds vary and where they do not
+_QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
+_SHARE = 5  # a chunk longer than the budget is at most this part (a fifth) of all that its slot has to do
+_CUTS = (
+    4.0,
+    2.0,
+)  # chunks that a slot's share of the rest is cut into, where speeds vary and where they do not
 _VARIES = 0.25  # how far off, on average, chunks are where speeds vary
 GROW = 8  # a chunk may be this many times as long as the last one
 MAX_BYTES = 8 << 20  # of results per chunk
@@ -34,17 +37,17 @@ class Sizer:
         self._rate = 0.0  # units per second of one slot
         self._most = 0.0  # units of the next chunk, however quick the last ones were
         self._off = 1.0  # how far off the chunks' seconds were, as a share of what was expected
-        self._runs = 0.0
+        self._chunks = 0.0
         self._bytes_per_item = 0.0
         self._pace = 0.0  # seconds per item
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
         """Learn from one finished chunk."""
         rate = units / max(seconds, 1e-6)
-        weight = 1.0 / min(self._runs + 1.0, _WARM)
+        weight = 1.0 / min(self._chunks + 1.0, _WARM)
         off = min(1.0, abs(rate / self._rate - 1.0)) if self._rate else 1.0
         self._off += (off - self._off) * weight
-        self._runs += 1.0
+        self._chunks += 1.0
         self._rate += (rate - self._rate) * weight
         self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
         self._pace += (seconds / items - self._pace) * weight
@@ -80,5 +83,7 @@ class Sizer:
         A chunk that waits behind a long item is a chunk nobody else can take.
         """
         return (
-            2 if self._runs and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1
+            2
+            if self._chunks and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET)
+            else 1
         )

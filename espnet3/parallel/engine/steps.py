@@ -1,4 +1,4 @@
-"""What a step of a run does: its items are called one by one, or batch by batch."""
+"""What a step does: its items are called one by one, or batch by batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Call:
 def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
     """Return what runs a step: appends one result per item, and keeps them if one raises.
 
-    A step whose feed is cut ends early.
+    A step whose feed is ended ends early.
     """
     size = policy.batch_size if call.many is not None else None
 
@@ -37,8 +37,8 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
         had = len(out)
         out.extend(map(call.one, feed.of(part)))
         done = len(out) - had
-        if done < len(part) and (not feed.cut or not done):
-            # the C loop took a StopIteration that an item let out for its own: ask once more, to have it
+        if done < len(part) and (not feed.ended or not done):
+            # an item raised StopIteration, which the C loop took for its own end: call it again, to have it raised
             out.append(call.one(part[done]))
 
     def batches(part: Sequence[Any], out: list[Any]) -> None:

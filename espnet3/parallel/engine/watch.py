@@ -3,11 +3,11 @@
     run_items ── results ──> list of values <── its length, a few times per timeout ── this thread
                   ^                                                                        │
                   └── the step's items are used up: it ends with the item it is in <───────┤
-                                        no new result for too long: report, who ends it <─┘
+                              no new result for too long: report, which ends the process <─┘
 
 A list grows as items are done, also while a C loop fills it, so its length says which item a
 step of thousands is in. An item that holds the interpreter's lock keeps this thread from running;
-that is what the driver's own look at a slot's mark is for.
+for that case the driver itself looks at the slot's mark.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from types import FrameType
 from typing import Any
 
 _ENGINE = str(Path(__file__).with_name("loop.py"))
-_CUT = 0.1  # seconds after which a step of several items ends with the item it is in
+_LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
-_OFTEN, _RARELY = 0.005, 0.25  # seconds between looks, at least and at most
+_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25  # seconds between looks
 _STACK = 20_000  # characters of a stack that travel: a deep recursion's has megabytes
 
 
@@ -38,10 +38,10 @@ class Late:
     """What was in progress when a call took too long.
 
     Attributes:
-        position: Place of the first item in progress, in the run that the driver sent.
+        position: Place of the first item in progress, in the chunk that the driver sent.
         items: Items in progress: 1, or a batch.
-        seconds: For how long.
-        stack: Where it was, as text; "" where nobody could look.
+        seconds: For how long they were in progress.
+        stack: Where the call was, as text; "" where that is not known.
         inner: What was in progress in a run within that item (the indices of a shard); else None.
     """
 
@@ -59,24 +59,24 @@ class Feed:
     """Gives a step its items, and can be ended by another thread: the step ends with the item it is in.
 
     Attributes:
-        cut: Whether the step in progress was ended.
+        ended: Whether the step in progress was ended early.
     """
 
-    __slots__ = ("_items", "cut")
+    __slots__ = ("_items", "ended")
 
     def __init__(self) -> None:
-        self.cut = False
+        self.ended = False
         self._items: Iterator[Any] = iter(())
 
     def of(self, part: Iterable[Any]) -> Iterator[Any]:
         """Return the iterator of a new step."""
-        self.cut = False
+        self.ended = False
         self._items = iter(part)
         return self._items
 
     def end(self) -> None:
-        """End the step: its items, a list's or a range's, are used up in C, between two of them."""
-        self.cut = True
+        """End the step: what is left of its items, a list or a range, is used up in C, between two of them."""
+        self.ended = True
         deque(self._items, maxlen=0)
 
 
@@ -85,11 +85,11 @@ class Watch:
 
     Args:
         limit: Seconds that a call may take.
-        items: The run's items.
+        items: The chunk's items.
         values: Their results so far.
         feed: What gives out the items of a step.
-        report: Told, once, of a call that takes longer; it ends the process, where that can be.
-        outer: Where this run is within an item of another: that one's results so far.
+        report: Called, once, with a call that takes longer; it ends the process, where that is possible.
+        outer: Where these items run within an item of another chunk: that one's results so far.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class Watch:
         _WATCHMAN.remove(self)
 
     def begin(self) -> None:
-        """Say that a step, or another attempt at one item, begins."""
+        """Note that a step, or another attempt at one item, begins."""
         self._at_once = 1
         self._began = time.monotonic()
         self._calls += 1
 
     def batch(self, n: int) -> None:
-        """Say that a batch of `n` items begins."""
+        """Note that a batch of `n` items begins."""
         self._at_once = n
 
     def look(self, now: float) -> Late | None:
@@ -137,7 +137,7 @@ class Watch:
             self._seen, self._since = seen, now
         elif now - self._since > self.limit:
             return self._late(now - self._since)
-        if not self._feed.cut and now - self._began > _CUT:
+        if not self._feed.ended and now - self._began > _LONGEST_STEP:
             self._feed.end()
         return None
 
@@ -150,7 +150,7 @@ class Watch:
         inner: list[Any] = list(self._items[at : at + n])
         try:
             pickle.dumps(inner)
-        except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; words will do
+        except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
             inner = [repr(item) for item in inner]
         return Late(len(self._outer), 1, seconds, stack, inner)
 
@@ -197,7 +197,7 @@ class _Watchman:
                 if late is not None:
                     self.remove(watch)
                     watch.report(late)
-            time.sleep(min(max(min(w.limit for w in watches) / _LOOKS, _OFTEN), _RARELY))
+            time.sleep(min(max(min(w.limit for w in watches) / _LOOKS, _LEAST_PAUSE), _MOST_PAUSE))
 
 
 def end_process() -> None:

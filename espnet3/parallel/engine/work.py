@@ -1,7 +1,7 @@
 """Cutting indices into chunks.
 
 A chunk is a stretch of the dispatch order. Without a cost hint the order is the caller's; with
-one, the most expensive items go first. How long a chunk is, `sizing` says.
+one, the most expensive items go first. `sizing` decides how long a chunk is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
-_LEAST_AT_RISK = 64  # items: a short list of quick ones is sooner repeated than sent one by one
+_LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Chunk:
         suspect: One of them may have killed a worker: they go one by one, in a process that does
             nothing else.
         deaths: Workers lost to its item; a chunk with any holds one item alone.
-        late: Times its item was given up because it took too long; as `deaths`.
+        late: Times its item was given up because it took too long; such a chunk too holds one item alone.
         n_bytes: Size it had when it was sent.
     """
 
@@ -74,7 +74,7 @@ class Work:
 
     Args:
         items: A sequence, or an iterator that may never end.
-        cost: Cost of each item (any unit), sequences only; the dearest go first.
+        cost: Cost of each item (any unit), sequences only; the most expensive go first.
         align: Chunks start at multiples of this (the batch size), so that batches are the same
             whatever the number of workers.
         places: Where each item stands in the caller's list, where these are only a part of it.

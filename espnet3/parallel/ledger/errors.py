@@ -72,7 +72,20 @@ class ChangedRunError(LedgerError):
 
 
 class IncompleteRunError(LedgerError):
-    """Some planned indices have neither a result nor a failure."""
+    """Some planned indices have neither a result nor a failure.
+
+    Attributes:
+        problem: What is missing, and in which run folder.
+        advice: What to do about it.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(problem, advice)
+        self.problem = problem
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.advice}"
 
 
 class FolderInUseError(LedgerError):

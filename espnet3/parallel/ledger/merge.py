@@ -77,7 +77,8 @@ def read_receipt(path: Path) -> Receipt:
         return Receipt(**read_json(path / RECEIPT))
     except FileNotFoundError:
         raise IncompleteRunError(
-            f"{path} has no {RECEIPT}: the run is not finished, or was never merged"
+            f"{path} has no {RECEIPT}: the run is not finished, or was never merged",
+            "Run again with the same arguments to finish it; merge a detached run with `espnet3 merge`",
         ) from None
     except TypeError as error:
         raise DamagedFolderError(f"{path / RECEIPT} is damaged, or of a newer version: {error}") from error
@@ -180,7 +181,8 @@ def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
     more = ", ..." if missing > len(first) else ""
     raise IncompleteRunError(
         f"{path}: {missing} of {len(scan.state)} indices have neither a result nor a failure: "
-        f"{', '.join(first)}{more}. Run again with the same arguments to compute them"
+        f"{', '.join(first)}{more}",
+        "Run again with the same arguments to compute them",
     )
 
 

@@ -1,7 +1,7 @@
 """`env: local`: a real `LocalCluster` whose workers are forked by our own server.
 
-Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds and
-never imports the caller's main module, and one that dies is replaced at once under its old name.
+Two things differ from Dask's default, a nanny that spawns: a worker starts in milliseconds without
+importing the caller's main module, and one that dies is replaced at once under its old name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from espnet3.parallel.dask_compat import (
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 
-class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster):
+class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, WorkerCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes.
 
     A worker that died stays wanted: ours are replaced, and may just have died again.
     """
+
+    owns_processes = True
 
     def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
         self.forkserver = forkserver
@@ -49,7 +52,7 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster):
             raise
 
     async def _forget(self, address: str) -> None:
-        """Have the scheduler forget a worker, if it does not find out by itself that it has ended."""
+        """Have the scheduler forget a worker that has ended, if it does not notice that by itself."""
         scheduler: Any = self.scheduler
         for _ in range(20):
             if address not in scheduler.workers:
@@ -62,12 +65,12 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster):
         for worker in list(self.workers.values()):
             worker.kill()
 
-    def kill_worker(self, pid: int) -> None:
+    def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one worker process and what it started; another takes its place."""
-        if any(worker.pid == pid for worker in list(self.workers.values())):  # no pid of long ago
+        if any(worker.pid == pid for worker in list(self.workers.values())):  # not one of long ago
             kill_group(pid)
 
-    def exit_of(self, pid: int) -> ProcessEnd | None:
+    def end_of(self, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
         workers = list(self.workers.values())
         if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
@@ -78,14 +81,20 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster):
                 return end
         return None
 
-    def failure(self) -> str | None:
-        """Return why workers could not be replaced, once none is left to hope for."""
+    def given_up(self) -> GivenUp | None:
+        """Return why workers could not be replaced, once every one of them is given up."""
         workers = list(self.workers.values())
         reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
-        return str(reasons[0]) if workers and len(reasons) == len(workers) else None
+        if not workers or len(reasons) < len(workers):
+            return None
+        return GivenUp(StartFailure.WORKER, reasons[0])
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
+        self.forkserver.remove_at_end(folder)
 
     async def before_closing(self) -> None:
-        """End the workers: Dask would retire them, and theirs would then complain of a lost scheduler."""
+        """End the workers first: Dask would retire them, and they would then log that their scheduler is lost."""
         await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
 
     async def after_closing(self) -> None:
@@ -102,10 +111,10 @@ def drop(cluster: LocalCluster) -> None:
 
 
 def _load_dashboard() -> None:
-    """Import what the scheduler imports for its dashboard, one thread after the other.
+    """Import what the scheduler imports for its dashboard, in one thread at a time.
 
-    Clusters that threads open at the same time would do so at once, and one could go on with a module whose
-    import is not over, or has failed in the other thread.
+    Threads that open clusters at the same time would import it at once, and one could go on with a module
+    whose import is unfinished, or has failed in the other thread.
     """
     with _LOADING:
         import_dashboard()
@@ -132,7 +141,9 @@ def local_cluster(
         "silence_logs": logging.ERROR,
         **options,
     }
-    if merged["dashboard_address"] is None:  # asks for none, and Dask listens on :8787 everywhere
+    if (
+        merged["dashboard_address"] is None
+    ):  # the user wants none, and Dask would listen on :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
@@ -142,7 +153,7 @@ def local_cluster(
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            # nor may two start at once: without bokeh the worker's import fails, in a second thread unnoticed
+            # one at a time: without bokeh the worker's import fails, and in a second thread nobody would notice
             with _LOADING:
                 return LocalCluster(n_workers=n_workers, processes=False, **merged)
         server = start()

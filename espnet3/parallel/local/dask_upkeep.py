@@ -1,4 +1,4 @@
-"""What Dask does beside the work, and says, where nobody needs it."""
+"""Turns off the periodic work and the log lines of Dask that nobody needs here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import dask
 
 from espnet3.parallel.dask_compat import default_config, interrupted_before_start
 
-# Dask's periodic work costs 2 to 4 points of efficiency on two cores; none of it serves a pilot.
+# Dask's periodic work costs 2 to 4 points of efficiency on two cores, and pilots need none of it.
 # A value the user set (file, environment, dask.config.set) stays.
 QUIET: dict[str, Any] = {
     "distributed.worker.profile.enabled": False,
@@ -29,7 +29,7 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
-    """Whether a record tells of more than what is cancelled, as all tasks are when a cluster closes."""
+    """Whether a record is about more than a cancelled task: a cluster that closes cancels all of them."""
     kind, error, _ = record.exc_info or (None, None, None)
     if interrupted_before_start(error):
         return False

@@ -41,7 +41,7 @@ def search_path() -> list[str]:
 
 
 class ForkServer:
-    """The driver's handle of one server process. Its methods are for one thread's use, if they do not say otherwise.
+    """The driver's handle of one server process. Its methods are for one thread unless they say otherwise.
 
     Args:
         extra_env: Environment variables for the workers, over the caller's own.
@@ -88,15 +88,15 @@ class ForkServer:
         path = os.fsencode(folder)
         message = b"R" + _SIZE.pack(len(path)) + path
         try:
-            self.sock.sendall(message)  # short: what another thread sends does not cut it
-        except OSError:  # it is gone
+            self.sock.sendall(message)  # short enough to be sent in one piece, whatever other threads send
+        except OSError:  # the server is gone
             pass
 
     def read_events(self) -> bool:
         """Read what the server reports; call it when the socket is readable.
 
         Returns:
-            False once the server is gone; whoever waits for a worker is told the pid 0.
+            False once the server is gone; those who wait for a worker get the pid 0.
         """
         try:
             data = self.sock.recv(1 << 16)
@@ -154,7 +154,7 @@ def serve(control_fd: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
 
-    # a tenth of the time is the collector's, which finds nothing in modules that stay
+    # the collector would take a tenth of the time, and find nothing: modules stay
     gc.disable()
     import shutil
 
@@ -163,7 +163,7 @@ def serve(control_fd: int) -> None:
 
     import espnet3.parallel.pilots.worker  # noqa: F401
 
-    gc.freeze()  # nor need the workers look through them
+    gc.freeze()  # nor do the workers need to search them
     gc.enable()
 
     alive: set[int] = set()
@@ -200,7 +200,7 @@ def serve(control_fd: int) -> None:
     for pid in alive:
         kill_group(pid)
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)  # gone already, where the driver has closed what it was for
+        shutil.rmtree(folder, ignore_errors=True)  # it is gone already if the driver closed its pool
     os._exit(0)
 
 
@@ -243,7 +243,9 @@ def _child(fd: int) -> None:
 
             run(sock, boot)
             code = 0
-    except BaseException:  # the last frame of this process: report, then leave without unwinding the server
+    except (
+        BaseException
+    ):  # last frame of this process: report, and leave without unwinding the server's frames
         import traceback
 
         traceback.print_exc()

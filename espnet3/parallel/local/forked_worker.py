@@ -24,20 +24,22 @@ from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 logger = logging.getLogger(__name__)
 
 _NO_SERVER = "the server that forks local workers is gone"
-_STARTS = 3  # starts in a row that may fail before a worker is given up
-_PAUSE = 0.2  # seconds before the second of them; more before each further one
-_EARLY = 20  # workers in a row that may end at once: on a busy machine a deadly item is faster than the start's answer
+_STARTS = 3  # failed starts in a row after which a worker is given up
+_PAUSE = 0.2  # seconds after the first of them; more after each further one
+_EARLY = (
+    20  # workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
+)
 _GRACE = 2.0  # seconds a worker has to close by itself
 _MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
 _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
 
 
 class _EndedEarlyError(RuntimeError):
-    """A worker did start, and was gone before it was taken note of."""
+    """A worker started, and had ended before that was noted."""
 
 
 class ForkedWorker(ProcessInterface):
-    """One local worker process, replaced when it dies, as `SpecCluster` wants it.
+    """One local worker process, replaced when it dies; a `SpecCluster` worker.
 
     Args:
         scheduler: The scheduler's address.
@@ -98,7 +100,7 @@ class ForkedWorker(ProcessInterface):
                 self.pid = number or None
                 if not number:
                     pid.set_exception(RuntimeError(_NO_SERVER))
-                elif not pid.cancelled():  # else: closed while it was starting; its socket tells it
+                elif not pid.cancelled():  # else: closed while it was starting; its socket lets it know
                     pid.set_result(number)
 
             self.server.fork(theirs.fileno(), on_pid, self._on_exit)
@@ -123,11 +125,11 @@ class ForkedWorker(ProcessInterface):
         except ValueError:  # nothing, or half a line
             answer = {"error": "it ended while it was starting"}
         if "error" in answer:
-            kill_group(started)  # what is left of it would stand in the way of the next
+            kill_group(started)  # what is left of it would be in the way of the next one
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
         self.address = answer["address"]
         self.directory = answer["directory"]
-        if self._gone.is_set():  # of which nobody was told, as it was not up
+        if self._gone.is_set():  # `_on_exit` replaces only a worker that was up
             raise _EndedEarlyError(f"worker {self.name} ended as soon as it had started")
         self._up = True
         self._end = loop.create_task(self._watch_end(reader, started))
@@ -139,8 +141,8 @@ class ForkedWorker(ProcessInterface):
             asyncio.get_running_loop().remove_reader(self.server.sock)
 
     async def _watch_end(self, reader: asyncio.StreamReader, pid: int) -> None:
-        """Notice the end of a worker's process by its socket, should the server be gone."""
-        with suppress(ConnectionError):  # it ended with something of ours unread, or before we wrote
+        """Notice the end of a worker's process from its socket, in case the server is gone."""
+        with suppress(ConnectionError):  # it ended before it read what we sent, or before we sent it
             await reader.read()
         try:
             await asyncio.wait_for(self._gone.wait(), _GRACE)
@@ -151,7 +153,7 @@ class ForkedWorker(ProcessInterface):
     def _on_exit(self, pid: int, status: int | None) -> None:
         reason = MEMORY_LIMIT if pid == self._over_limit else ""
         self.exits[pid] = ProcessEnd() if status is None else ProcessEnd.from_wait_status(status, reason)
-        if pid != self.pid:  # said late: another has taken its place
+        if pid != self.pid:  # reported late: another has taken its place
             return
         if self._watch is not None:
             self._watch.cancel()
@@ -160,7 +162,7 @@ class ForkedWorker(ProcessInterface):
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)
         self._gone.set()
-        if self._up and self.status == Status.running:  # else the start that failed says so itself
+        if self._up and self.status == Status.running:  # else the start fails, and raises
             logger.info("worker %s (pid %s) has ended; starting another", self.name, self.pid)
             self._up = False
             self._restart = asyncio.get_running_loop().create_task(self._respawn())
@@ -170,14 +172,16 @@ class ForkedWorker(ProcessInterface):
         while failed < _STARTS and early < _EARLY:
             try:
                 if self.address is not None:
-                    # what an item had started may hold the dead worker's connections open: to the scheduler
-                    # it lives on then, and its name is taken
+                    # a process that an item started may hold the dead worker's connections open: the scheduler
+                    # then takes it for alive, and its name for taken
                     await self._lost(self.address)
                 await self._spawn()
             except _EndedEarlyError as error:
                 self.failure = str(error)
                 early += 1
-            except Exception as error:  # whatever it is, it is said below, or by who waits for a worker
+            except (
+                Exception
+            ) as error:  # of any kind: it is logged below, or raised to whoever waits for a worker
                 self.failure = str(error)
                 failed += 1
                 await asyncio.sleep(_PAUSE * failed)

@@ -1,4 +1,4 @@
-"""What a forked local worker process runs: one `distributed.Worker`, until it is told to stop."""
+"""What a forked local worker process runs: one `distributed.Worker`, until its driver says stop or is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import Any
 
-_HEARTBEAT = 2.0  # seconds; Dask's half a second costs 3 ms of both ends' processors each time
+_HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both ends 3 ms of processor time
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
@@ -51,22 +51,22 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
             return
         if not message:  # the driver is gone: leave at once, with all we started
             os.killpg(os.getpid(), signal.SIGKILL)
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # whatever breaks now is wanted
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what breaks from here on was asked for
         stop.set()
 
     asyncio.get_running_loop().add_reader(sock, on_message)
     try:
         worker = await Worker(boot["scheduler"], **boot["options"])
     except Exception:
-        await _say(sock, {"error": traceback.format_exc()})
+        await _send(sock, {"error": traceback.format_exc()})
         return
     slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
-    await _say(sock, {"address": worker.address, "directory": worker.local_directory})
+    await _send(sock, {"address": worker.address, "directory": worker.local_directory})
     STARTED.set()
     finished = asyncio.ensure_future(worker.finished())
     await asyncio.wait({finished, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     await worker.close(executor_wait=False, nanny=False, reason="stopped by the driver")
 
 
-async def _say(sock: socket.socket, message: dict[str, Any]) -> None:
+async def _send(sock: socket.socket, message: dict[str, Any]) -> None:
     await asyncio.get_running_loop().sock_sendall(sock, json.dumps(message).encode() + b"\n")

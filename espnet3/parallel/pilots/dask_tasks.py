@@ -1,7 +1,7 @@
-"""The fallback where workers cannot connect to the driver: the same runs as ordinary Dask tasks.
+"""The fallback where workers cannot connect to the driver: the same chunks as ordinary Dask tasks.
 
 A `TaskPool` gives out slots as a `Pool` does; what is sent to one becomes a task, and its result
-is read from it like a message. It costs a scheduler's round trip per run (a millisecond or two,
+is read from it like a message. It costs a scheduler's round trip per chunk (a millisecond or two,
 against a tenth), so it is used only when no pilot has come and workers are there.
 """
 
@@ -24,62 +24,61 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, Report
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.pool import Lease
 from espnet3.parallel.pilots.protocol import (
     Hello,
-    Job,
+    RunSpec,
     SetupReport,
     head_of,
     portable,
     prepare,
     setup_report,
 )
-from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.slot import Slot, SlotClaim
 
-_calls: dict[tuple[str, int], tuple[Call, Job]] = {}
+_calls: dict[tuple[str, int], tuple[Call, RunSpec]] = {}
 _lock = threading.Lock()
 
 
-def run_task(pool: str, job_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
-    """Run one run of items on a worker; returns the pickled message a pilot would have sent."""
+def run_task(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
+    """Run one chunk of items on a worker; returns the pickled message a pilot would have sent."""
     worker = str(get_worker().name)
     late: queue.Queue[SetupReport] = queue.Queue()
     with _lock:
-        known = _calls.get((pool, job_id))
+        known = _calls.get((pool, run_id))
         if known is None:
             answer = _prepare(blob, worker, late)
             if isinstance(answer, SetupReport):
-                return pickling.dumps(("setup", job_id, answer))
-            known = _calls[pool, job_id] = answer
-    call, job = known
+                return pickling.dumps(("setup", run_id, answer))
+            known = _calls[pool, run_id] = answer
+    call, spec = known
     if isinstance(items, bytes):
         items = pickle.loads(items)
-    if job.policy.item_timeout is None:
-        return _run(job_id, items, positions, budget, call, job, worker)
-    return _run_in_time(job_id, items, positions, budget, call, job, worker)
+    if spec.policy.item_timeout is None:
+        return _run(run_id, items, positions, budget, call, spec, worker)
+    return _run_in_time(run_id, items, positions, budget, call, spec, worker)
 
 
 def _run(
-    job_id: int,
+    run_id: int,
     items: Any,
     positions: Any,
     budget: float,
     call: Call,
-    job: Job,
+    spec: RunSpec,
     worker: str,
     report: Report | None = None,
 ) -> bytes:
     with on_a_worker(report):
-        block = run_items(items, call, job.policy, worker, budget)
+        block = run_items(items, call, spec.policy, worker, budget)
     if positions is not None:
         from espnet3.parallel.engine.recording import to_lines  # 20 ms that a first result need not wait for
 
-        to_lines(block, positions, items, job.policy, worker)
-    return _message(job_id, items, block, job, worker)
+        to_lines(block, positions, items, spec.policy, worker)
+    return _message(run_id, items, block, spec, worker)
 
 
 def _run_in_time(
-    job_id: int, items: Any, positions: Any, budget: float, call: Call, job: Job, worker: str
+    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, worker: str
 ) -> bytes:
     """Run items in a thread of their own, and leave it behind in an item that takes too long.
 
@@ -88,11 +87,11 @@ def _run_in_time(
     answer: queue.Queue[Any] = queue.Queue()
 
     def report(late: Late) -> None:
-        answer.put(pickle.dumps(("late", job_id, late), 5))
+        answer.put(pickle.dumps(("late", run_id, late), 5))
 
     def work() -> None:
         try:
-            answer.put(_run(job_id, items, positions, budget, call, job, worker, report))
+            answer.put(_run(run_id, items, positions, budget, call, spec, worker, report))
         except BaseException as error:  # raised where the task is waited for
             answer.put(error)
 
@@ -103,16 +102,18 @@ def _run_in_time(
     return first  # type: ignore[no-any-return]  # the message put above
 
 
-def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, Job] | SetupReport:
+def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[Call, RunSpec] | SetupReport:
     """Build the env in a thread of its own: a task, unlike a pilot, can only answer by returning."""
-    job: Job = pickle.loads(blob)
+    spec: RunSpec = pickle.loads(blob)
 
     done: Any = late
 
     def build() -> None:
-        with SetupWatch(job.setup_timeout, lambda text: late.put(SetupReport(f"on worker {worker}: {text}"))):
+        with SetupWatch(
+            spec.setup_timeout, lambda text: late.put(SetupReport(f"on worker {worker}: {text}"))
+        ):
             try:
-                done.put((prepare(job), job))
+                done.put((prepare(spec), spec))
             except BaseException as error:  # whatever user code does here, the driver must hear of it
                 done.put(setup_report(error, worker))
 
@@ -120,25 +121,25 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
     return done.get()  # type: ignore[no-any-return]  # the first of: built, failed, late
 
 
-def _message(job_id: int, items: Any, block: Block, job: Job, worker: str) -> bytes:
+def _message(run_id: int, items: Any, block: Block, spec: RunSpec, worker: str) -> bytes:
     head = head_of(block)
     try:
-        return pickling.dumps(("done", job_id, head.fields(), block.values))
+        return pickling.dumps(("done", run_id, head.fields(), block.values))
     except ANYTHING:  # some result cannot travel: find it
-        values, head = portable(items, block, job.policy, worker)
-        return pickling.dumps(("done", job_id, head.fields(), values))
+        values, head = portable(items, block, spec.policy, worker)
+        return pickling.dumps(("done", run_id, head.fields(), values))
 
 
-async def end_job(pool: str, job_id: int) -> None:
-    """Forget a job in this worker's process (a coroutine: `Client.run` waits for anything else)."""
+async def forget_run(pool: str, run_id: int) -> None:
+    """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
-        _, job = _calls.pop((pool, job_id), (None, None))
-    if job is not None and job.env_key and job.setup is not None:
-        ENVS.drop(job.env_key)
+        _, spec = _calls.pop((pool, run_id), (None, None))
+    if spec is not None and spec.env_key and spec.setup is not None:
+        ENVS.drop(spec.env_key)
 
 
 class TaskChannel:
-    """Looks like a pilot's channel to the driver's loop; behind it are Dask tasks.
+    """A `SlotChannel` with Dask tasks behind it in place of a connection.
 
     Args:
         pool: Whose slot it serves.
@@ -157,8 +158,16 @@ class TaskChannel:
         """Return a descriptor that is readable while an answer waits."""
         return self._ready_r.fileno()
 
+    def readable(self) -> bool:
+        """Whether an answer waits."""
+        return not self._answers.empty()
+
     def buffered(self) -> bool:
         """Never: each answer is announced."""
+        return False
+
+    def at_end(self) -> bool:
+        """Never: tasks have no connection that could end."""
         return False
 
     def close(self) -> None:
@@ -167,26 +176,26 @@ class TaskChannel:
         self._ready_w.close()
 
     def send(self, message: Any) -> None:
-        """Take a job (kept for its runs) or the end of one."""
-        if message[0] == "job":
+        """Take a run's spec (kept for its chunks) or the end of a run."""
+        if message[0] == "run":
             self._blob = message[2]
             self._put(("ready", message[1]))
         elif message[0] == "end":
             self._pool.end(message[1])
 
     def send_parts(self, out: Any, buffers: Any) -> None:
-        """Submit a run."""
+        """Submit a chunk."""
         data = b"".join(bytes(part) for part in out.parts)
-        _, job_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
+        _, run_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, job_id, self._blob, items, *rest, pure=False, key=None
+            run_task, self._pool.name, run_id, self._blob, items, *rest, pure=False, key=None
         )
         with self._order:
             self._sent.append(future)
         future.add_done_callback(self._finished)
 
     def _finished(self, _: Any) -> None:
-        """Hand over what has finished, in the order it was sent: the loop counts on a channel's order."""
+        """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
         with self._order:
             while self._sent and self._sent[0].done():
                 self._put(_answer_of(self._sent.popleft()))
@@ -195,7 +204,7 @@ class TaskChannel:
         self._answers.put(answer)
         try:
             self._ready_w.send(b"!")
-        except OSError:  # closed: the job is over
+        except OSError:  # closed: the run is over
             pass
 
     def recv(self) -> Any:
@@ -226,7 +235,7 @@ def _answer_of(future: Any) -> Any:
 
 
 class TaskPool:
-    """As `Pool`, for the driver's loop; its slots are places in a sliding window of tasks.
+    """A `SlotSource` whose slots are places in a sliding window of tasks.
 
     Args:
         client: The client whose workers run the tasks.
@@ -236,58 +245,61 @@ class TaskPool:
     def __init__(self, client: Any, name: str) -> None:
         self.client = client
         self.name = name
-        self.met = True
-        self._leases: list[Lease] = []
+        self.connected = True
+        self._claims: list[SlotClaim] = []
         self._room = 0
         self._ended = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a job runs on it."""
-        return bool(self._leases)
+        """Whether a run uses it."""
+        return bool(self._claims)
 
-    def lease(self) -> Lease:
-        """Open a lease; its slots are there at once."""
-        lease = Lease(self)  # type: ignore[arg-type]  # gives what a Lease asks of a Pool
-        self._leases.append(lease)
+    def claim(self) -> SlotClaim:
+        """Open a claim, whose slots are there at once."""
+        claim = SlotClaim(self)
+        self._claims.append(claim)
         threads = sum(w["nthreads"] for w in self.client.scheduler_info(n_workers=-1)["workers"].values())
         self._room = max(1, threads)
-        return lease
+        return claim
 
-    def _take(self, lease: Lease) -> list[Slot]:
+    def take(self, claim: SlotClaim) -> list[Slot]:
+        """Hand out new slots: as many as the workers have threads, and one for each that was lost."""
         fresh, self._room = self._room, 0
         return [self._slot() for _ in range(fresh)]
 
     def _slot(self) -> Slot:
-        # which worker runs a task is the scheduler's choice, and Dask blames a death on all that the
-        # worker had queued: to the loop they are one process, so that a suspect goes all alone
+        # the scheduler chooses which worker runs a task, and Dask blames a death on every task that the
+        # worker had queued: the driver takes all slots for one process, so that a suspect runs all alone
         hello = Hello("a Dask worker", self.name, 0, "", threads=1 << 30)
-        return Slot(TaskChannel(self), hello)  # type: ignore[arg-type]  # speaks as a Channel does
+        return Slot(TaskChannel(self), hello)
 
-    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
+    def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
         """Never: a process is not known by its tasks."""
         return False
 
     def ask_for_more(self) -> None:
         """Nothing to do: a task waits at the scheduler."""
 
-    def _forget(self, lease: Lease, slot: Slot) -> None:
+    def forget(self, claim: SlotClaim, slot: Slot) -> None:
+        """Close a slot; another takes its place."""
         slot.channel.close()
         self._room = 1
-        for each in self._leases:
+        for each in self._claims:
             each.wake()
 
-    def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
-        self._leases.remove(lease)
+    def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
+        """Close a claim, with its slots."""
+        self._claims.remove(claim)
         for slot in slots:
             slot.channel.close()
 
-    def end(self, job_id: int) -> None:
-        """Have the workers forget a job; every slot says so, and once is enough."""
-        if job_id == self._ended:
+    def end(self, run_id: int) -> None:
+        """Have the workers forget a run; every slot asks for it, and once is enough."""
+        if run_id == self._ended:
             return
-        self._ended = job_id
-        self.client.run(end_job, self.name, job_id, wait=False, on_error="ignore")
+        self._ended = run_id
+        self.client.run(forget_run, self.name, run_id, wait=False, on_error="ignore")
 
     def close(self) -> None:
         """Nothing is kept open."""

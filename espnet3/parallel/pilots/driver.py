@@ -1,6 +1,6 @@
-"""The driver's loop over pilots: hands out runs, takes outcomes, tells a crash from an exception.
+"""The driver's loop over pilots: hands out chunks, takes outcomes, distinguishes a crash from an exception.
 
-Work ──take──> Run ──channel──> pilot (run_items) ──channel──> Block ──> the caller
+Work ──take──> Chunk ──channel──> pilot (run_items) ──channel──> Block ──> the caller
   ^                                   │
   ├── tail, when the 50 ms are over ──┤
   └── the items of a worker that died, one by one, in a process that does nothing else
@@ -17,93 +17,77 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, load_error
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
-from espnet3.parallel.pilots.abandon import kill_overdue, overdue, part
+from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
-from espnet3.parallel.pilots.payload import caller_path
-from espnet3.parallel.pilots.pending_losses import Innocent, PendingLosses
-from espnet3.parallel.pilots.pool import Lease
-from espnet3.parallel.pilots.protocol import Done, Job, pack, setup_error
-from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.pending_losses import PendingLosses
+from espnet3.parallel.pilots.pools import ClientSlots
+from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, caller_path, pack, setup_error
+from espnet3.parallel.pilots.slot import Slot, SlotClaim
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
 
-_JOB_IDS = itertools.count(1)
+_RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
-_UNREACHED = 0.5  # seconds without a slot until it is asked whether workers cannot reach us
+_UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
 class PilotRun:
-    """One job on one pool.
+    """One run over the slots of one client.
 
     Args:
-        pool: The client's slots.
+        slots: Where its slots come from.
         work: The items.
-        job: What the slots run.
+        spec: What the slots run.
+        cluster: Whose workers they are.
         start_timeout: Seconds without any worker before giving up.
-        may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
-        end_of: Returns how a process ended, once its cluster knows.
-        no_more: Returns why workers cannot be replaced, once none is left to hope for.
-        fall_back: Called while no worker has connected;
-            returns the pool to use in place of this one, or None to keep waiting.
-        waiting: Says what keeps the workers that have not come.
-        innocent: As for `PendingLosses`.
-        kill: Kills a worker process, which is then replaced; None where the workers are not ours.
-        shared: The client goes on after this job: what the job leaves unfinished must not stay in it.
+        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
+        shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
     """
 
     def __init__(
         self,
-        pool: Any,
+        slots: ClientSlots,
         work: Work,
-        job: Job,
+        spec: RunSpec,
+        cluster: WorkerCluster,
         start_timeout: float,
         may_take: Callable[[], bool] = lambda: True,
-        end_of: Callable[[int], ProcessEnd | None] = lambda pid: None,
-        no_more: Callable[[], str | None] = lambda: None,
-        fall_back: Callable[[], Any] = lambda: None,
-        waiting: Callable[[], str] = lambda: "",
-        innocent: Innocent = lambda hello: False,
-        kill: Callable[[int], None] | None = None,
         shared: bool = False,
     ) -> None:
         self.tally = Tally(slots=0)
-        self._pool = pool
+        self._slots = slots
         self._work = work
-        self._job = job
-        self._id = next(_JOB_IDS)
-        self._blob = pack(job)
+        self._spec = spec
+        self._cluster = cluster
+        self._id = next(_RUN_IDS)
+        self._blob = pack(spec)
         self._timeout = start_timeout
-        self._end_of = end_of
-        self._no_more = no_more
-        self._fall_back = fall_back
-        self._waiting = waiting
-        self._pending = PendingLosses(innocent)
-        self._kill = kill
+        self._pending = PendingLosses(self._went_with_job)
         self._shared = shared
-        self._losses = Losses(self._id, work, job.policy, self._how_it_ended, self._finish)
+        self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
         self._looked = 0.0
         self._selector = selectors.DefaultSelector()
-        self._feeder = Feeder(self._id, work, may_take, job.as_lines)
+        self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()
-        self._fell_back = self._asked = False
+        self._asked = False
         self._setup_deaths = 0
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
-        """Yield each run with its outcomes, as they come in; a block's `error` is the last thing.
+        """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing.
 
         Raises:
             WorkerSetupError: The env could not be built on a worker.
             NoWorkersError: No worker came within `start_timeout`, or none is left.
         """
-        self._lease = self._open_lease()
+        self._claim = self._open_claim()
         try:
             quiet_since = time.monotonic()
             while self._feeder.flying or self._pending or not self._work.empty:
@@ -124,45 +108,45 @@ class PilotRun:
                     self._feeder.fill_all()
             self._work.raise_broken()
         except BaseException:  # GeneratorExit too: whoever asked wants no more
-            if self._shared and self._kill is not None:
-                self._say_end()
-                part(self._lease, self._id, self._selector, self._kill)
+            if self._shared and self._cluster.owns_processes:
+                self._send_end()
+                abandon_run(self._claim, self._id, self._selector, self._cluster)
             raise
         finally:
             self._selector.close()
-            self._close_lease()
+            self._close_claim()
 
     def _listen(self, readable: Iterable[Any]) -> None:
         for source in readable:
-            if source is self._lease:
+            if source is self._claim:
                 self._welcome()
                 continue
             self._read(source)
-            while source in self._lease.slots and source.channel.buffered():
+            while source in self._claim.slots and source.channel.buffered():
                 self._read(source)
 
     # --- workers come and go ---
 
-    def _open_lease(self) -> Lease:
-        lease: Lease = self._pool.lease()
-        self._selector.register(lease, selectors.EVENT_READ)
-        lease.wake()
-        return lease
+    def _open_claim(self) -> SlotClaim:
+        claim = self._slots.claim()
+        self._selector.register(claim, selectors.EVENT_READ)
+        claim.wake()
+        return claim
 
-    def _close_lease(self) -> None:
-        self._say_end()
-        self._lease.close()
+    def _close_claim(self) -> None:
+        self._send_end()
+        self._claim.close()
 
-    def _say_end(self) -> None:
-        for slot in self._lease.slots:
+    def _send_end(self) -> None:
+        for slot in self._claim.slots:
             try:
                 slot.channel.send(("end", self._id))
-            except ChannelClosedError:  # the next job that takes this slot finds out
+            except ChannelClosedError:  # the next run that takes this slot finds out
                 continue
 
     def _welcome(self) -> None:
-        for slot in self._lease.collect():
-            if self._job.policy.item_timeout is not None and slot.hello.process == (
+        for slot in self._claim.collect():
+            if self._spec.policy.item_timeout is not None and slot.hello.process == (
                 socket.gethostname(),
                 os.getpid(),
             ):
@@ -172,48 +156,44 @@ class PilotRun:
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("job", self._id, self._blob, self._job.setup_timeout, caller_path()))
+                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, caller_path()))
             except ChannelClosedError:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
         """Deal with having no worker that is ready, for `waited` seconds now."""
-        reason = self._no_more()
-        if reason is not None:
-            raise NoWorkersError(f"no worker is left and none can be started: {reason}")
-        if self._lease.slots:  # busy with an item of an earlier job, or building the env
+        given_up = self._cluster.given_up()
+        if given_up is not None:
+            raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
+        if self._claim.slots:  # busy with an item of an earlier run, or building the env
             return
-        if not self._asked:  # another job holds every slot
+        if not self._asked:  # another run holds every slot
             self._asked = True
-            self._lease.ask_for_more()
+            self._claim.ask_for_more()
         if waited > self._timeout:
             raise NoWorkersError(
                 f"no worker connected within start_timeout = {self._timeout:g} s; "
-                f"look at the workers' logs, or raise it in the `parallel` block\n{self._waiting()}".rstrip()
+                f"look at the workers' logs, or raise it in the `parallel` block\n{self._cluster.missing()}".rstrip()
             )
-        if waited > _UNREACHED and not self._pool.met and not self._fell_back:
-            other = self._fall_back()
-            if other is not None:
-                self._fell_back = True
-                self._selector.unregister(self._lease)
-                self._close_lease()
-                self._pool = other
-                self._lease = self._open_lease()
+        if waited > _UNREACHED and self._slots.fall_back():
+            self._selector.unregister(self._claim)
+            self._close_claim()
+            self._claim = self._open_claim()
 
     def _process_lost(self, slot: Slot) -> None:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        self._setup_deaths += bool(building and not self._pending.innocent(slot.hello))
-        lost = [s for s in self._lease.slots if s is slot or (pid and s.hello.process == process)]
-        alone = not self._lease.shared(process)
+        self._setup_deaths += bool(building and not self._went_with_job(slot.hello))
+        lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
+        alone = not self._claim.shared(process)
         for each in lost:
             self._drop(each)
         if any(s.flying for s in lost) and (process not in self._dead or not pid):
             self._dead.add(process)
             self.tally.deaths += 1
-        if pid and self._kill is not None and self._end_of(pid) is None:
-            self._kill(pid)  # it may live on without its channel, and would never be replaced
+        if pid and self._cluster.owns_processes and self._cluster.end_of(pid) is None:
+            self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
             self._judge()
@@ -221,16 +201,19 @@ class PilotRun:
             raise WorkerSetupError(
                 f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
                 f"they built it; the last one, of worker {slot.hello.worker}, {self._how_it_ended(pid)}. "
-                "Look for a crash in build_env_local or setup_fn, or for memory it has not got"
+                "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
             )
+
+    def _went_with_job(self, hello: Hello) -> bool | None:
+        return self._cluster.went_with_job(hello.worker, hello.address)
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
         self._feeder.forget(slot)
-        self._lease.lost(slot)
+        self._claim.lost(slot)
 
     def _judge(self) -> None:
-        """Deal with runs whose worker died, once it is known why: its item, or the end of its job."""
+        """Deal with chunks whose worker died, once it is known why: its item, or the end of its job."""
         for slots, alone, free in self._pending.decided():
             if free:
                 self._losses.give_back(slots)
@@ -238,23 +221,23 @@ class PilotRun:
                 self._losses.settle(slots, alone)
 
     def _look_around(self) -> None:
-        """Find the workers that do not say themselves that they are gone, or must go."""
-        for slot in list(self._lease.slots):
-            if slot not in self._lease.slots or not slot.hello.pid:
+        """Find the workers whose end shows on no channel, and those that must be killed."""
+        for slot in list(self._claim.slots):
+            if slot not in self._claim.slots or not slot.hello.pid:
                 continue
-            if self._end_of(slot.hello.pid) is not None and not slot.channel.readable():
-                self._process_lost(slot)  # something it started holds its sockets open
-            elif (late := overdue(slot, self._id, self._job.policy.item_timeout)) is not None:
+            if self._cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
+                self._process_lost(slot)  # a process that it started holds its sockets open
+            elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout)) is not None:
                 slot.late = late
-                kill_overdue(slot, self._kill)
+                self._cluster.kill_worker(*slot.hello.process)
 
     def _how_it_ended(self, pid: int) -> ProcessEnd:
         """Return how a process ended; its cluster may hear of it a moment after its socket closed."""
         patience = time.monotonic() + 1.0
         while (
-            (end := self._end_of(pid)) is None
+            (end := self._cluster.end_of(pid)) is None
             and pid
-            and self._kill is not None
+            and self._cluster.owns_processes
             and time.monotonic() < patience
         ):
             time.sleep(0.005)
@@ -267,7 +250,7 @@ class PilotRun:
         loss: Loss | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if self._job.policy.on_error == "raise":
+        if self._spec.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
             block = Block(error=error or kind(failure.message), stop=failure)
         else:
@@ -278,7 +261,7 @@ class PilotRun:
     # --- messages up ---
 
     def _read(self, slot: Slot) -> None:
-        if slot not in self._lease.slots:  # lost while handling an earlier event of the same round
+        if slot not in self._claim.slots:  # lost while handling an earlier event of the same round
             return
         try:
             message = slot.channel.recv()
@@ -288,7 +271,7 @@ class PilotRun:
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
             return
-        if message[1] != self._id:  # from a job that is over
+        if message[1] != self._id:  # from a run that is over
             return
         if message[0] == "ready":
             self._setup_deaths = 0

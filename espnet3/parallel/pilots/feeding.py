@@ -1,38 +1,40 @@
-"""What worker slots are given: runs of the size that fits now, and suspects to a process that does nothing else."""
+"""What worker slots are given: chunks of the size that fits now, and suspects to a process that does nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import ANYTHING, add_note
 from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
-from espnet3.parallel.pilots.payload import by_value
 from espnet3.parallel.pilots.slot import Slot
 
-_AHEAD = 48 << 10  # bytes of a run sent to a busy worker: must fit in the socket's buffer (see _send)
+_AHEAD = 48 << 10  # bytes of a chunk sent to a busy worker: must fit in the socket's buffer (see _send)
 
 
 class Feeder:
-    """Hands a job's runs to its slots.
+    """Hands a run's chunks to its slots.
 
     Args:
-        job_id: The job's number.
+        run_id: The run's number.
         work: The items.
-        may_take: Asked before a run is handed out; False holds new work back (a slow consumer).
-        as_lines: Each run travels with the positions of its items.
+        may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
+        as_lines: Each chunk travels with the positions of its items.
 
     Attributes:
-        ready: Slots that have the job, in the order in which they came.
-        flying: Runs that are out.
+        ready: Slots that have the run's env, in the order in which they came.
+        flying: How many chunks are out.
         sizer: Learns from what comes back.
     """
 
-    def __init__(self, job_id: int, work: Work, may_take: Callable[[], bool], as_lines: bool) -> None:
+    def __init__(self, run_id: int, work: Work, may_take: Callable[[], bool], as_lines: bool) -> None:
         self.ready: dict[Slot, None] = {}
         self.flying = 0
         self.sizer = Sizer(lambda: len(self.ready))
-        self._id = job_id
+        self._id = run_id
         self._work = work
         self._may_take = may_take
         self._as_lines = as_lines
@@ -41,13 +43,13 @@ class Feeder:
         self._prefetch = True
 
     def came_back(self, slot: Slot) -> Chunk:
-        """Return the run that a slot has answered."""
+        """Return the chunk that a slot has answered."""
         self.flying -= 1
         self._quarantined.discard(slot.hello.process)
         return slot.flying.popleft()
 
     def forget(self, slot: Slot) -> None:
-        """Hand out nothing more to a slot, which is lost with the runs it holds."""
+        """Hand out nothing more to a slot, which is lost with the chunks it holds."""
         self.flying -= len(slot.flying)
         self.ready.pop(slot, None)
         process = slot.hello.process
@@ -88,16 +90,16 @@ class Feeder:
         return True
 
     def _send(self, slot: Slot, chunk: Chunk, seconds: float) -> bool:
-        """Send a run that may take so many seconds; False if it went back to the work.
+        """Send a chunk that may take so many seconds; False if it went back to the work.
 
         A busy worker does not read, and may itself be about to wait for us: what it is sent
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = chunk.items if isinstance(chunk.items, range) else by_value(chunk)
+        items = chunk.items if isinstance(chunk.items, range) else _by_value(chunk)
         positions = self._work.positions(chunk) if self._as_lines else None
         parts, buffers = pickle_parts(
-            ("run", self._id, items, chunk.start, chunk.suspect, positions, seconds)
+            ("chunk", self._id, items, chunk.start, chunk.suspect, positions, seconds)
         )
         chunk.n_bytes = parts.size + sum(b.raw().nbytes for b in buffers)
         if slot.flying and chunk.n_bytes > _AHEAD:
@@ -115,3 +117,26 @@ class Feeder:
         slot.flying.append(chunk)
         self.flying += 1
         return True
+
+
+def _by_value(chunk: Chunk) -> bytes:
+    """Pickle a chunk's items; an instance of a script's own class travels with its class.
+
+    Raises:
+        Exception: What the first item that cannot be pickled raises, with a note that names it.
+    """
+    try:
+        return pickling.dumps(chunk.items)
+    except ANYTHING as error:
+        position, item = _first_unpicklable(chunk)
+        add_note(error, f"item {position} of the data cannot be sent to a worker: {item!r:.200}")
+        raise
+
+
+def _first_unpicklable(chunk: Chunk) -> tuple[int, Any]:
+    for position, item in enumerate(chunk.items, chunk.start):
+        try:
+            pickling.dumps(item)
+        except ANYTHING:
+            return position, item
+    return chunk.start, chunk.items[0]

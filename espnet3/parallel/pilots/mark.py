@@ -1,10 +1,10 @@
-"""What a worker's slot is inside, in memory that outlives the worker.
+"""Which items a worker slot is inside, in memory that outlives the worker.
 
     worker slot ── which items, since when: one write per step ──> a page of a file in the pool's
     driver      <── reads it when the worker has died ────────────  private folder (same host only)
 
 The file is mapped by both ends and has no name any more once the driver has opened it. Where the two
-are on different hosts there is none, and the driver knows only which run a dead worker held.
+are on different hosts there is none, and the driver knows only which chunk a dead worker held.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 _PAGE = struct.Struct("=qqqqd")
-_RUN, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
+_CHUNK, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
 _pack_step, _monotonic = _STEP.pack_into, time.monotonic
-_ALL = -1  # items: the whole run, on its way in or out
-_SETUP = -1  # start of the run: none yet, the job's env is being built
+_ALL = -1  # items: the whole chunk, on its way in or out
+_SETUP = -1  # start of the chunk: none yet, the run's env is being built
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class InFlight:
     """What a mark says.
 
     Attributes:
-        job: The job's number.
-        start: Where the run starts in its dispatch order.
+        run: The run's number.
+        start: Where the chunk starts in the dispatch order.
         at: Position of the first item in progress.
         items: How many there are at most; 0 where the slot has nothing begun, -1 for all from `at` on.
         since: When they began, by `time.monotonic`; 0 where no time limit holds.
     """
 
-    job: int
+    run: int
     start: int
     at: int
     items: int
@@ -70,30 +70,30 @@ class Mark:
             return
         self.name = os.path.basename(path)
 
-    def begin(self, job: int, start: int) -> None:
-        """A run has come; its items may end this process from the moment they are unpickled."""
+    def begin(self, run: int, start: int) -> None:
+        """A chunk has come; its items may end this process from the moment they are unpickled."""
         self._write(0, 0, 0.0)
-        _RUN.pack_into(self._memory, 0, job, start)
+        _CHUNK.pack_into(self._memory, 0, run, start)
         self._write(0, _ALL, 0.0)
 
-    def set_up(self, job: int) -> None:
-        """The env of a job is being built."""
-        self.begin(job, _SETUP)
+    def set_up(self, run: int) -> None:
+        """The env of a run is being built."""
+        self.begin(run, _SETUP)
 
     def step(self, at: int, items: int) -> None:
         """A step of items begins."""
-        _pack_step(self._memory, _RUN.size, at, items, _monotonic())
+        _pack_step(self._memory, _CHUNK.size, at, items, _monotonic())
 
     def leave(self, done: int) -> None:
         """The items are done; their results may end this process while they are pickled."""
         self._write(0, done or _ALL, 0.0)
 
     def clear(self) -> None:
-        """The run's answer is sent, or the env is built."""
+        """The answer to the chunk is sent, or the env is built."""
         self._write(0, 0, 0.0)
 
     def _write(self, at: int, items: int, since: float) -> None:
-        _pack_step(self._memory, _RUN.size, at, items, since)
+        _pack_step(self._memory, _CHUNK.size, at, items, since)
 
 
 class Window:
@@ -120,15 +120,15 @@ class Window:
         """Return what the mark says now."""
         return InFlight(*_PAGE.unpack_from(self._memory))
 
-    def in_setup(self, job: int) -> bool:
-        """Whether the slot is building the env of a job."""
+    def in_setup(self, run: int) -> bool:
+        """Whether the slot is building the env of a run."""
         seen = self.read()
-        return (seen.job, seen.start) == (job, _SETUP) and seen.items != 0
+        return (seen.run, seen.start) == (run, _SETUP) and seen.items != 0
 
-    def within(self, job: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
-        """Return which of a run's items are in progress, (first, how many); None if it has not begun."""
+    def within(self, run: int, start: int, items: Sequence[Any]) -> tuple[int, int] | None:
+        """Return which of a chunk's items are in progress, (first, how many); None if it has not begun."""
         seen = self.read()
-        if (seen.job, seen.start) != (job, start) or not seen.items:
+        if (seen.run, seen.start) != (run, start) or not seen.items:
             return None
         left = len(items) - seen.at
         return seen.at, left if seen.items < 0 else min(seen.items, left)

@@ -1,9 +1,9 @@
 """The driver's side of the pilots: one listener per client, and the slots that connected to it.
 
     client ──register_plugin(PilotHost)──> every worker, now and later
-    worker slot ──connect, prove the key, Hello──> Pool ──lease()──> a job's loop
+    worker slot ──connect, prove the key, Hello──> Pool ──claim()──> a run's loop
 
-Only workers open connections. A slot serves one job at a time; a second job that runs at the
+Only workers open connections. A slot serves one run at a time; a second run at the
 same time (nested, or from another thread) gets slots of its own.
 """
 
@@ -25,16 +25,17 @@ from espnet3.parallel.dask_compat import tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
-from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker import PilotHost
+from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _BACKLOG = 1024
-_ATTEMPTS, _PAUSE = 4, 0.5  # to give the workers their plugin, and seconds between them
-_ENDS = 256  # lost slots to remember: more than any host loses at once
+_ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+_ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
 class Pool:
-    """All slots of one client's workers.
+    """All slots of one client's workers: a `SlotSource`.
 
     Args:
         client: A `distributed.Client`, ours or the user's own.
@@ -44,19 +45,19 @@ class Pool:
         self._key = os.urandom(32)
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
-        self._leased = 0
+        self._claimed = 0
         self._controls: dict[str, Channel] = {}  # by the worker's address
-        self._leases: list[Lease] = []
-        self._ends: deque[tuple[Lease, tuple[str, int]]] = deque(maxlen=_ENDS)
+        self._claims: list[SlotClaim] = []
+        self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder: str | None = None
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
-        self.met = False
+        self.connected = False
         self._closed = False
         self._tls: ssl.SSLContext | None = None
         self._door, address = self._listen(client)
         if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
             context: ssl.SSLContext = tls_to_listen(client.security, "client")
-            context.num_tickets = 0  # they would make a channel look readable that has no message
+            context.num_tickets = 0  # they would make a channel without a message look readable
             self._tls = context
         self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
         self._thread.start()
@@ -70,7 +71,7 @@ class Pool:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 client.register_plugin(host, name=self.name)
-            except OSError:  # a worker that dies just now fails it for all; those that have it open anew
+            except OSError:  # a worker died just now; the others have the plugin, and open slots again
                 if attempt == _ATTEMPTS:
                     raise
                 time.sleep(_PAUSE)
@@ -83,9 +84,7 @@ class Pool:
         host = urlsplit(scheduler).hostname or ""
         if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
             self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
-            server = getattr(getattr(client, "cluster", None), "forkserver", None)
-            if server is not None:  # the workers are ours
-                server.remove_at_end(self._folder)
+            cluster_of(client).remove_at_end(self._folder)
             path = os.path.join(self._folder, "pool")
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(path)
@@ -123,15 +122,15 @@ class Pool:
                 if former is not None:  # of a worker that is gone, at the same address
                     former.close()
                 self._controls[hello.address] = channel
-                waits = not self._idle and any(not lease.slots for lease in self._leases)
-                if waits:  # it asked for more before this worker could hear it
-                    self._ask(hello.address, channel)
+                waits = not self._idle and any(not claim.slots for claim in self._claims)
+                if waits:  # the claim asked for more before this worker could hear it
+                    self._open_slot(hello.address, channel)
                 return
-            self.met = True
+            self.connected = True
             self._idle.append(Slot(channel, hello, mark))
-            waiting = list(self._leases)
-        for lease in waiting:
-            lease.wake()
+            waiting = list(self._claims)
+        for claim in waiting:
+            claim.wake()
 
     def _mark(self, hello: Hello) -> Window | None:
         if not hello.mark or self._folder is None:
@@ -141,51 +140,51 @@ class Pool:
         except OSError:  # the folder is gone: the pool is being closed
             return None
 
-    def shared(self, lease: Lease, process: tuple[str, int]) -> bool:
-        """Whether a process is inside an item of another lease, or was when it died."""
+    def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
+        """Whether a process is inside an item of another claim, or was when it died."""
         with self._lock:
-            if any(process == ended and other is not lease for other, ended in self._ends):
-                return True  # the other one was told of the death first
-            others = [s for other in self._leases if other is not lease for s in list(other.slots)]
-            others += self._idle  # it may still be in an item of a job that was given up
+            if any(process == ended and other is not claim for other, ended in self._ends):
+                return True  # the other claim noticed the death first
+            others = [s for other in self._claims if other is not claim for s in list(other.slots)]
+            others += self._idle  # it may still be in an item of a run that was given up
         return any(s.hello.process == process and s.is_inside for s in others)
 
     @property
     def busy(self) -> bool:
-        """Whether a job runs on it."""
-        return bool(self._leases)
+        """Whether a run uses it."""
+        return bool(self._claims)
 
-    def lease(self) -> Lease:
-        """Open a lease: the right to take slots until it is closed."""
-        lease = Lease(self)
+    def claim(self) -> SlotClaim:
+        """Open a claim: the right to take slots until it is closed."""
+        claim = SlotClaim(self)
         with self._lock:
-            self._leases.append(lease)
+            self._claims.append(claim)
         self.ask_for_more()
-        return lease
+        return claim
 
     def ask_for_more(self) -> None:
-        """Have every worker open one more slot, if those there are serve another job."""
+        """Have every worker open one more slot, if those there are serve another run."""
         with self._lock:
-            busy = not self._idle and self._leased
+            busy = not self._idle and self._claimed
             controls = list(self._controls.items()) if busy else []
         for address, control in controls:
-            self._ask(address, control)
+            self._open_slot(address, control)
 
-    def _ask(self, address: str, control: Channel) -> None:
+    def _open_slot(self, address: str, control: Channel) -> None:
         try:
             control.send(1)
         except ChannelClosedError:
             control.close()
             self._controls.pop(address, None)
 
-    def _take(self, lease: Lease) -> list[Slot]:
-        """Hand idle slots to a lease, as many of a worker as it has threads.
+    def take(self, claim: SlotClaim) -> list[Slot]:
+        """Hand idle slots to a claim, as many of a worker as it has threads.
 
-        A slot whose worker has died says so when it is read.
+        That a slot's worker has died shows when the slot is read.
         """
         with self._lock:
             # by worker, not by process: workers may be threads of one
-            held = Counter(slot.hello.address for slot in lease.slots)
+            held = Counter(slot.hello.address for slot in claim.slots)
             taken: list[Slot] = []
             for slot in [each for each in self._idle if each.channel.at_end()]:
                 self._idle.remove(slot)  # its worker went while there was nothing to do
@@ -196,29 +195,34 @@ class Pool:
                     taken.append(slot)
             chosen = set(taken)
             self._idle = [slot for slot in self._idle if slot not in chosen]
-            self._leased += len(taken)
+            self._claimed += len(taken)
             return taken
 
-    def _give_back(self, lease: Lease, slots: list[Slot]) -> None:
+    def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
+        """Close a claim, and keep its slots for the next one."""
         with self._lock:
-            if lease in self._leases:
-                self._leases.remove(lease)
-            self._leased -= len(slots)
+            if claim in self._claims:
+                self._claims.remove(claim)
+            self._claimed -= len(slots)
             if self._closed:
                 for slot in slots:
                     slot.channel.close()
                 return
             self._idle.extend(slots)
-            others = list(self._leases)
+            others = list(self._claims)
         for other in others:
             other.wake()
 
-    def _forget(self, lease: Lease, slot: Slot) -> None:
+    def forget(self, claim: SlotClaim, slot: Slot) -> None:
+        """Drop a slot whose worker is gone, and remember whether that was inside an item."""
         with self._lock:
-            self._leased -= 1
+            self._claimed -= 1
             if slot.is_inside:
-                self._ends.append((lease, slot.hello.process))
+                self._ends.append((claim, slot.hello.process))
+            free = bool(self._idle)
         slot.channel.close()
+        if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
+            claim.wake()
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
@@ -240,59 +244,3 @@ class Pool:
         self._door.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
-
-
-class Lease:
-    """One job's slots. `fileno()` becomes readable when new slots may be taken."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._wake_w.setblocking(False)
-        self._wake_r.setblocking(False)
-        self.slots: set[Slot] = set()
-
-    def fileno(self) -> int:
-        """Return the descriptor that `wake` makes readable."""
-        return self._wake_r.fileno()
-
-    def wake(self) -> None:
-        """Tell the job's loop that slots have arrived; from any thread."""
-        try:
-            self._wake_w.send(b"!")
-        except OSError:  # full (the loop will wake anyway) or closed (the job is over)
-            pass
-
-    def collect(self) -> list[Slot]:
-        """Take the slots that are free now."""
-        try:
-            self._wake_r.recv(4096)
-        except BlockingIOError:
-            pass
-        fresh = self._pool._take(self)
-        self.slots.update(fresh)
-        return fresh
-
-    def shared(self, process: tuple[str, int]) -> bool:
-        """Whether a process may be inside an item of another job."""
-        return self._pool.shared(self, process)
-
-    def ask_for_more(self) -> None:
-        """As `Pool.ask_for_more`."""
-        self._pool.ask_for_more()
-
-    def lost(self, slot: Slot) -> None:
-        """Drop a slot whose worker is gone."""
-        self.slots.discard(slot)
-        self._pool._forget(self, slot)
-
-    def close(self) -> None:
-        """Return the slots."""
-        for slot in self.slots:
-            slot.flying.clear()
-            slot.ready = False
-            slot.late = None
-        self._pool._give_back(self, list(self.slots))
-        self.slots.clear()
-        self._wake_r.close()
-        self._wake_w.close()

@@ -1,19 +1,23 @@
-"""Which client has which pool."""
+"""Which client has which source of slots, and when it changes to another."""
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from typing import Any
 
 from espnet3.parallel.pilots.pool import Pool
+from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 
-_POOLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
+
+_POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
 
 
-def pool_of(client: Any) -> Any:
+def pool_of(client: Any) -> SlotSource:
     """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
@@ -29,13 +33,13 @@ def pool_of(client: Any) -> Any:
 
 
 def has_work(client: Any) -> bool:
-    """Whether a job of ours runs on a client's workers."""
+    """Whether a run of ours uses a client's workers."""
     pool = _POOLS.get(client)
-    return pool is not None and bool(pool.busy)
+    return pool is not None and pool.busy
 
 
-def replace_pool(client: Any, pool: Any) -> None:
-    """Use another kind of pool for a client from now on."""
+def replace_pool(client: Any, pool: SlotSource) -> None:
+    """Use another source of slots for a client from now on."""
     with _POOLS_LOCK:
         old = _POOLS.get(client)
         _POOLS[client] = pool
@@ -49,3 +53,38 @@ def close_pool(client: Any) -> None:
         pool = _POOLS.pop(client, None)
     if pool is not None:
         pool.close()
+
+
+class ClientSlots:
+    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect.
+
+    Args:
+        client: A `distributed.Client`.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._source = pool_of(client)
+        self._fell_back = False
+        self._workers_since: float | None = None
+
+    def claim(self) -> SlotClaim:
+        """Open a claim to slots of the present source."""
+        return self._source.claim()
+
+    def fall_back(self) -> bool:
+        """Change to Dask tasks if workers are there and none can connect; True if so: a new claim is needed."""
+        if self._source.connected or self._fell_back:
+            return False
+        if not self._client.scheduler_info()["workers"]:
+            self._workers_since = None
+            return False
+        now = time.monotonic()
+        self._workers_since = self._workers_since or now
+        if now - self._workers_since < _UNREACHED:  # one that has just come may be about to connect
+            return False
+        from espnet3.parallel.pilots.dask_tasks import TaskPool  # needed by few
+
+        self._source, self._fell_back = TaskPool(self._client, self._source.name), True
+        replace_pool(self._client, self._source)
+        return True

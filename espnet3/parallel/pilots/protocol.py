@@ -1,22 +1,32 @@
 """What the driver and a worker slot say to each other, and how a worker words it.
 
-Messages down: ("job", id, pickled Job, setup_timeout, sys.path), ("end", id),
-    ("run", id, items or their pickle, start, singly, their positions in the caller's list for a job with
+The second field of each message is the run's number.
+
+Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path), ("end", id),
+    ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
-    ("over", id) where the end came before the job was looked at, ("bye", id) where the worker ends.
+    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, add_note, load_error, pickle_error
-from espnet3.parallel.engine.failures import describe_error, failure_of
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    add_note,
+    describe_error,
+    failure_of,
+    load_error,
+    pickle_error,
+)
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of
@@ -34,7 +44,7 @@ class Hello:
         address: Its address.
         pid: Its process.
         host: Its host's name.
-        threads: How many slots of it one job may use.
+        threads: How many of its slots one run may use.
         control: True for the one channel per worker that only starts further slots.
         mark: Name of the slot's mark in the pool's folder, or "".
     """
@@ -49,20 +59,20 @@ class Hello:
 
     @property
     def process(self) -> tuple[str, int]:
-        """What dies together."""
+        """Host and pid: what dies together."""
         return (self.host, self.pid)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a slot needs to know before its first run of a job.
+class RunSpec:
+    """What a slot needs to know before its first chunk of a run.
 
     Attributes:
         one: The function called per item.
         many: The function called per batch, or None.
         kwargs: Keywords the caller gave for every item.
         env_key: The env to use; "" is the one registered last (`DictReturnWorkerPlugin`).
-        setup: How to build it, for this job alone; None if it is registered already.
+        setup: How to build it, for this run alone; None if it is registered already.
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
@@ -82,12 +92,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Head of a run's answer; the values follow in the same message.
+    """Head of the answer to a chunk; the values follow in the same message.
 
     Attributes:
         failed: Positions in the values that hold an `ItemFailure`.
         retries: Times an item was tried again.
-        seconds: Time spent in the run.
+        seconds: Time spent in the chunk.
         stop: The failure that ends the run, where `on_error` is "raise".
         error: Its exception, pickled, where it can be; or the runner's own mistake.
     """
@@ -105,7 +115,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class SetupReport:
-    """Why a slot cannot take part in a job.
+    """Why a slot cannot take part in a run.
 
     Attributes:
         message: For the user, with the worker's traceback.
@@ -116,36 +126,41 @@ class SetupReport:
     error: bytes | None = None
 
 
-def prepare(job: Job) -> Call:
-    """Build the job's env where it is not there yet, and bind the functions to it.
+def prepare(spec: RunSpec) -> Call:
+    """Build the run's env where it is not there yet, and bind the functions to it.
 
     Raises:
         WorkerSetupError, SignatureError, EnvConflictError: As `EnvStore.get` and `bind` say.
     """
-    if job.env_key and job.setup is not None:
-        ENVS.register(job.env_key, job.setup)
-    env = ENVS.get(ENVS.default if job.env_key == "" else job.env_key)
-    if job.check is not None:
-        job.check(env)
-    many = bind(job.many, env, job.kwargs) if job.many is not None else None
-    return Call(bind(job.one, env, job.kwargs), many)
+    if spec.env_key and spec.setup is not None:
+        ENVS.register(spec.env_key, spec.setup)
+    env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
+    if spec.check is not None:
+        spec.check(env)
+    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
+    return Call(bind(spec.one, env, spec.kwargs), many)
 
 
-def pack(job: Job) -> bytes:
-    """Pickle a job for the workers.
+def pack(spec: RunSpec) -> bytes:
+    """Pickle a run's spec for the workers.
 
     Raises:
         Exception: As pickling raises it, with a note that names the function.
     """
     try:
-        return pickling.dumps(job)
+        return pickling.dumps(spec)
     except Exception as error:
         add_note(
             error,
-            f"what {name_of(job.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
+            f"what {name_of(spec.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
             "the function, or in a provider or setup_fn",
         )
         raise
+
+
+def caller_path() -> list[str]:
+    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
+    return [os.path.abspath(entry) for entry in sys.path]
 
 
 def setup_report(error: BaseException, worker: str) -> SetupReport:

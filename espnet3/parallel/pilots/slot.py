@@ -1,14 +1,49 @@
-"""One connected worker slot, as the driver sees it."""
+"""Slots: one connected worker thread each, where a run gets them, and the run's claim to them."""
 
 from __future__ import annotations
 
+import socket
 from collections import deque
+from typing import Any, Protocol
 
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
-from espnet3.parallel.pilots.channel import Channel
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
+
+
+class SlotChannel(Protocol):
+    """A slot's messages, as `channel.Channel` carries them.
+
+    Attributes:
+        received: Bytes of the last message.
+    """
+
+    received: int
+
+    def fileno(self) -> int:
+        """Return a descriptor that selectors take, readable when there is something to read."""
+
+    def readable(self) -> bool:
+        """Whether `recv` would return, or raise, without waiting."""
+
+    def buffered(self) -> bool:
+        """Whether there is more to read that no selector knows of."""
+
+    def at_end(self) -> bool:
+        """Whether the other end is known to be gone, with nothing of it left to read."""
+
+    def send(self, obj: Any) -> Any:
+        """Send one object."""
+
+    def send_parts(self, out: Any, buffers: Any) -> Any:
+        """Send what `channel.pickle_parts` made."""
+
+    def recv(self) -> Any:
+        """Wait for one object."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class Slot:
@@ -16,16 +51,16 @@ class Slot:
 
     Attributes:
         channel: Its channel.
-        hello: Who it is.
-        flying: Runs of the current job sent and not answered; the first one is being run.
-        ready: Whether it has the current job's env.
+        hello: How it introduced itself.
+        flying: Chunks of the current run that were sent and not answered; the worker is at the first one.
+        ready: Whether it has the current run's env.
         mark: What it is inside, also after its worker's death; None where the worker is on another host.
-        late: What it was in when it was given up for taking too long.
+        late: The item for which it was killed, as that took too long; else None.
     """
 
     __slots__ = ("channel", "flying", "hello", "late", "mark", "ready")
 
-    def __init__(self, channel: Channel, hello: Hello, mark: Window | None = None) -> None:
+    def __init__(self, channel: SlotChannel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
         self.hello = hello
         self.flying: deque[Chunk] = deque()
@@ -39,5 +74,102 @@ class Slot:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is in an item, as far as that is known, or was when its worker died."""
+        """Whether it is inside an item, as far as that is known, or was when its worker died."""
         return bool(self.mark.read().items if self.mark is not None else self.flying)
+
+
+class SlotSource(Protocol):
+    """Where runs get their slots: connections of pilots, or Dask tasks that stand in for them.
+
+    Attributes:
+        name: A name that no other source on these workers has.
+        connected: Whether any slot has ever come.
+    """
+
+    name: str
+    connected: bool
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run uses it."""
+
+    def claim(self) -> SlotClaim:
+        """Open a claim: the right to take slots until it is closed."""
+
+    def take(self, claim: SlotClaim) -> list[Slot]:
+        """Hand free slots to a claim."""
+
+    def forget(self, claim: SlotClaim, slot: Slot) -> None:
+        """Drop a slot of a claim, whose worker is gone."""
+
+    def give_back(self, claim: SlotClaim, slots: list[Slot]) -> None:
+        """Close a claim and take its slots back."""
+
+    def shared(self, claim: SlotClaim, process: tuple[str, int]) -> bool:
+        """Whether a process is inside an item of another claim, or was when it died."""
+
+    def ask_for_more(self) -> None:
+        """Have more slots opened, if those there are serve another run."""
+
+    def close(self) -> None:
+        """Close it, and every slot that no run has."""
+
+
+class SlotClaim:
+    """One run's slots. `fileno()` becomes readable when new slots may be taken.
+
+    Attributes:
+        slots: Those it has.
+    """
+
+    def __init__(self, source: SlotSource) -> None:
+        self.slots: set[Slot] = set()
+        self._source = source
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        self._wake_r.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that `wake` makes readable."""
+        return self._wake_r.fileno()
+
+    def wake(self) -> None:
+        """Let the run's loop know that slots have arrived; from any thread."""
+        try:
+            self._wake_w.send(b"!")
+        except OSError:  # full (the loop will wake anyway) or closed (the run is over)
+            pass
+
+    def collect(self) -> list[Slot]:
+        """Take the slots that are free now."""
+        try:
+            self._wake_r.recv(4096)
+        except BlockingIOError:
+            pass
+        fresh = self._source.take(self)
+        self.slots.update(fresh)
+        return fresh
+
+    def shared(self, process: tuple[str, int]) -> bool:
+        """Whether a process may be inside an item of another run."""
+        return self._source.shared(self, process)
+
+    def ask_for_more(self) -> None:
+        """As `SlotSource.ask_for_more`."""
+        self._source.ask_for_more()
+
+    def lost(self, slot: Slot) -> None:
+        """Drop a slot whose worker is gone."""
+        self.slots.discard(slot)
+        self._source.forget(self, slot)
+
+    def close(self) -> None:
+        """Return the slots."""
+        for slot in self.slots:
+            slot.flying.clear()
+            slot.ready = False
+            slot.late = None
+        self._source.give_back(self, list(self.slots))
+        self.slots.clear()
+        self._wake_r.close()
+        self._wake_w.close()

@@ -1,8 +1,8 @@
-"""The worker's side: threads that pull runs of items from the driver and send outcomes back.
+"""The worker's side: threads that pull chunks of items from the driver and send outcomes back.
 
 A `PilotHost` is installed on every worker as a Dask plugin, so workers that join late get one
 too. It opens one channel per worker thread; a channel serves one run at a time and keeps
-serving later jobs. User code runs in these threads, Dask's own tasks run beside them.
+serving later ones. User code runs in these threads, Dask's own tasks run beside them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
-    Job,
+    RunSpec,
     SetupReport,
     head_of,
     portable,
@@ -41,7 +41,7 @@ from espnet3.parallel.pilots.protocol import (
 )
 from espnet3.parallel.records import Policy
 
-_ATTEMPTS = 4  # at a handshake, which takes longer than its time limit on a host that does too much
+_ATTEMPTS = 4  # at a handshake, which on a busy host takes longer than its time limit
 _PAUSE = 0.5  # seconds after the first one; more after each further one
 
 # Unset while a worker's start has not been answered yet: an item that ends the process first would make it
@@ -64,31 +64,31 @@ class PilotHost(WorkerPlugin):
         self.key = key
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
+        self._pilots: set[Pilot] = set()
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
         threads = threads_of(worker)
         self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
-        # a worker has more slots than threads while jobs overlap; no more of them than it has
+        # a worker has more slots than threads while runs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
         self._permits = threading.Semaphore(threads)
-        self._pilots: set[Pilot] = set()
         encrypted = worker.address.startswith("tls")
         self._tls = tls_to_connect(worker.security, "worker") if encrypted else None
         self._open_slots(threads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
     async def teardown(self, worker: Any) -> None:
-        """Take no more runs, and let what is in hand be answered: a worker at its lifetime loses nothing."""
-        pilots = list(getattr(self, "_pilots", ()))
+        """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
+        pilots = list(self._pilots)
         for pilot in pilots:
             pilot.leaving = True
         # the slots are threads that wait for a socket or run user code: there is no event of this loop
         while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.02)
 
-    def abandon(self) -> None:
-        """Let `teardown` wait for nothing: what is in hand is not wanted any more."""
+    def drop_chunks(self) -> None:
+        """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
         self._pilots = set()
 
     def _open_slots(self, n: int) -> None:
@@ -102,7 +102,7 @@ class PilotHost(WorkerPlugin):
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
-            except OSError:  # it cannot be reached from here, or has no time just now
+            except OSError:  # it cannot be reached from here, or is too busy just now
                 time.sleep(_PAUSE * attempt)
             else:
                 return channel
@@ -130,7 +130,7 @@ class PilotHost(WorkerPlugin):
             try:
                 pilot.serve()
             finally:
-                self._pilots.discard(pilot)  # it may be abandoned
+                self._pilots.discard(pilot)
 
 
 class Pilot:
@@ -140,11 +140,11 @@ class Pilot:
         channel: To the driver.
         worker: The worker's name, for messages.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
-        mark: Where it says what it is inside.
+        mark: Where it notes which items it is inside.
         alone: Whether this process is not the driver's own, and may be killed.
 
     Attributes:
-        leaving: The worker is about to end: the run in hand is the last one.
+        leaving: The worker is about to end: the chunk in hand is the last one.
     """
 
     def __init__(
@@ -157,10 +157,10 @@ class Pilot:
         self._alone = alone
         self.leaving = False
         self._busy = False
-        self._step = 1  # items that the steps of this job's last run held
+        self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
         self._inbox: deque[Any] = deque()
-        self._calls: dict[int, tuple[Call, Job]] = {}
+        self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
 
     def serve(self) -> None:
@@ -169,7 +169,7 @@ class Pilot:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
                 self._busy = True
-                if message[0] == "run" and self.leaving:
+                if message[0] == "chunk" and self.leaving:
                     self._send(("bye", message[1]))  # what was sent ahead has not begun
                     self.channel.close()
                     return
@@ -177,7 +177,7 @@ class Pilot:
                 self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
-        except BaseException:  # an item has broken what we stand on: a new process will do better
+        except BaseException:  # an item has broken this process beyond use: a new one will do better
             traceback.print_exc()
             self.channel.close()
             if self._alone:
@@ -194,70 +194,70 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _on_job(self, job_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
-        if self._ended(job_id):  # it was over before this slot came to it: build nothing
-            self._broken.add(job_id)
-            self._send(("over", job_id))
+    def _on_run(self, run_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
+        if self._ended(run_id):  # it was over before this slot looked at it: build nothing
+            self._broken.add(run_id)
+            self._send(("over", run_id))
             return
 
         def give_up(report: SetupReport) -> None:
-            self._broken.add(job_id)
-            self._send(("setup", job_id, report))
+            self._broken.add(run_id)
+            self._send(("setup", run_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
-            self._mark.set_up(job_id)
+            self._mark.set_up(run_id)
             try:
-                job: Job = pickle.loads(blob)  # imports the user's modules, which may take long too
-                call = prepare(job)
-            except BaseException as error:  # whatever user code does here, the driver must hear of it
+                spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
+                call = prepare(spec)
+            except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
                 self._mark.clear()
-                if job_id not in self._broken:
+                if run_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
         self._mark.clear()
-        if job_id in self._broken:
+        if run_id in self._broken:
             return
-        self._calls[job_id] = (call, job)
+        self._calls[run_id] = (call, spec)
         self._step = 1
-        self._send(("ready", job_id))
+        self._send(("ready", run_id))
 
-    def _on_run(
-        self, job_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
+    def _on_chunk(
+        self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
     ) -> None:
-        if job_id not in self._calls:  # its setup failed; the driver knows
+        if run_id not in self._calls:  # its setup failed; the driver knows
             return
-        if self._inbox and self._said_to_end(job_id):  # sent ahead, and no longer wanted
+        if self._inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
             return
-        call, job = self._calls[job_id]
+        call, spec = self._calls[run_id]
 
         def report(late: Late) -> None:
             try:
-                self._send(("late", job_id, late))
+                self._send(("late", run_id, late))
             finally:  # also where the driver has gone
                 end_process()
 
         with self._permits:
-            self._mark.begin(job_id, start)
+            self._mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                    self._broken.add(job_id)
-                    del self._calls[job_id]
+                    self._broken.add(run_id)
+                    del self._calls[run_id]
                     self._mark.clear()
-                    self._send(("setup", job_id, setup_report(error, self.worker)))
+                    self._send(("setup", run_id, setup_report(error, self.worker)))
                     return
             with on_a_worker(report if self._alone else None):
                 block = run_items(
                     items,
                     call,
-                    job.policy,
+                    spec.policy,
                     self.worker,
                     budget,
-                    lambda: self.leaving or self._ended(job_id),
+                    lambda: self.leaving or self._ended(run_id),
                     self._mark.step,
                     singly,
                     self._step,
@@ -269,37 +269,37 @@ class Pilot:
                     to_lines,  # 20 ms that a first result need not wait for
                 )
 
-                to_lines(block, positions, items, job.policy, self.worker)
-            parts = self._pickled(job_id, items, block, job.policy)
+                to_lines(block, positions, items, spec.policy, self.worker)
+            parts = self._pickled(run_id, items, block, spec.policy)
         try:
             sys.stdout.flush()
-        except ANYTHING:  # an item has closed it, or put something of its own there
+        except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
             self.channel.send_parts(*parts)
-        self._mark.clear()  # not before: an item may have closed what it is sent over
+        self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
-    def _ended(self, job_id: int) -> bool:
+    def _ended(self, run_id: int) -> bool:
         while self.channel.readable():
             self._inbox.append(self.channel.recv())
-        return self._said_to_end(job_id)
+        return self._has_end(run_id)
 
-    def _said_to_end(self, job_id: int) -> bool:
-        return any(m[0] == "end" and m[1] == job_id for m in self._inbox)
+    def _has_end(self, run_id: int) -> bool:
+        return any(m[0] == "end" and m[1] == run_id for m in self._inbox)
 
-    def _pickled(self, job_id: int, items: Any, block: Block, policy: Policy) -> Any:
+    def _pickled(self, run_id: int, items: Any, block: Block, policy: Policy) -> Any:
         done = head_of(block)
         try:
-            return pickle_parts(("done", job_id, done.fields(), block.values))
+            return pickle_parts(("done", run_id, done.fields(), block.values))
         except ANYTHING:  # some result needs more than pickle (a class made in a script) ...
             pass
         try:
-            return pickle_parts(("done", job_id, done.fields(), block.values), Pickler)
+            return pickle_parts(("done", run_id, done.fields(), block.values), Pickler)
         except ANYTHING:  # ... or cannot travel at all
             values, done = portable(items, block, policy, self.worker)
-            return pickle_parts(("done", job_id, done.fields(), values))
+            return pickle_parts(("done", run_id, done.fields(), values))
 
-    def _on_end(self, job_id: int) -> None:
-        _, job = self._calls.pop(job_id, (None, None))
-        if job is not None and job.env_key and job.setup is not None:
-            ENVS.drop(job.env_key)
+    def _on_end(self, run_id: int) -> None:
+        _, spec = self._calls.pop(run_id, (None, None))
+        if spec is not None and spec.env_key and spec.setup is not None:
+            ENVS.drop(spec.env_key)

@@ -41,7 +41,7 @@ def submit_call(
     """
     from distributed import Client
 
-    # by content: a setup function that is made anew for each call is still the same one
+    # by content: a setup function that is made again for each call is still the same one
     key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
     # what Dask's own `submit` would take for itself travels with the function
     options = inspect.signature(Client.submit).parameters
@@ -116,7 +116,7 @@ def submit_in_background(
 
 
 @atexit.register
-def _abandon() -> None:
+def _kill_at_exit() -> None:
     """Kill the workers of calls that nobody waits for any more."""
     host = _current
     if host is not None:

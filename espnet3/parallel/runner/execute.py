@@ -1,8 +1,7 @@
-"""Chooses where a job runs, and hands back its outcomes: the one way from a call to a launcher."""
+"""Chooses where a run takes place, and hands back its outcomes: the one way from a call to a launcher."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from espnet3.parallel.clusters.client import EnvClient
 
 
-_UNREACHED = 5.0  # seconds until workers that do not connect are taken for unable to
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """What to run per item, before it is known where.
@@ -40,7 +36,7 @@ class Task:
         policy: Errors, retries, seed, batch size.
         setup_timeout: Seconds the env may take; None uses the configuration's.
         check: Called with the env before the first item; raises what is wrong with it.
-        tells: Whether progress is shown, so that the dashboard's address is told too.
+        show_progress: Whether progress is shown, and with it the dashboard's address.
         killable: Never run in this process: an item within an item may have to be killed (a shard's with a
             time limit; of a task's own items `policy.item_timeout` says so).
         as_lines: Give the lines of a run folder in place of the results.
@@ -54,7 +50,7 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
-    tells: bool = False
+    show_progress: bool = False
     as_lines: bool = False
     killable: bool = False
 
@@ -113,10 +109,10 @@ def outcomes(
         work: The items.
         client: Runs on its workers; None decides by `config`.
         config: The registered configuration.
-        may_take: Asked before a run is handed out.
+        may_take: Asked before a chunk is handed out.
 
     Yields:
-        The iterator of (run, block) pairs, and a tally (deaths, busy seconds, slots).
+        The iterator of (chunk, block) pairs, and a tally (deaths, busy seconds, slots).
     """
     with ExitStack() as stack:
         shared = client is not None
@@ -125,8 +121,8 @@ def outcomes(
         if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
         if client is not None:
-            if task.tells:
-                _tell_dashboard(client)
+            if task.show_progress:
+                _show_dashboard(client)
             pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
         else:
             pairs, tally = _inline(task, work, config)
@@ -134,7 +130,7 @@ def outcomes(
         yield pairs, tally
 
 
-def _tell_dashboard(client: Any) -> None:
+def _show_dashboard(client: Any) -> None:
     from espnet3.parallel.clusters.client import dashboard_of
 
     address = dashboard_of(client)
@@ -165,15 +161,14 @@ def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tall
 def _on_pilots(
     task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
 ) -> tuple[Pairs, Tally]:
-    from espnet3.parallel.clusters.client import end_of, innocent, no_more, waiting
-    from espnet3.parallel.local.cluster import ForkedCluster
     from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.pools import pool_of
-    from espnet3.parallel.pilots.protocol import Job
+    from espnet3.parallel.pilots.pools import ClientSlots
+    from espnet3.parallel.pilots.protocol import RunSpec
+    from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-    config = getattr(client, "espnet3_config", config)  # what it was opened with, if it is ours
+    config = config_of(client, config)
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
-    job = Job(
+    spec = RunSpec(
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
@@ -184,45 +179,20 @@ def _on_pilots(
         check=task.check,
         as_lines=task.as_lines,
     )
-    run = PilotRun(
-        pool_of(client),
-        work,
-        job,
-        config.start_timeout,
-        may_take,
-        lambda pid: end_of(client, pid),
-        lambda: no_more(client),
-        _as_tasks(client),
-        lambda: waiting(client),
-        lambda hello: innocent(client, hello),
-        client.cluster.kill_worker if isinstance(client.cluster, ForkedCluster) else None,
-        shared,
-    )
+    slots, cluster = ClientSlots(client), cluster_of(client)
+    run = PilotRun(slots, work, spec, cluster, config.start_timeout, may_take, shared)
     return iter(run), run.tally
 
 
 def env_of(client: Any) -> str:
     """Return the key of a client's own env; "" takes what the workers have as their default."""
-    return getattr(client, "espnet3_env", None) or ""
+    from espnet3.parallel.clusters.client import EnvClient
+
+    return (client.espnet3_env or "") if isinstance(client, EnvClient) else ""
 
 
-def _as_tasks(client: Any) -> Callable[[], Any]:
-    """Return what replaces a client's pool by one of Dask tasks, once workers are there and none connects."""
-    since: list[float] = []
+def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:
+    """Return what a client of ours was opened with; of any other client, the registered configuration."""
+    from espnet3.parallel.clusters.client import EnvClient
 
-    def fall_back() -> Any:
-        from espnet3.parallel.pilots.dask_tasks import TaskPool
-        from espnet3.parallel.pilots.pools import pool_of, replace_pool
-
-        if not client.scheduler_info()["workers"]:
-            since.clear()
-            return None
-        if not since:
-            since.append(time.monotonic())
-        if time.monotonic() - since[0] < _UNREACHED:  # one that has just come may be about to connect
-            return None
-        tasks = TaskPool(client, pool_of(client).name)
-        replace_pool(client, tasks)
-        return tasks
-
-    return fall_back
+    return client.espnet3_config if isinstance(client, EnvClient) else config

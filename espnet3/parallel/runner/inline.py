@@ -17,8 +17,8 @@ from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.records import Policy
 
 NAME = "this process"
-_SLICE = 0.1  # seconds between looks at the progress bar
-_MOST = 1 << 18
+_SLICE = 0.1  # seconds of work after which the progress bar is looked at
+_MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
@@ -76,11 +76,11 @@ def run_inline(
         as_lines: Turn results into lines of a run folder.
 
     Yields:
-        Pairs of a run and its outcomes; a tail that was not reached comes in a later pair.
+        Pairs of a chunk and its outcomes; a tail that was not reached comes in a later pair.
     """
     size = 1
     while True:
-        chunk = work.take(float(size), work.cap(_MOST, 1))
+        chunk = work.take(float(size), work.cap(_MOST_ITEMS, 1))
         if chunk is None:
             work.raise_broken()
             return
@@ -94,5 +94,5 @@ def run_inline(
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
-        size = min(_MOST, size * 2) if block.seconds < _SLICE / 2 else max(1, done)
+        size = min(_MOST_ITEMS, size * 2) if block.seconds < _SLICE / 2 else max(1, done)
         yield chunk, block

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import pickle_error
-from espnet3.parallel.engine.failures import failure_of
+from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind

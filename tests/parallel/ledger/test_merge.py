@@ -31,8 +31,9 @@ def test_a_merge_without_all_outcomes_fails_with_what_is_missing(tmp_path: Path)
         run.append(lines_of(items, [0, 1, 5]))
         with pytest.raises(
             IncompleteRunError, match=rf"17 of {N} indices .*'utt2', 'utt3', 'utt4', 'utt6', .*, \.\.\."
-        ):
+        ) as caught:
             run.merge()
+    assert str(caught.value) == f"{caught.value.problem}. Run again with the same arguments to compute them"
     assert not (tmp_path / "receipt.json").exists()
     assert not (tmp_path / "results.jsonl").exists()
     with pytest.raises(IncompleteRunError, match="not finished"):

@@ -129,9 +129,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         try:
             receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind)
         except IncompleteRunError as error:
-            raise IncompleteRunError(
-                f"{error.args[0].partition('. Run again')[0]}. {_waiting(run_status(layout, plan))}"
-            ) from error
+            raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from error
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)

@@ -13,7 +13,7 @@ import tempfile
 from types import TracebackType
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached.spec import CHECKED, JobSpec
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ConfigError
 
@@ -88,8 +88,8 @@ class Trial:
             return
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").splitlines()
-        found = next((line for line in reversed(said) if line.startswith("checked: ")), None)
+        found = next((line for line in reversed(said) if line.startswith(CHECKED)), None)
         if found is not None:
-            raise ConfigError(json.loads(found.removeprefix("checked: ")))
+            raise ConfigError(json.loads(found.removeprefix(CHECKED)))
         tail = "\n".join(said[-15:])
         raise ConfigError(f"a detached job cannot start with {self._spec.surroundings.python}:\n{tail}")

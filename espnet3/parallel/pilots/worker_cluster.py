@@ -1,0 +1,143 @@
+"""What the driver asks of the cluster whose workers it uses, and the facts it gets as answers.
+
+Clusters of ours are `WorkerCluster`s. Of any other, the user's own, nothing is known: it is a `PlainCluster`.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from espnet3.parallel.records import ProcessEnd
+
+
+class StartFailure(enum.Enum):
+    """What went wrong, again and again, until a cluster stopped starting workers; and how that is worded."""
+
+    SUBMISSION = "a job could not be submitted, {tries} times in a row: {detail}"
+    EARLY_END = "{tries} jobs in a row ended at their start, so no more are submitted. {detail}"
+    WORKER = "{detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Why a cluster starts no more workers; `str()` words it.
+
+    Attributes:
+        failure: What went wrong.
+        detail: What the last try left to read: an error, the end of a log.
+        tries: How many tries in a row failed; 0 where each worker's own were counted.
+    """
+
+    failure: StartFailure
+    detail: str
+    tries: int = 0
+
+    def __str__(self) -> str:
+        return self.failure.value.format(tries=self.tries, detail=self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingWorker:
+    """A worker, or a job of several, that has not come.
+
+    Attributes:
+        name: What it is: "job 123", "worker ssh-0".
+        state: What is known of it, to follow the name: "pending (PD): Resources".
+        look: A command that shows more; "" where there is none.
+        detail: The end of its log, or the last error; "" where there is neither.
+    """
+
+    name: str
+    state: str
+    look: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        see = f" (see: {self.look})" if self.look else ""
+        return f"{self.name} {self.state}{see}\n{self.detail}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What keeps the workers that have not come; `str()` words it, "" where nothing is known.
+
+    Attributes:
+        workers: The first of them.
+        more: How many there are beside those.
+        no_answer: Why the scheduler cannot be asked; "" where it answers.
+    """
+
+    workers: tuple[MissingWorker, ...] = ()
+    more: int = 0
+    no_answer: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"no answer from the queue: {self.no_answer}"] if self.no_answer else []
+        lines += [str(worker) for worker in self.workers]
+        lines += [f"and {self.more} more"] if self.more else []
+        return "\n".join(lines)
+
+
+@runtime_checkable
+class WorkerCluster(Protocol):
+    """A cluster as the driver sees it. What a cluster does not define is as for one that knows nothing.
+
+    Attributes:
+        owns_processes: Its workers are processes that it has forked itself: it hears how each one ends,
+            and replaces one that is killed.
+        serves_https: Its dashboard is encrypted.
+    """
+
+    owns_processes: bool = False
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether its dashboard is encrypted."""
+        return False
+
+    def end_of(self, pid: int) -> ProcessEnd | None:
+        """Return how a worker process ended, once that is known."""
+        return None
+
+    def given_up(self) -> GivenUp | None:
+        """Return why no worker will come any more, once that is known."""
+        return None
+
+    def missing(self) -> Missing:
+        """Return what keeps the workers that have not come."""
+        return Missing()
+
+    def went_with_job(self, worker: str, address: str) -> bool | None:
+        """Whether a lost worker went because its job or session ended, not by its item; None: not known yet."""
+        return False  # a worker is nothing but its process
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL a worker's process, where it is on this host."""
+        if host == socket.gethostname():
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+
+    def remove_at_end(self, folder: str) -> None:
+        """Remove a folder when the driver ends, even if it is killed, where the cluster can do that."""
+        return
+
+    def watch_demand(self, wanted: Callable[[], bool]) -> None:
+        """Take note of what says whether there is work for workers, where that decides how many are started."""
+        return
+
+
+class PlainCluster(WorkerCluster):
+    """A cluster of which nothing is known: the user's own, or none but a scheduler's address."""
+
+
+def cluster_of(client: Any) -> WorkerCluster:
+    """Return the cluster of a Dask client, as the driver sees it."""
+    cluster = client.cluster
+    return cluster if isinstance(cluster, WorkerCluster) else PlainCluster()

@@ -1,0 +1,112 @@
+"""What a cluster answers its driver: facts, worded where they are printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.pilots.worker_cluster import (
+    GivenUp,
+    Missing,
+    MissingWorker,
+    PlainCluster,
+    StartFailure,
+    WorkerCluster,
+    cluster_of,
+)
+
+
+@pytest.fixture
+def sleeper():
+    """A process of this host that waits to be killed."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_our_own_cluster_is_asked_itself() -> None:
+    """The cluster of `env: local` answers for itself: it knows how each of its worker processes ends."""
+    with get_client({"env": "local", "n_workers": 1, "options": {"threads_per_worker": 1}}) as client:
+        cluster = cluster_of(client)
+        assert cluster is client.cluster and cluster.owns_processes
+        (pid,) = client.run(_pid).values()
+        assert cluster.end_of(pid) is None and cluster.given_up() is None
+        cluster.kill_worker(socket.gethostname(), pid)
+        assert parallel_map(_pid_of, [0], client=client) != [pid]  # answered by what took its place
+        end = cluster.end_of(pid)
+        assert end is not None and end.signal == signal.SIGKILL and end.reason == ""
+
+
+def _pid() -> int:
+    return os.getpid()
+
+
+def _pid_of(item: int) -> int:
+    return os.getpid()
+
+
+def test_of_a_cluster_of_the_users_own_nothing_is_known(tmp_path: Path) -> None:
+    """A user's cluster, or a bare scheduler address, gets answers that say that nothing is known."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as theirs,
+        Client(theirs) as client,
+        Client(theirs.scheduler_address) as bare,
+    ):
+        for each in (cluster_of(client), cluster_of(bare)):
+            assert isinstance(each, PlainCluster) and not each.owns_processes and not each.serves_https
+            assert (each.end_of(1), each.given_up(), str(each.missing())) == (None, None, "")
+            assert each.went_with_job("w", "tcp://w") is False
+            each.remove_at_end(str(tmp_path))
+            assert tmp_path.is_dir()
+
+
+def test_a_worker_of_another_host_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    """A pid is killed on the host it was named with, and nowhere else; one that has ended already is no error."""
+    cluster: WorkerCluster = PlainCluster()
+    cluster.kill_worker("elsewhere", sleeper.pid)
+    assert sleeper.poll() is None
+    cluster.kill_worker(socket.gethostname(), sleeper.pid)
+    assert sleeper.wait(30) == -signal.SIGKILL
+    cluster.kill_worker(socket.gethostname(), sleeper.pid)
+
+
+@pytest.mark.parametrize(
+    ("given_up", "words"),
+    [
+        (
+            GivenUp(StartFailure.SUBMISSION, "no {such} queue", 5),
+            "a job could not be submitted, 5 times in a row: no {such} queue",
+        ),
+        (
+            GivenUp(StartFailure.EARLY_END, "job 7 failed", 3),
+            "3 jobs in a row ended at their start, so no more are submitted. job 7 failed",
+        ),
+        (GivenUp(StartFailure.WORKER, "worker 0 did not start"), "worker 0 did not start"),
+    ],
+)
+def test_why_no_worker_comes(given_up: GivenUp, words: str) -> None:
+    """Each kind of failure has one sentence, which holds what the last try left to read as it is."""
+    assert str(given_up) == words
+
+
+def test_what_keeps_workers() -> None:
+    """Missing workers are listed one by one, with what to look at; those beyond the first are counted."""
+    shown = (
+        MissingWorker("job 1", "pending (PD): Resources", "squeue -j 1"),
+        MissingWorker("worker ssh-0", "is not up", detail="node7: no answer on port 22"),
+    )
+    assert str(Missing(shown, 4, "slurm_load_jobs error")) == (
+        "no answer from the queue: slurm_load_jobs error\n"
+        "job 1 pending (PD): Resources (see: squeue -j 1)\n"
+        "worker ssh-0 is not up\nnode7: no answer on port 22\n"
+        "and 4 more"
+    )

@@ -3,31 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from espnet3.parallel.errors import ConfigError
-
-
-def costs_of(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where it says nothing of it.
-
-    Raises:
-        ConfigError: A cost is no finite number, or below 0.
-    """
-    if item_cost is None:
-        return None
-    costs = []
-    for item in items:
-        cost = item_cost(item)
-        try:
-            number = float(cost)
-        except (TypeError, ValueError):
-            number = math.nan
-        if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
-            raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
-        costs.append(number)
-    return costs
 
 
 def check_provider(provider: Any) -> None:

@@ -6,6 +6,7 @@ could be one of theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, TooManyFailuresError
 from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.arguments import costs_of
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.runner.progress import Progress
@@ -78,7 +78,7 @@ class Run:
         return cls(
             runner=runner,
             items=items,
-            cost=costs_of(runner.item_cost, items),
+            cost=_costs(runner.item_cost, items),
             policy=Policy(
                 runner.on_error,
                 runner.max_retries,
@@ -151,6 +151,27 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         raise
     progress.close(summary)
     return result, summary
+
+
+def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
+    """Return each item's cost, in the runner's own unit; None where the runner does not know any.
+
+    Raises:
+        ConfigError: A cost is no finite number, or below 0.
+    """
+    if item_cost is None:
+        return None
+    costs = []
+    for item in items:
+        cost = item_cost(item)
+        try:
+            number = float(cost)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
+            raise ConfigError(f"item_cost({item!r}) is {cost!r}; it must be a finite number, 0 or more")
+        costs.append(number)
+    return costs
 
 
 def _in_folder(

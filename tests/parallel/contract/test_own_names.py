@@ -137,7 +137,7 @@ def test_a_runner_with_any_names_runs_detached(cls, merged, tmp_path):
 
 
 def test_the_base_has_no_names_but_the_documented_ones():
-    """`BaseRunner` has its hooks, and on an instance the constructor's arguments; nothing private that could collide."""
+    """`BaseRunner` has its hooks, and on an instance its constructor's arguments: nothing that could collide."""
     own = {name for name in vars(BaseRunner) if not name.startswith("__") and name != "_abc_impl"}
     assert own == PUBLIC
 

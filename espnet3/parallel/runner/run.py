@@ -187,10 +187,7 @@ def _in_folder(
         if run.writes:
             return _in_shards(run, folder, launcher, report)
         launch = launcher(replace(_task(run), as_lines=True))
-        summary = run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
-        folder.event("computed", **asdict(summary))
-        folder.merge()
-        return folder.results(), summary
+        return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
 
 
 def _in_shards(

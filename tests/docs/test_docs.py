@@ -188,16 +188,8 @@ def test_pytest_commands_on_the_pages_find_tests() -> None:
         wanted += _arguments(page, "test")
         for words in wanted:
             found += 1
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "--collect-only",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                *words,
-            ]
+            options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+            command = [sys.executable, "-m", "pytest", *options, *words]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{name(page)}: {words}\n{done.stdout[-500:]}{done.stderr}"
     assert found >= 3
@@ -215,11 +207,7 @@ def test_benchmark_commands_on_the_pages_are_understood() -> None:
     found = 0
     for page in PAGES:
         typed = commands(page, "benchmarks")
-        typed += [
-            shlex.split(words[1].removeprefix("ARGS="))
-            for words in commands(page, "make")
-            if words[0] == "bench"
-        ]
+        typed += _arguments(page, "bench")
         for words in typed:
             found += 1
             options = {word for word in words if word.startswith("--")}

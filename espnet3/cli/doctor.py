@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import click
 
 from espnet3.cli.configs import conf_argument, read_block
-from espnet3.cli.folders import Folder, arrived, marked, reply, standing
+from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.backends.table import Backend
@@ -24,7 +24,7 @@ from espnet3.parallel.parallel import get_client, parallel_map
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: `good` is None where it could not be checked."""
+    """What one check found; `good` is None where nothing could be checked."""
 
     good: bool | None
     text: str
@@ -39,10 +39,16 @@ class Finding:
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
 @click.option(
-    "--folder", "folders", metavar="DIR", multiple=True, help="Must workers see it? Several are possible."
+    "--folder",
+    "folders",
+    metavar="DIR",
+    multiple=True,
+    help="A folder that workers must see; may be repeated.",
 )
 @click.option(
-    "--start", is_flag=True, help="Start one worker, which runs an item, imports them, looks at folders."
+    "--start",
+    is_flag=True,
+    help="Start one worker: it runs an item, imports the classes and looks at the folders.",
 )
 def doctor(
     conf: str, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
@@ -53,119 +59,119 @@ def doctor(
     }
     findings: list[Finding] = []
 
-    def tell(good: bool | None, text: str) -> None:
+    def report(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         print(findings[-1])
 
     try:
         config = read_block(conf)
     except ParallelError as error:
-        tell(False, str(error))
+        report(False, str(error))
         sys.exit(1)
     row = BACKENDS[config.env]
-    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+    report(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
     try:
         load_cluster_class(row)
-        tell(True, f"package {row.package} is installed")
+        report(True, f"package {row.package} is installed")
         if row.queue is not None:
-            _look_at_scheduler(row, config, tell)
+            _look_at_scheduler(row, config, report)
         if row.name == "local_gpu":
-            _look_at_gpus(config, tell)
+            _look_at_gpus(config, report)
     except ParallelError as error:
-        tell(False, str(error))
-    here = _look_at_code(config, wanted, tell)
-    # jobs write their logs where they start, and find what a script has beside it; a pod has its image
-    paths = _look_at_folders([*([] if row.name == "kube" else [os.getcwd()]), *folders], tell)
+        report(False, str(error))
+    here = _look_at_code(config, wanted, report)
+    # jobs start in the current folder, write their logs there and import what is there; a pod has its image
+    paths = _look_at_folders([*([] if row.name == "kube" else [os.getcwd()]), *folders], report)
     if start and all(each.good is not False for each in findings):
-        _start_one(config, wanted, paths, here, tell)
+        _start_one(config, wanted, paths, here, report)
     else:
         if not row.is_local:
-            tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
-        tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
+            report(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
+        report(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
     wrong = sum(each.good is False for each in findings)
     print(f"{len(findings)} checks, {wrong} wrong")
     sys.exit(1 if wrong else 0)
 
 
 def _look_at_scheduler(
-    row: Backend, config: ParallelConfig, tell: Callable[[bool | None, str], None]
+    row: Backend, config: ParallelConfig, report: Callable[[bool | None, str], None]
 ) -> None:
     from espnet3.parallel.clusters.job_script import plan_jobs
 
     assert row.queue is not None
     planned = plan_jobs(row, config)
-    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    report(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
     command = planned.command.split()[0]
     if shutil.which(command) is None:
-        tell(
+        report(
             None,
             f"the scheduler: {command} is not on the PATH, so jobs cannot be submitted from this machine",
         )
         return
-    tell(True, f"{command} is {shutil.which(command)}")
+    report(True, f"{command} is {shutil.which(command)}")
     query = row.queue.query(getpass.getuser())
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        tell(False, f"{' '.join(query)}: {error}")
+        report(False, f"{' '.join(query)}: {error}")
         return
     said = (done.stderr or done.stdout).strip().splitlines()
-    tell(
+    report(
         done.returncode == 0,
         f"{query[0]} answers" if done.returncode == 0 else f"{' '.join(query)}: {said[:3]}",
     )
 
 
-def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], None]) -> list[str]:
-    """Find out whether folders can be written to here; return those that a worker is to be asked about."""
+def _look_at_folders(folders: Sequence[str], report: Callable[[bool | None, str], None]) -> list[str]:
+    """Check that folders can be written to here; return those to ask a worker about."""
     paths = []
     for folder in folders:
-        path = standing(folder)
+        path = existing(folder)
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
             with marked([path]):
-                tell(True, f"{path} can be written to{missing}")
-        except OSError as error:  # asking for the permission would say yes to root, and of a full disk
-            tell(False, f"{path} cannot be written to: {error.strerror}{missing}")
+                report(True, f"{path} can be written to{missing}")
+        except OSError as error:  # os.access would say yes to root, and on a full disk
+            report(False, f"{path} cannot be written to: {error.strerror}{missing}")
         paths.append(path)
     return list(dict.fromkeys(paths))
 
 
-def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
+def _look_at_gpus(config: ParallelConfig, report: Callable[[bool | None, str], None]) -> None:
     from espnet3.parallel.clusters.gpu import gpu_options
 
     chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
-    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
+    report(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
 
 
 def _look_at_code(
-    config: ParallelConfig, wanted: dict[str, str], tell: Callable[[bool | None, str], None]
+    config: ParallelConfig, wanted: dict[str, str], report: Callable[[bool | None, str], None]
 ) -> Facts:
-    """Import runner and provider here and as a job would, and compare the two; return what is so here."""
-    # this command's own folder is that of its script; a user's script finds what lies beside it
+    """Import runner and provider here and as a job would, and compare the two; return the facts of this process."""
+    # sys.path begins with this command's folder; a user's script would have its own, usually the current one
     sys.path.insert(0, os.getcwd())
     here = look(wanted)
     for what, file in here.files.items():
-        tell(True, f"the {what} {wanted[what]} can be imported: {file}")
+        report(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
-        tell(False, wrong)
+        report(False, wrong)
     if not wanted:
-        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+        report(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here
     if config.env == "ssh" or not os.path.isabs(str(python)):
-        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
+        report(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
         return here
     there = look_as_job(str(python), wanted)
     if isinstance(there, str):
-        tell(False, f"the jobs' Python: {there}")
+        report(False, f"the jobs' Python: {there}")
         return here
     wrongs = [*there.wrong, *differences(here, there)]
     for wrong in wrongs:
-        tell(False, f"the jobs' Python {python}: {wrong}")
+        report(False, f"the jobs' Python {python}: {wrong}")
     if not wrongs:
-        tell(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
+        report(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
     return here
 
 
@@ -174,7 +180,7 @@ def _start_one(
     wanted: dict[str, str],
     paths: list[str],
     here: Facts,
-    tell: Callable[[bool | None, str], None],
+    report: Callable[[bool | None, str], None],
 ) -> None:
     one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
     try:
@@ -183,22 +189,22 @@ def _start_one(
                 where, there, replies = parallel_map(_where, [(wanted, folders)])[0]
             seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
-        tell(False, f"no item could be run: {error}")
+        report(False, f"no item could be run: {error}")
         return
-    tell(True, f"one item ran on {where}")
+    report(True, f"one item ran on {where}")
     wrongs = [*there.wrong, *differences(here, there)]
     for wrong in wrongs:
-        tell(False, f"on the worker: {wrong}")
+        report(False, f"on the worker: {wrong}")
     if not wrongs:
-        tell(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
+        report(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
     for path, wrong in zip(paths, seen, strict=True):
         if wrong:
-            tell(
+            report(
                 False,
                 f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share",
             )
         else:
-            tell(True, f"the worker sees {path}")
+            report(True, f"the worker sees {path}")
 
 
 def _shown(facts: Facts) -> str:

@@ -29,7 +29,7 @@ class BaseRunner(ABC):
         async_result_dir: Where detached jobs write where there is no `output_dir`.
         async_num_workers: Detached jobs at a time.
         output_dir: Folder of the run: every outcome is on disk before it is reported, and a run that
-            was cut off goes on where it was.
+            was cut off goes on where it stopped.
         shard_subdir: The run's folder inside `output_dir`.
         resume: True goes on with what the folder holds, if it is of this runner, config and index list;
             "force" goes on whatever has changed; False moves it to `old.<n>` there and starts anew.
@@ -57,7 +57,7 @@ class BaseRunner(ABC):
     """
 
     summary: RunSummary | None = None
-    # `(self, idx) -> float` in a subclass: the item's cost in any unit; the dearest start first
+    # `(self, idx) -> float` in a subclass: the item's cost in any unit; the most expensive start first
     item_cost: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -126,7 +126,7 @@ class BaseRunner(ABC):
         self.retry_failed = retry_failed
         self.item_timeout = item_timeout
 
-    # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
+    # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 
     @staticmethod
     @abstractmethod

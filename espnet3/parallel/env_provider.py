@@ -59,7 +59,7 @@ class EnvironmentProvider(ABC):
 
 
 def made_with(provider: Any) -> dict[str, Any]:
-    """Return what a provider was made with, as far as it can be known: its config, params and the rest.
+    """Return what a provider was made with, as far as that is known: its config, params and other arguments.
 
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.

@@ -47,7 +47,7 @@ class DatasetBuilder(ABC):
     """
 
     version: int = 1
-    """Raise it when `make` writes something else than before for the same options."""
+    """Increase it when `make` writes something else than before for the same options."""
 
     def __init__(self, data_dir: str | os.PathLike[str]) -> None:
         self.data_dir = Path(data_dir)

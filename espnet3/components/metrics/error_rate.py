@@ -1,4 +1,4 @@
-"""The common half of WER and CER: counts, a rate, and the multi-word utterances apart."""
+"""The common half of WER and CER: counts, a rate, and separate figures for longer utterances."""
 
 from __future__ import annotations
 

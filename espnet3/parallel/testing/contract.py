@@ -72,7 +72,7 @@ class BackendContract:
 
     @classmethod
     def close(cls) -> None:
-        """Close it, and look for what it left."""
+        """Close the cluster, and check that it left nothing behind."""
         cls._espnet3_stack.close()
         cls.check_nothing_left()
 
@@ -120,7 +120,7 @@ class BackendContract:
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
 
-    def test_a_broken_env_is_said_at_once(self) -> None:
+    def test_a_broken_env_is_reported_at_once(self) -> None:
         """An env that cannot be built raises `WorkerSetupError` with the reason."""
         error = raised(
             WorkerSetupError, lambda: work.Scale(work.BrokenProvider(None), progress=False)(range(4))

@@ -65,7 +65,7 @@ class BaseSystem:
                 raise ValueError(f"no stage {stage!r}; {cls.__name__} has {', '.join(cls.stages)}")
 
     def check_jobs(self, stages: Iterable[str]) -> None:
-        """Check that no stage is to use what jobs of an earlier one have yet to compute.
+        """Check that no stage needs what the jobs of an earlier one have yet to compute.
 
         Raises:
             ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once.

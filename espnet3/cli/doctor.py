@@ -156,7 +156,9 @@ def _look_at_code(
     for wrong in here.wrong:
         report(False, wrong)
     if not wanted:
-        report(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
+        report(
+            None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
+        )
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here

@@ -59,70 +59,70 @@ def doctor(
     }
     findings: list[Finding] = []
 
-    def report(good: bool | None, text: str) -> None:
+    def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         print(findings[-1])
 
     try:
         config = read_block(conf)
     except ParallelError as error:
-        report(False, str(error))
+        tell(False, str(error))
         sys.exit(1)
     row = BACKENDS[config.env]
-    report(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
     try:
         load_cluster_class(row)
-        report(True, f"package {row.package} is installed")
+        tell(True, f"package {row.package} is installed")
         if row.queue is not None:
-            _look_at_scheduler(row, config, report)
+            _look_at_scheduler(row, config, tell)
         if row.name == "local_gpu":
-            _look_at_gpus(config, report)
+            _look_at_gpus(config, tell)
     except ParallelError as error:
-        report(False, str(error))
-    here = _look_at_code(config, wanted, report)
+        tell(False, str(error))
+    here = _look_at_code(config, wanted, tell)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
-    paths = _look_at_folders([*([] if row.name == "kube" else [os.getcwd()]), *folders], report)
+    paths = _look_at_folders([*([] if row.name == "kube" else [os.getcwd()]), *folders], tell)
     if start and all(each.good is not False for each in findings):
-        _start_one(config, wanted, paths, here, report)
+        _start_one(config, wanted, paths, here, tell)
     else:
         if not row.is_local:
-            report(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
-        report(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
+            tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
+        tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
     wrong = sum(each.good is False for each in findings)
     print(f"{len(findings)} checks, {wrong} wrong")
     sys.exit(1 if wrong else 0)
 
 
 def _look_at_scheduler(
-    row: Backend, config: ParallelConfig, report: Callable[[bool | None, str], None]
+    row: Backend, config: ParallelConfig, tell: Callable[[bool | None, str], None]
 ) -> None:
     from espnet3.parallel.clusters.job_script import plan_jobs
 
     assert row.queue is not None
     planned = plan_jobs(row, config)
-    report(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
     command = planned.command.split()[0]
     if shutil.which(command) is None:
-        report(
+        tell(
             None,
             f"the scheduler: {command} is not on the PATH, so jobs cannot be submitted from this machine",
         )
         return
-    report(True, f"{command} is {shutil.which(command)}")
+    tell(True, f"{command} is {shutil.which(command)}")
     query = row.queue.query(getpass.getuser())
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        report(False, f"{' '.join(query)}: {error}")
+        tell(False, f"{' '.join(query)}: {error}")
         return
     said = (done.stderr or done.stdout).strip().splitlines()
-    report(
+    tell(
         done.returncode == 0,
         f"{query[0]} answers" if done.returncode == 0 else f"{' '.join(query)}: {said[:3]}",
     )
 
 
-def _look_at_folders(folders: Sequence[str], report: Callable[[bool | None, str], None]) -> list[str]:
+def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], None]) -> list[str]:
     """Check that folders can be written to here; return those to ask a worker about."""
     paths = []
     for folder in folders:
@@ -130,50 +130,48 @@ def _look_at_folders(folders: Sequence[str], report: Callable[[bool | None, str]
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
             with marked([path]):
-                report(True, f"{path} can be written to{missing}")
+                tell(True, f"{path} can be written to{missing}")
         except OSError as error:  # os.access would say yes to root, and on a full disk
-            report(False, f"{path} cannot be written to: {error.strerror}{missing}")
+            tell(False, f"{path} cannot be written to: {error.strerror}{missing}")
         paths.append(path)
     return list(dict.fromkeys(paths))
 
 
-def _look_at_gpus(config: ParallelConfig, report: Callable[[bool | None, str], None]) -> None:
+def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
     from espnet3.parallel.clusters.gpu import gpu_options
 
     chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
-    report(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
+    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
 
 
 def _look_at_code(
-    config: ParallelConfig, wanted: dict[str, str], report: Callable[[bool | None, str], None]
+    config: ParallelConfig, wanted: dict[str, str], tell: Callable[[bool | None, str], None]
 ) -> Facts:
     """Import runner and provider here and as a job would, and compare the two; return the facts of this process."""
     # sys.path begins with this command's folder; a user's script would have its own, usually the current one
     sys.path.insert(0, os.getcwd())
     here = look(wanted)
     for what, file in here.files.items():
-        report(True, f"the {what} {wanted[what]} can be imported: {file}")
+        tell(True, f"the {what} {wanted[what]} can be imported: {file}")
     for wrong in here.wrong:
-        report(False, wrong)
+        tell(False, wrong)
     if not wanted:
-        report(
-            None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS"
-        )
+        tell(None, "that runner and provider can be imported: --runner MODULE:CLASS --provider MODULE:CLASS")
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here
     if config.env == "ssh" or not os.path.isabs(str(python)):
-        report(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
+        tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
         return here
     there = look_as_job(str(python), wanted)
     if isinstance(there, str):
-        report(False, f"the jobs' Python: {there}")
+        tell(False, f"the jobs' Python: {there}")
         return here
     wrongs = [*there.wrong, *differences(here, there)]
     for wrong in wrongs:
-        report(False, f"the jobs' Python {python}: {wrong}")
+        tell(False, f"the jobs' Python {python}: {wrong}")
     if not wrongs:
-        report(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
+        tell(True, f"the jobs' Python {python} fits: {there.python}, {_shown(there)}")
     return here
 
 
@@ -182,7 +180,7 @@ def _start_one(
     wanted: dict[str, str],
     paths: list[str],
     here: Facts,
-    report: Callable[[bool | None, str], None],
+    tell: Callable[[bool | None, str], None],
 ) -> None:
     one = ParallelConfig.parse({**dict(config), "n_workers": 1, "adapt": None})
     try:
@@ -191,22 +189,22 @@ def _start_one(
                 where, there, replies = parallel_map(_where, [(wanted, folders)])[0]
             seen = [said or arrived(folder) for folder, said in zip(folders, replies, strict=True)]
     except (ParallelError, OSError) as error:
-        report(False, f"no item could be run: {error}")
+        tell(False, f"no item could be run: {error}")
         return
-    report(True, f"one item ran on {where}")
+    tell(True, f"one item ran on {where}")
     wrongs = [*there.wrong, *differences(here, there)]
     for wrong in wrongs:
-        report(False, f"on the worker: {wrong}")
+        tell(False, f"on the worker: {wrong}")
     if not wrongs:
-        report(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
+        tell(True, f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}")
     for path, wrong in zip(paths, seen, strict=True):
         if wrong:
-            report(
+            tell(
                 False,
                 f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share",
             )
         else:
-            report(True, f"the worker sees {path}")
+            tell(True, f"the worker sees {path}")
 
 
 def _shown(facts: Facts) -> str:

@@ -23,8 +23,9 @@ from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
 from espnet3.parallel.pilots.abandon import kill_overdue, overdue, part
 from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.feeding import Feeder, caller_path
+from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
+from espnet3.parallel.pilots.payload import caller_path
 from espnet3.parallel.pilots.pending_losses import Innocent, Inquests
 from espnet3.parallel.pilots.pool import Lease
 from espnet3.parallel.pilots.protocol import Done, Job, pack, setup_error

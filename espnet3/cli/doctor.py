@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import click
 
 from espnet3.cli.configs import conf_argument, read_block
-from espnet3.cli.folders import Folder, arrived, marked, reply, standing
+from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
@@ -23,7 +23,7 @@ from espnet3.parallel.parallel import get_client, parallel_map
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: `good` is None where it could not be checked."""
+    """What one check found; `good` is None where nothing could be checked."""
 
     good: bool | None
     text: str
@@ -38,10 +38,16 @@ class Finding:
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
 @click.option(
-    "--folder", "folders", metavar="DIR", multiple=True, help="Must workers see it? Several are possible."
+    "--folder",
+    "folders",
+    metavar="DIR",
+    multiple=True,
+    help="A folder that workers must see; may be repeated.",
 )
 @click.option(
-    "--start", is_flag=True, help="Start one worker, which runs an item, imports them, looks at folders."
+    "--start",
+    is_flag=True,
+    help="Start one worker: it runs an item, imports the classes and looks at the folders.",
 )
 def doctor(
     conf: str, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
@@ -73,7 +79,7 @@ def doctor(
     except ParallelError as error:
         tell(False, str(error))
     here = _look_at_code(config, wanted, tell)
-    # jobs write their logs where they start, and find what a script has beside it; a pod has its image
+    # jobs start in the current folder, write their logs there and import what is there; a pod has its image
     paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
     if start and all(each.good is not False for each in findings):
         _start_one(config, wanted, paths, here, tell)
@@ -116,15 +122,15 @@ def _look_at_scheduler(
 
 
 def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], None]) -> list[str]:
-    """Find out whether folders can be written to here; return those that a worker is to be asked about."""
+    """Check that folders can be written to here; return those to ask a worker about."""
     paths = []
     for folder in folders:
-        path = standing(folder)
+        path = existing(folder)
         missing = "" if os.path.isdir(folder) else f"; {folder} is not there yet"
         try:
             with marked([path]):
                 tell(True, f"{path} can be written to{missing}")
-        except OSError as error:  # asking for the permission would say yes to root, and of a full disk
+        except OSError as error:  # os.access would say yes to root, and on a full disk
             tell(False, f"{path} cannot be written to: {error.strerror}{missing}")
         paths.append(path)
     return list(dict.fromkeys(paths))
@@ -140,8 +146,8 @@ def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], Non
 def _look_at_code(
     config: ParallelConfig, wanted: dict[str, str], tell: Callable[[bool | None, str], None]
 ) -> Facts:
-    """Import runner and provider here and as a job would, and compare the two; return what is so here."""
-    # this command's own folder is that of its script; a user's script finds what lies beside it
+    """Import runner and provider here and as a job would, and compare the two; return the facts of this process."""
+    # sys.path begins with this command's folder; a user's script would have its own, usually the current one
     sys.path.insert(0, os.getcwd())
     here = look(wanted)
     for what, file in here.files.items():

@@ -35,8 +35,8 @@ class Folder:
         return Path(self.path, self.mark + _ANSWER)
 
 
-def standing(path: str) -> str:
-    """Return a folder, or of one that is not made yet the nearest above it that is there."""
+def existing(path: str) -> str:
+    """Return a folder, or the nearest existing one above it."""
     path = os.path.abspath(path)
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
@@ -63,7 +63,7 @@ def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
 
 
 def reply(folder: Folder) -> str:
-    """On a worker: read the mark and answer it; return what is wrong, "" where nothing is."""
+    """On a worker: read the mark and write the answer; return what is wrong, or ""."""
     try:
         said = folder.file.read_text()
     except FileNotFoundError:
@@ -73,16 +73,16 @@ def reply(folder: Folder) -> str:
     except OSError as error:
         return f"it cannot be read there: {error.strerror}"
     if said != folder.mark:
-        return "a file that was written here reads otherwise there"
+        return "a file that was written here has other content there"
     try:
         folder.answer.write_text(folder.mark)
     except OSError as error:
-        return f"it can be read there and not written to: {error.strerror}"
+        return f"it can be read there, but not written to: {error.strerror}"
     return ""
 
 
 def arrived(folder: Folder) -> str:
-    """Return what is wrong with a worker's answer, "" where nothing is."""
+    """Return what is wrong with a worker's answer, or ""."""
     try:
         said = folder.answer.read_text()
     except OSError as error:

@@ -23,7 +23,7 @@ _SECONDS = 600  # importing a user's code from a busy network disk may take minu
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a process says of itself.
+    """What one process is and can import.
 
     Attributes:
         python: The version of its Python.
@@ -31,7 +31,7 @@ class Facts:
         versions: Of the packages that must fit together.
         cwd: Its working directory.
         files: The file of each class that it could import, by "runner" and "provider".
-        wrong: What is wrong with the others.
+        wrong: Why the other classes cannot be used.
     """
 
     python: str
@@ -59,7 +59,7 @@ def look(wanted: dict[str, str]) -> Facts:
 
 
 def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
-    """Let another Python on this machine do the same, in a new process; or say why it cannot."""
+    """Run `look` with another Python of this machine, in a new process; return why, where that fails."""
     path = [os.path.abspath(entry or ".") for entry in sys.path]
     try:
         done = subprocess.run(
@@ -68,7 +68,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
             text=True,
             timeout=_SECONDS,
             check=False,
-            # a job has the caller's folder, and of its sys.path what is not the interpreter's own
+            # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_beyond(path))},
         )
     except OSError as error:
@@ -82,7 +82,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
 
 
 def differences(here: Facts, there: Facts) -> list[str]:
-    """Return what keeps two processes from working together: what travels between them is pickled."""
+    """Return what keeps two processes from exchanging pickled objects."""
     found = []
     if here.python.rsplit(".", 1)[0] != there.python.rsplit(".", 1)[0]:
         found.append(f"Python is {there.python} there and {here.python} here: use the same minor version")
@@ -105,7 +105,7 @@ def _beyond(path: list[str]) -> list[str]:
 
 
 def _wrong(what: str, reference: str) -> str:
-    """Return why a reference names no class that can be used; "" where it does."""
+    """Return why a reference does not name a usable class, or ""."""
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
         return f"write it as module:Class, such as my_recipe.decode:{'Runner' if what == 'runner' else 'Provider'}"

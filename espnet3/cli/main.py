@@ -34,4 +34,4 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Look at runs, and act on them. RUN is a run's folder, its output_dir; CONF a file with a parallel block."""
+    """Inspect and control runs. RUN is a run folder (output_dir); CONF is a YAML file with a parallel block."""

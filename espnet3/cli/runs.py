@@ -15,8 +15,8 @@ from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.errors import ParallelError
 
-_REASONS = 3  # of the scheduler's for jobs that wait, the most frequent ones
-_SHOWN = 10  # shards that `status` lists one by one, of those that need a look
+_REASONS = 3  # that the scheduler gives for waiting jobs: the most frequent ones are shown
+_SHOWN = 10  # shards that need attention and are listed one by one
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -40,8 +40,8 @@ def _explained(verb: Callable[..., Any]) -> Callable[..., Any]:
 @_run
 @_explained
 def submit(run: str) -> None:
-    """Submit the shards of RUN that never were."""
-    _tell(DetachedRun.open(run).submit())
+    """Submit the shards of RUN that were never submitted."""
+    _print_status(DetachedRun.open(run).submit())
 
 
 @click.command()
@@ -54,7 +54,7 @@ def status(run: str, as_json: bool) -> None:
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
     """
     found = DetachedRun.open(run).status()
-    _tell(found, as_json)
+    _print_status(found, as_json)
     sys.exit(_exit_status(found))
 
 
@@ -66,14 +66,14 @@ def status(run: str, as_json: bool) -> None:
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
     """Wait until no job of RUN is queued or at work; the exit status is that of `status`."""
     found = DetachedRun.open(run).wait(timeout)
-    _tell(found, as_json)
+    _print_status(found, as_json)
     sys.exit(_exit_status(found))
 
 
 @click.command()
 @_run
 @click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the jobs have ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
 @_explained
 def logs(run: str, failed: bool, follow: bool) -> None:
     """Print what the jobs of RUN printed."""
@@ -91,16 +91,16 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 @_explained
 def cancel(run: str, grace: float) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    _tell(DetachedRun.open(run).cancel(grace))
+    _print_status(DetachedRun.open(run).cancel(grace))
 
 
 @click.command()
 @_run
-@click.option("--failed-items", is_flag=True, help="Run items again too that have a failure recorded.")
+@click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
 @_explained
 def retry(run: str, failed_items: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    _tell(DetachedRun.open(run).retry(failed_items))
+    _print_status(DetachedRun.open(run).retry(failed_items))
 
 
 @click.command()
@@ -117,7 +117,7 @@ def _exit_status(found: RunStatus) -> int:
     return 75 if found.alive else 1
 
 
-def _tell(found: RunStatus, as_json: bool = False) -> None:
+def _print_status(found: RunStatus, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
@@ -129,8 +129,8 @@ def _tell(found: RunStatus, as_json: bool = False) -> None:
     waiting = Counter(shard.note for shard in found.shards if shard.state is JobState.PENDING and shard.note)
     for note, count in waiting.most_common(_REASONS):
         print(f"{count:6d} of them: {note}")
-    calm = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW)
-    ended = [shard for shard in found.shards if shard.state not in calm]
+    fine = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW)
+    ended = [shard for shard in found.shards if shard.state not in fine]
     for shard in ended[:_SHOWN]:
         print(
             f"shard {shard.shard} ({shard.job_id or 'no job'}) {shard.state.value}: {shard.note}".rstrip(": ")

@@ -6,29 +6,16 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from espnet3.parallel.engine.work import as_items
-from espnet3.parallel.env_provider import made_with, worker_setup_of
-from espnet3.parallel.errors import ConfigError, SignatureError, TooManyFailuresError
+from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.parallel import active_client, get_parallel_config
-from espnet3.parallel.records import Policy, RunSummary
-from espnet3.parallel.runner.arguments import check_provider, checked, costs_of
-from espnet3.parallel.runner.execute import Task, outcomes
-from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
-from espnet3.parallel.runner.progress import Progress
-from espnet3.parallel.runner.shard_driver import run_shards
-from espnet3.parallel.runner.shards import Hooks, cut, make_check, make_shard_function, shards_of
-
-if TYPE_CHECKING:
-    from espnet3.parallel.detached.looking.run import DetachedRun
-    from espnet3.parallel.ledger.identity import Identity
-    from espnet3.parallel.ledger.session import OpenRun
+from espnet3.parallel.records import RunSummary
+from espnet3.parallel.runner.arguments import check_provider, checked
+from espnet3.parallel.runner.run import Run, compute
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
-_HOOKS = ("open_writers", "write_record", "close_writers")
 
 
 class BaseRunner(ABC):
@@ -42,7 +29,7 @@ class BaseRunner(ABC):
         async_result_dir: Where detached jobs write where there is no `output_dir`.
         async_num_workers: Detached jobs at a time.
         output_dir: Folder of the run: every outcome is on disk before it is reported, and a run that
-            was cut off goes on where it was.
+            was cut off goes on where it stopped.
         shard_subdir: The run's folder inside `output_dir`.
         resume: True goes on with what the folder holds, if it is of this runner, config and index list;
             "force" goes on whatever has changed; False moves it to `old.<n>` there and starts anew.
@@ -70,7 +57,7 @@ class BaseRunner(ABC):
     """
 
     summary: RunSummary | None = None
-    # `(self, idx) -> float` in a subclass: the item's cost in any unit; the dearest start first
+    # `(self, idx) -> float` in a subclass: the item's cost in any unit; the most expensive start first
     item_cost: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -128,7 +115,7 @@ class BaseRunner(ABC):
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
 
-    # `*args: Any, **env: Any` is how a type checker is told that a subclass names its own env entries
+    # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 
     @staticmethod
     @abstractmethod
@@ -178,164 +165,20 @@ class BaseRunner(ABC):
             SignatureError: `forward` needs something the env does not hold.
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
         """
-        items = as_items(indices, "indices")
-        cost = costs_of(self.item_cost, items)
+        run = Run.of(self, BaseRunner, indices)
+        config = get_parallel_config()
         if self.async_mode:
-            return self._submit(items, cost)
-        progress = Progress(len(items), type(self).__name__, self.progress)
-        try:
-            result, self.summary = self._run(items, cost, progress)
-        except BaseException:
-            progress.close()
-            raise
-        progress.close(self.summary)
-        if not self._overrides("merge"):
-            self.write_outputs(items, result)
-        return result
+            from espnet3.parallel.detached.submitting.submit import submit_detached
 
-    # --- how ---
-
-    def _submit(self, items: Sequence[Any], cost: Sequence[float] | None) -> DetachedRun:
-        from espnet3.parallel.detached.submitting.prepare import Submission
-        from espnet3.parallel.detached.submitting.submit import submit_detached
-
-        writes = self._writes()
-        submission = Submission(
-            identity=self._identity(items, cost, writes),
-            policy=self._policy(),
-            cost=cost,
-            batched=self._batch() is not None,
-            hooks=writes,
-            keep_values=not self._overrides("merge"),
-            outputs=self._overrides("write_outputs"),
-            retry_failed=self.retry_failed or self.on_error == "raise",
-        )
-        return submit_detached(self, items, get_parallel_config(), submission)
-
-    def _writes(self) -> bool:
-        return self._overrides("merge") or any(self._overrides(h) for h in _HOOKS)
-
-    def _run(
-        self, items: Sequence[Any], cost: Sequence[float] | None, progress: Progress
-    ) -> tuple[Any, RunSummary]:
-        writes = self._writes()
-        if self.output_dir is None and writes:
-            raise ConfigError(
-                f"{type(self).__name__} writes files of its own (it overrides a writer hook or merge): "
-                "give it an output_dir"
-            )
-        if self.output_dir is None:
-            report = self._reporter(progress, len(items))
-            return run_to_list(items, cost, self.batch_size or 1, self._launcher(self._task()), report)
-        path = (self.output_dir / self.shard_subdir).absolute()  # an item may change the working directory
-        with self._open_folder(path, items, cost, writes) as folder:
-            retry = self.retry_failed or self.on_error == "raise"
-            progress.resume(len(items) - len(folder.left(retry)), folder.resuming(retry))
-            report = self._reporter(progress, len(items), 0 if retry else folder.failed)
-            report(0, 0)  # too many failed in earlier sessions already
-            if writes:
-                return self._run_shards(folder, items, cost, report, retry)
-            task = replace(self._task(), as_lines=True)
-            launch = self._launcher(task)
-            summary = run_to_folder(folder, items, cost, self.batch_size or 1, launch, report, retry)
-            folder.event("computed", **asdict(summary))
-            folder.merge()
-            return folder.results(), summary
-
-    def _open_folder(
-        self, path: Path, items: Sequence[Any], cost: Sequence[float] | None, writes: bool
-    ) -> OpenRun:
-        from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
-
-        identity = self._identity(items, cost, writes)
-        if (path / "detached").is_dir():
+            return submit_detached(run, config)
+        if run.folder is not None and (run.folder / "detached").is_dir():
             from espnet3.parallel.detached.looking.status import refuse_living
 
-            refuse_living(path)
-        return open_run(path, identity, items, self.resume)
-
-    def _identity(self, items: Sequence[Any], cost: Sequence[float] | None, writes: bool) -> Identity:
-        from espnet3.parallel.ledger import identify
-
-        return identify(
-            type(self),
-            type(self.provider),
-            made_with(self.provider),
-            items,
-            seed=self.seed,
-            policy=asdict(self._policy()),
-            plan={"shards": cut(len(items), cost, self.batch_size or 1)} if writes else {},
-        )
-
-    def _run_shards(
-        self,
-        folder: OpenRun,
-        items: Sequence[Any],
-        cost: Sequence[float] | None,
-        report: Report,
-        retry: bool,
-    ) -> tuple[Any, RunSummary]:
-        cls, policy = type(self), self._policy()
-        merges = self._overrides("merge")
-        hooks = Hooks(cls.forward, self._batch(), cls.open_writers, cls.write_record, cls.close_writers)
-        shards = shards_of(folder.plan["shards"], items, cost, folder.path)
-        task = self._task(make_shard_function(hooks, policy, keep_values=not merges), make_check(hooks))
-        summary = run_shards(folder, shards, self._launcher(task), policy, report, retry)
-        folder.event("computed", **asdict(summary))
-        folder.merge()
-        if merges:
-            return self.merge([Path(shard.folder) for shard in shards]), summary
-        return folder.results(), summary
-
-    def _launcher(self, task: Task) -> Launch:
-        return lambda work: outcomes(task, work, active_client(), get_parallel_config())
-
-    def _reporter(self, progress: Progress, total: int, failed: int = 0) -> Report:
-        """Return what is told of more items; it stops a run that is hopeless."""
-        limit = self.max_failures
-
-        def report(n: int, n_failed: int) -> None:
-            nonlocal failed
-            failed += n_failed
-            progress.add(n)
-            if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
-                again = "; retry_failed=True runs them again" if self.output_dir is not None else ""
-                raise TooManyFailuresError(
-                    f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
-                )
-
-        return report
-
-    def _task(self, shard_function: Any = None, check: Any = None) -> Task:
-        """Return what the launchers run: this runner's functions, or a function of shards."""
-        alone = shard_function is None
-        return Task(
-            one=type(self).forward if alone else shard_function,
-            many=self._batch() if alone else None,
-            setup=worker_setup_of(self.provider),
-            setup_here=self.provider.build_env_local,
-            policy=self._policy() if alone else Policy(on_error="record", poison_after=0),
-            setup_timeout=self.setup_timeout,
-            check=check,
-            killable=self.item_timeout is not None,
-            show_progress=self.progress,
-        )
-
-    def _batch(self) -> Any:
-        return type(self).batch_forward if self.batch_size and self._overrides("batch_forward") else None
-
-    def _policy(self) -> Policy:
-        return Policy(
-            self.on_error,
-            self.max_retries,
-            self.seed,
-            self.batch_size,
-            self.item_timeout,
-            poison_after=2 if self.output_dir is None else 1,
-        )
-
-    def _overrides(self, name: str) -> bool:
-        return getattr(type(self), name) is not getattr(BaseRunner, name)
+            refuse_living(run.folder)
+        result, self.summary = compute(run, active_client(), config)
+        if not run.merges:
+            self.write_outputs(run.items, result)
+        return result
 
 
 if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job

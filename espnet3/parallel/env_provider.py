@@ -18,12 +18,13 @@ class EnvironmentProvider(ABC):
         config: Any mapping, or whatever the subclass wants.
     """
 
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    # subclasses keep what they like on `self`: a name that is nobody else's
+    _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""
         self = super().__new__(cls)
-        object.__setattr__(self, "_made_with", (args, kwargs))  # also where a subclass is frozen
+        object.__setattr__(self, "_espnet3_made_with", (args, kwargs))  # also where a subclass is frozen
         return self
 
     def __init__(self, config: Any = None) -> None:
@@ -43,7 +44,7 @@ class EnvironmentProvider(ABC):
         The default makes the same provider again there, with the `config` and `params` this one has
         now, and calls its `build_env_local`.
         """
-        cls, (args, kwargs) = type(self), self._made_with
+        cls, (args, kwargs) = type(self), self._espnet3_made_with
         now = {
             name: vars(self)[name] for name in ("config", "params") if name in getattr(self, "__dict__", {})
         }
@@ -58,13 +59,13 @@ class EnvironmentProvider(ABC):
 
 
 def made_with(provider: Any) -> dict[str, Any]:
-    """Return what a provider was made with, as far as it can be known: its config, params and the rest.
+    """Return what a provider was made with, as far as that is known: its config, params and other arguments.
 
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.
     """
     facts = {name: getattr(provider, name) for name in ("config", "params") if hasattr(provider, name)}
-    args, kwargs = getattr(provider, "_made_with", ((), {}))
+    args, kwargs = getattr(provider, "_espnet3_made_with", ((), {}))
     rest = [arg for arg in args if not any(arg is known for known in facts.values())]
     more = {name: value for name, value in kwargs.items() if name not in facts}
     return {**facts, **({"args": rest} if rest else {}), **more}

@@ -38,7 +38,9 @@ __all__ = [
     "wrap_func_with_worker_env",
 ]
 
-_MAX_BUFFERED = 32  # runs (8 MB each at most) that an ordered parallel_for holds back for a slow one
+_MAX_BUFFERED = (
+    32  # chunks (8 MB each at most) that an ordered parallel_for holds back while it waits for a slow one
+)
 
 _config = ParallelConfig()
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
@@ -193,8 +195,8 @@ def parallel_for(
 ) -> Generator[Any, None, None]:
     """Yield `func(x, **kwargs)` for each x as results complete; `args` may never end.
 
-    Memory is bounded: a consumer that is slow, or closes the generator early, leaves a few runs
-    unfinished, which are then cancelled.
+    Memory is bounded: only a few chunks are computed ahead of a slow consumer; closing the
+    generator early cancels them.
 
     Args:
         func: As for `parallel_map`.

@@ -2,8 +2,8 @@
 
     SPEC                   run what is left of the shard that the file describes
     --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
-    --requeue COMMAND      before --tasks: what queues the job again where it stops at its walltime
-    --again STATUS         before --tasks: the exit status with which the scheduler does so
+    --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
+    --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
     --check                read a spec from standard input and try to make its runner and provider
 
 It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
@@ -66,10 +66,13 @@ def _element(path: Path, again: list[str] | None) -> int:
         spec = read_spec(path)
         layout = Layout(Path(spec.run))
         log = layout.log(spec.shard)
-        if layout.folder.is_dir():  # else the run folder is not there, and is not to be made here
+        if layout.folder.is_dir():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except (ParallelError, OSError) as error:  # the run folder is not there: only the scheduler's file is
+    except (
+        ParallelError,
+        OSError,
+    ) as error:  # without a run folder there is only the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED
     for own in (1, 2):

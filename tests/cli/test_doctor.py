@@ -251,9 +251,9 @@ def test_doctor_says_that_a_folder_cannot_be_written_to(conf):
     ("spoil", "said"),
     [
         (lambda folder: folder.file.unlink(), "the folder of that name there is another one"),
-        (lambda folder: folder.file.write_text("other"), "reads otherwise there"),
+        (lambda folder: folder.file.write_text("other"), "has other content there"),
         (lambda folder: (folder.file.unlink(), folder.file.mkdir()), "it cannot be read there: Is a dir"),
-        (lambda folder: folder.answer.mkdir(), "it can be read there and not written to: Is a directory"),
+        (lambda folder: folder.answer.mkdir(), "it can be read there, but not written to: Is a directory"),
     ],
     ids=["another", "otherwise", "unreadable", "read-only"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,13 +16,18 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks import cases
+from benchmarks.systems import SYSTEMS
 from espnet3.parallel import errors
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.ledger import errors as ledger_errors
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 _FENCE = re.compile(r"^```(\w*)$")
 _EXPECTED = re.compile(r"^\s*print\(.*\)  # (?P<output>.+)$")
 _LINK = re.compile(r"\[[^]]*\]\((?P<target>[^)\s]+)\)")
@@ -171,3 +177,59 @@ def test_make_targets_on_the_pages_exist() -> None:
     for page in PAGES:
         said = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
         assert said <= targets, name(page)
+
+
+def commands(page: Path, program: str) -> list[list[str]]:
+    """Return what a page's console blocks give to a program, as lists of words."""
+    lines = [line for block in blocks(page, "console") for line in block.lines if line.startswith("$ ")]
+    typed = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    return [words[words.index(program) + 1 :] for words in typed if program in words]
+
+
+def test_pytest_commands_on_the_pages_find_tests() -> None:
+    """Every pytest command of a page, typed or by `make test`, collects at least one test."""
+    found = 0
+    for page in PAGES:
+        wanted = [words for words in commands(page, "pytest") if words]
+        wanted += _arguments(page, "test")
+        for words in wanted:
+            found += 1
+            options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+            command = [sys.executable, "-m", "pytest", *options, *words]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{name(page)}: {words}\n{done.stdout[-500:]}{done.stderr}"
+    assert found >= 3
+
+
+def _arguments(page: Path, target: str) -> list[list[str]]:
+    """Return what a page's `make` commands give to a target in ARGS."""
+    made = [words for words in commands(page, "make") if words[0] == target and len(words) == 2]
+    return [shlex.split(words[1].removeprefix("ARGS=")) for words in made]
+
+
+def test_benchmark_commands_on_the_pages_are_understood() -> None:
+    """Every option, workload and system that a page gives to `python -m benchmarks` is one of its own."""
+    names = {"--workloads": {case.name for case in cases.table()}, "--systems": set(SYSTEMS)}
+    found = 0
+    for page in PAGES:
+        typed = commands(page, "benchmarks")
+        typed += _arguments(page, "bench")
+        for words in typed:
+            found += 1
+            options = {word for word in words if word.startswith("--")}
+            assert options <= {*names, "--quick", "--rounds", "--out"}, name(page)
+            for option in options & set(names):
+                given = words[words.index(option) + 1].split(",")
+                known = names[option]
+                assert all(any(one.startswith(each) for one in known) for each in given), (
+                    f"{name(page)}: {given}"
+                )
+    assert found >= 2
+
+
+def test_paths_on_the_page_for_contributors_exist() -> None:
+    """Every file and folder that CONTRIBUTING.md names is there."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:espnet3|tests|docs|egs3|\.ci)/[\w./-]+)`", page))
+    assert len(paths) > 10
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

@@ -311,7 +311,7 @@ def derived() -> Iterator[type]:
         from espnet3.parallel.clusters.jobs import watched_cluster
 
         for row in BACKENDS.values():
-            if row.is_jobqueue:
+            if row.scheduler is not None:
                 cluster = watched_cluster(row)
                 yield from (cluster, cluster.job_cls)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from importlib import import_module
 
 import pytest
@@ -101,3 +103,33 @@ def test_the_provider_of_systems_is_one_of_ours() -> None:
     """The second documented home of InferenceProvider holds a subclass of the first."""
     systems = import_module("espnet3.systems.base.inference_provider")
     assert issubclass(systems.InferenceProvider, espnet3.parallel.InferenceProvider)
+
+
+# Classes that users subclass: what they call their own methods and attributes is none of our business.
+SUBCLASSED = [
+    "espnet3.parallel.base_runner:BaseRunner",
+    "espnet3.parallel.env_provider:EnvironmentProvider",
+    "espnet3.parallel.inference_provider:InferenceProvider",
+    "espnet3.components.data.dataset_builder:DatasetBuilder",
+    "espnet3.components.metrics.abs_metric:AbsMetric",
+    "espnet3.components.metrics.error_rate:ErrorRate",
+    "espnet3.parallel.testing.contract:BackendContract",
+    "espnet3.systems.base.inference_provider:InferenceProvider",
+    "espnet3.systems.base.inference_runner:InferenceRunner",
+    "espnet3.systems.base.system:BaseSystem",
+]
+
+
+@pytest.mark.parametrize("path", SUBCLASSED)
+def test_a_class_made_to_be_subclassed_has_no_private_names(path: str) -> None:
+    """A class that users subclass has none of our own private names, which one of theirs could take by chance."""
+    module, _, name = path.partition(":")
+    cls = getattr(import_module(module), name)
+    private = {
+        each
+        for each in vars(cls)
+        if each.startswith("_") and not each.startswith(("__", "_abc_", "_espnet3_"))
+    }
+    assert private == set()
+    source = inspect.getsource(cls)
+    assert not re.search(r"\b(?:self|cls)\._(?!_|espnet3_)", source), "it keeps private attributes"

@@ -61,7 +61,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
     """A repeated id and a line without one are errors with file and line number."""
     path = tmp_path / "x.scp"
     path.write_text("a 1\na 2\n")
-    with pytest.raises(ValueError, match=r"x\.scp, line 2: utterance 'a' stands in the file twice"):
+    with pytest.raises(ValueError, match=r"x\.scp, line 2: utterance 'a' is in the file twice"):
         read_scp(path)
     path.write_text("a 1\n 2\n")
     with pytest.raises(ValueError, match="line 2: no utterance id"):

@@ -47,7 +47,7 @@ class DatasetBuilder(ABC):
     """
 
     version: int = 1
-    """Raise it when `make` writes something else than before for the same options."""
+    """Increase it when `make` writes something else than before for the same options."""
 
     def __init__(self, data_dir: str | os.PathLike[str]) -> None:
         self.data_dir = Path(data_dir)
@@ -73,7 +73,7 @@ class DatasetBuilder(ABC):
             return f"{self.marker} is not there"
         except json.JSONDecodeError as error:
             return f"{self.marker} is not JSON ({error})"
-        for name, wanted in self._identity().items():
+        for name, wanted in _identity(self).items():
             if marker.get(name) != wanted:
                 return f"{name} is {wanted!r}, the folder was built with {marker.get(name)!r}"
         for name, known in marker["files"].items():
@@ -106,11 +106,11 @@ class DatasetBuilder(ABC):
         made = self.make()
         files: dict[str, dict[str, Any]] = {}
         for path in made.payload:
-            files[self._name(path)] = {"bytes": path.stat().st_size}
+            files[_name(self, path)] = {"bytes": path.stat().st_size}
         for path in made.index:
-            files[self._name(path)] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            files[_name(self, path)] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         content = {
-            **self._identity(),
+            **_identity(self),
             "facts": dict(made.facts or {}),
             "files": dict(sorted(files.items())),
         }
@@ -126,21 +126,28 @@ class DatasetBuilder(ABC):
         content = json.loads(self.marker.read_text(encoding="utf-8"))
         return dict(content["facts"])
 
-    def _identity(self) -> dict[str, Any]:
-        # Through JSON, so that a tuple in the options equals the list that is read back.
-        options = json.loads(json.dumps(dict(self.options())))
-        return {
-            "schema": _SCHEMA,
-            "builder": type(self).__name__,
-            "version": self.version,
-            "options": options,
-        }
 
-    def _name(self, path: Path) -> str:
-        try:
-            return path.relative_to(self.data_dir).as_posix()
-        except ValueError:
-            raise ValueError(
-                f"{type(self).__name__}.make returned {path}, which is not under its data folder "
-                f"{self.data_dir}; write the dataset's files there"
-            ) from None
+# functions, not methods: a subclass may name its own as it likes
+
+
+def _identity(builder: DatasetBuilder) -> dict[str, Any]:
+    """Return what decides the content, as it is read back from the marker."""
+    # Through JSON, so that a tuple in the options equals the list that is read back.
+    options = json.loads(json.dumps(dict(builder.options())))
+    return {
+        "schema": _SCHEMA,
+        "builder": type(builder).__name__,
+        "version": builder.version,
+        "options": options,
+    }
+
+
+def _name(builder: DatasetBuilder, path: Path) -> str:
+    """Return a file's name in the marker: its path under the data folder."""
+    try:
+        return path.relative_to(builder.data_dir).as_posix()
+    except ValueError:
+        raise ValueError(
+            f"{type(builder).__name__}.make returned {path}, which is not under its data folder "
+            f"{builder.data_dir}; write the dataset's files there"
+        ) from None

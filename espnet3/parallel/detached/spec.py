@@ -145,7 +145,7 @@ def provider_arguments(provider: Any) -> dict[str, Any]:
     Raises:
         ConfigError: It does not know its arguments, or JSON cannot hold one of them.
     """
-    made_with = getattr(provider, "_made_with", None)
+    made_with = getattr(provider, "_espnet3_made_with", None)
     if made_with is None:
         raise ConfigError(
             f"{type(provider).__qualname__} cannot be made again in a detached job: "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,27 +34,6 @@ def checked(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     found = argument(name, value, kind)
     return Path(found) if isinstance(kind, Location) and found is not None else found
-
-
-def costs_of(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where the runner says nothing of it.
-
-    Raises:
-        ConfigError: A cost is not a finite number, or below 0.
-    """
-    if item_cost is None:
-        return None
-    costs = []
-    for item in items:
-        cost = item_cost(item)
-        try:
-            number = float(cost)  # a tensor with one element is a number here
-        except (TypeError, ValueError):
-            number = math.nan
-        if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
-            raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")
-        costs.append(number)
-    return costs
 
 
 def check_provider(provider: Any) -> None:

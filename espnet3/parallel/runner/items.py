@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import item_error
@@ -13,13 +14,14 @@ from espnet3.parallel.engine.work import Work
 from espnet3.parallel.records import RunSummary, Tally
 
 if TYPE_CHECKING:
+    from espnet3.parallel.ledger.results import Results
     from espnet3.parallel.ledger.session import OpenRun
 
-_AT_RISK = 0.005  # of a run's items: what is computed again after the driver was killed, if they are quick
+_AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver costs them
 
-# From the work to the pairs of a run and its outcomes, and the tally of where they ran
+# Takes the work; gives an iterator of chunks with their outcomes, and a tally of the workers' time and deaths
 Launch = Callable[[Work], AbstractContextManager[tuple[Any, Tally]]]
-# Is told of more items: how many, and how many of them failed; may raise to stop the run
+# Called with the number of newly finished items and how many of those failed; may raise to stop the run
 Report = Callable[[int, int], None]
 
 
@@ -33,7 +35,7 @@ def run_to_list(
         cost: Cost of each, or None.
         align: The batch size, or 1.
         launch: Runs the work.
-        report: Is told of progress.
+        report: Is given the counts of finished and failed items.
 
     Returns:
         The results in the order of the indices, and the run's figures.
@@ -69,8 +71,10 @@ def run_to_folder(
     launch: Launch,
     report: Report,
     retry_failed: bool,
-) -> RunSummary:
+) -> tuple[Results, RunSummary]:
     """Run the items that have no outcome in a run folder yet; each is on disk before it is reported.
+
+    At the end the outcomes of all sessions are merged.
 
     Args:
         folder: Where the outcomes go.
@@ -78,12 +82,15 @@ def run_to_folder(
         cost: Cost of each, or None.
         align: The batch size, or 1.
         launch: Runs the work; it gives lines in place of results.
-        report: Is told of progress.
+        report: Is given the counts of finished and failed items.
         retry_failed: Run those that failed before as well.
+
+    Returns:
+        The merged results, read from the folder as they are used, and the figures of this session.
 
     Raises:
         ItemError: The first failed item, where failures are not recorded; it is on disk as well.
-        LedgerError: The folder cannot take more, or was taken over.
+        LedgerError: The folder cannot take more, was taken over, or cannot be merged.
     """
     left = folder.left(retry_failed)
     begin, retries, failed = time.perf_counter(), 0, 0
@@ -106,7 +113,10 @@ def run_to_folder(
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
     seconds = time.perf_counter() - begin
-    return tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
+    summary = tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
+    folder.event("computed", **asdict(summary))
+    folder.merge()
+    return folder.results(), summary
 
 
 def _work_left(items: Sequence[Any], cost: Sequence[float] | None, align: int, left: Sequence[int]) -> Work:

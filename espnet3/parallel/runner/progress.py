@@ -1,4 +1,4 @@
-"""What a run says while it goes and when it ends, on standard error."""
+"""Progress of a run on standard error: a bar or a line a minute, and a last line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from espnet3.parallel.records import RunSummary
 
-_QUIET_EVERY = 60.0  # seconds between lines where nobody watches
+_QUIET_EVERY = 60.0  # seconds between lines where standard error is no terminal
 
 
 class Progress:
@@ -33,11 +33,11 @@ class Progress:
             self._bar = tqdm(total=total, desc=name, unit="item", smoothing=0.05, dynamic_ncols=True)
 
     def resume(self, kept: int, line: str) -> None:
-        """Begin with items that are done already, and say so.
+        """Count items that were done in earlier sessions, and print the line that says so.
 
         Args:
             kept: How many.
-            line: What to say; nothing for a run that begins.
+            line: What to print; empty for a new run.
         """
         self.done = self._kept = kept
         if self._bar is not None:
@@ -61,7 +61,7 @@ class Progress:
             )
 
     def close(self, summary: RunSummary | None = None) -> None:
-        """Take the bar away and print the last line."""
+        """Remove the bar and print the last line."""
         if self._bar is not None:
             self._bar.close()
         if self.enabled and summary is not None:
@@ -69,7 +69,7 @@ class Progress:
 
 
 def say(line: str) -> None:
-    """Print a line on standard error, above the bars that may be there."""
+    """Print a line on standard error, above any progress bar."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 

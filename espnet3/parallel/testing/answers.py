@@ -19,9 +19,9 @@ def same_answer(
 ) -> list[Any]:
     """Check that a runner gives equal results wherever it runs, and return them.
 
-    It is run in this process, once backwards, on 2 and 3 local workers, and with several batch
-    sizes. What makes a difference is named: a model that keeps state between items, random numbers without `seed=`,
-    a batch whose padding leaks into its items, a dependency on the order.
+    It is run in this process (once with the items in reverse order), on 2 and 3 local workers, and with several
+    batch sizes. That finds models that keep state between items, random numbers without `seed=`, batches whose
+    padding leaks into their items, and results that depend on the order.
 
     Args:
         runner: A `BaseRunner`; its `batch_size` and `output_dir` are put back afterwards. With an

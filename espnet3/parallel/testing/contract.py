@@ -43,8 +43,8 @@ class BackendContract:
     config: ClassVar[Mapping[str, Any]]
     survives_crashes: ClassVar[bool] = True
     start_seconds: ClassVar[float] = 0.0
-    _stack: ClassVar[ExitStack]
-    _client: ClassVar[Any]
+    _espnet3_stack: ClassVar[ExitStack]
+    _espnet3_client: ClassVar[Any]
 
     @classmethod
     def setup_class(cls) -> None:
@@ -60,20 +60,20 @@ class BackendContract:
     def open(cls) -> None:
         """Open the cluster and wait for its first result."""
         set_parallel(None)
-        cls._stack = ExitStack()
+        cls._espnet3_stack = ExitStack()
         began = time.monotonic()
-        cls._client = cls._stack.enter_context(get_client(cls.config))
+        cls._espnet3_client = cls._espnet3_stack.enter_context(get_client(cls.config))
         try:
             assert parallel_map(work.square, [3]) == [9]
         except BaseException:
-            cls._stack.close()
+            cls._espnet3_stack.close()
             raise
         cls.start_seconds = time.monotonic() - began
 
     @classmethod
     def close(cls) -> None:
-        """Close it, and look for what it left."""
-        cls._stack.close()
+        """Close the cluster, and check that it left nothing behind."""
+        cls._espnet3_stack.close()
         cls.check_nothing_left()
 
     @classmethod
@@ -101,7 +101,7 @@ class BackendContract:
 
     def test_all_workers_take_part(self) -> None:
         """Work goes to as many processes as workers were asked for, once they are there."""
-        self._client.wait_for_workers(int(self.config["n_workers"]), timeout=60)
+        self._espnet3_client.wait_for_workers(int(self.config["n_workers"]), timeout=60)
         deadline = time.monotonic() + 30
         while True:
             pids = {pid for pid, _, _ in work.Where(work.Provider(None), progress=False)(range(60))}
@@ -120,7 +120,7 @@ class BackendContract:
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
 
-    def test_a_broken_env_is_said_at_once(self) -> None:
+    def test_a_broken_env_is_reported_at_once(self) -> None:
         """An env that cannot be built raises `WorkerSetupError` with the reason."""
         error = raised(
             WorkerSetupError, lambda: work.Scale(work.BrokenProvider(None), progress=False)(range(4))

@@ -12,7 +12,7 @@ from espnet3.parallel.env_provider import EnvironmentProvider
 
 
 class Provider(EnvironmentProvider):
-    """An env that tells which process built it, and how often."""
+    """An env that records which process built it, and how often."""
 
     built = 0
 

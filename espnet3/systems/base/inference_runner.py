@@ -184,7 +184,7 @@ def _field(data: Any, key: str) -> Any:
 
 
 def _check_early(result: Any, idx: Any, env: Mapping[str, Any]) -> None:
-    """Check a result on the worker where the env names the keys, so that the first bad item tells."""
+    """Check a result on the worker, if the env names the keys: the run then fails at the first bad item."""
     if "idx_key" in env and "output_keys" in env:
         check_output(result, idx, env["idx_key"], key_list(env["output_keys"]))
 

@@ -32,8 +32,8 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     - `test_sets` (optional): their names (a list, or the mapping of the inference config); without
       it, every folder in `inference_dir` that holds an `.scp` file.
 
-    Items that failed are in no file and thus in no metric; their number stands as `failed_items`
-    beside the metric's own entries.
+    Items that failed are in no file and thus in no metric; their number is added as `failed_items`
+    to the metric's own entries.
 
     Args:
         config: A mapping or an OmegaConf config.

@@ -56,7 +56,7 @@ def scp_value(value: Any) -> str:
 
 
 def write_scp(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    """Write `(utt_id, value)` rows in their order, whole or not at all.
+    """Write `(utt_id, value)` rows in their order; the file is replaced as a whole.
 
     An empty value is written without the space that would end its line.
     """
@@ -70,7 +70,7 @@ def read_scp(path: Path) -> dict[str, str]:
 
     Raises:
         FileNotFoundError: It is not there.
-        ValueError: A line has no id, or an id stands twice; the message has file and line.
+        ValueError: A line has no id, or an id is repeated; the message has file and line.
     """
     rows: dict[str, str] = {}
     # newline="\n": str.splitlines and universal newlines would also split at "\x0b", "\u2028", ...
@@ -80,7 +80,7 @@ def read_scp(path: Path) -> dict[str, str]:
             if not utt_id:
                 raise ValueError(f"{path}, line {number}: no utterance id before the first space")
             if utt_id in rows:
-                raise ValueError(f"{path}, line {number}: utterance {utt_id!r} stands in the file twice")
+                raise ValueError(f"{path}, line {number}: utterance {utt_id!r} is in the file twice")
             rows[utt_id] = value
     return rows
 

@@ -1,4 +1,4 @@
-"""Inference results to `.scp` files: checked, in order, all of them or none."""
+"""Writes inference results to `.scp` files, checked and in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def key_list(keys: str | Iterable[str] | None) -> list[str]:
 
 
 def output_keys_of(options: Mapping[str, Any]) -> list[str]:
-    """Return the output keys that a runner's options come to: `output_keys`, or hypotheses and references."""
+    """Return a runner's output keys: `output_keys`, or else hypotheses and references."""
     return key_list(options.get("output_keys")) or [
         *key_list(options.get("hyp_key", "hyp")),
         *key_list(options.get("ref_key", "ref")),
@@ -73,11 +73,11 @@ class ScpWriter:
         self._seen: dict[str, Any] = {}
 
     def add(self, idx: Any, result: Any) -> None:
-        """Take the result of one item, or the failure that stands in its place.
+        """Add the result of one item, or the failure in its place.
 
         Raises:
             TypeError: The result or a value has the wrong type.
-            ValueError: A key is missing, a value does not fit on a line, or the id came before.
+            ValueError: A key is missing, a value does not fit on a line, or the id was used before.
         """
         if isinstance(result, ItemFailure):
             self.failures.append(result)
@@ -114,7 +114,7 @@ class ScpWriter:
         Returns:
             The `.scp` files written.
         """
-        # A run without a single success still says so: empty files, not those of the run before.
+        # A run without a single success leaves empty files, not those of the run before.
         names = list(self._rows) or self.output_keys
         written = [folder / f"{name}.scp" for name in names]
         for path, name in zip(written, names, strict=True):

@@ -65,7 +65,7 @@ class BaseSystem:
                 raise ValueError(f"no stage {stage!r}; {cls.__name__} has {', '.join(cls.stages)}")
 
     def check_jobs(self, stages: Iterable[str]) -> None:
-        """Check that no stage is to use what jobs of an earlier one have yet to compute.
+        """Check that no stage needs what the jobs of an earlier one have yet to compute.
 
         Raises:
             ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once.
@@ -84,18 +84,25 @@ class BaseSystem:
         Returns:
             True when it was built now, False when it was complete before.
         """
-        config = self._need("inference_config", self.inference_config, "create_dataset")
+        config = _needed(self, "inference_config", "create_dataset")
         return bool(instantiate_block(config, "create_dataset").build())
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""
-        return infer(self._need("inference_config", self.inference_config, "infer"))
+        return infer(_needed(self, "inference_config", "infer"))
 
     def measure(self) -> dict[str, dict[str, Any]]:
         """Compute the metrics; see `espnet3.systems.base.metric.measure`."""
-        return measure(self._need("metrics_config", self.metrics_config, "measure"))
+        return measure(_needed(self, "metrics_config", "measure"))
 
-    def _need(self, name: str, config: Any, stage: str) -> Any:
-        if config is None:
-            raise ValueError(f"stage {stage} needs {name}, and {type(self).__name__} was made without it")
-        return config
+
+def _needed(system: BaseSystem, name: str, stage: str) -> Any:
+    """Return a config of a system; a function, so that a subclass may name its methods as it likes.
+
+    Raises:
+        ValueError: The system was made without it.
+    """
+    config = getattr(system, name)
+    if config is None:
+        raise ValueError(f"stage {stage} needs {name}, and {type(system).__name__} was made without it")
+    return config

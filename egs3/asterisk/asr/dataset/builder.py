@@ -41,7 +41,7 @@ Changes: the audio was converted from G.722 to 16-bit wav, the transcripts were 
 
 
 class SourceError(RuntimeError):
-    """The packages cannot be had; the message says what to do instead."""
+    """The packages cannot be downloaded; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)

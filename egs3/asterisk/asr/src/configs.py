@@ -59,7 +59,7 @@ def load_configs(
     apply_overrides({"inference": infer, "metrics": measure}, overrides)
     if infer.get("recipe_dir") == ".":
         infer["recipe_dir"] = str(RECIPE_DIR)
-    ParallelConfig.parse(infer.get("parallel"))  # a mistake is told before the first stage runs
+    ParallelConfig.parse(infer.get("parallel"))  # a mistake is reported before the first stage runs
     whole = OmegaConf.to_container(infer, resolve=True)
     assert isinstance(whole, dict)
     for key in _SHARED:

@@ -7,7 +7,6 @@ import json
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +20,7 @@ from espnet3.parallel.detached.spec import JobSpec, provider_arguments
 from espnet3.parallel.detached.submitting import cutting
 from espnet3.parallel.detached.surroundings import record
 from espnet3.parallel.ledger.identity import Identity
-from espnet3.parallel.records import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What a runner says of the run it submits.
-
-    Attributes:
-        identity: What the run is.
-        policy: Errors, retries, seed and batch size.
-        cost: The items' costs; None: the same for all.
-        batched: `batch_forward` is used.
-        hooks: The runner writes files of its own.
-        keep_values: Its results are wanted beside them.
-        outputs: It writes files from the whole results (`write_outputs`).
-        retry_failed: Items that failed in an earlier session run again.
-    """
-
-    identity: Identity
-    policy: Policy
-    cost: Sequence[float] | None
-    batched: bool
-    hooks: bool
-    keep_values: bool
-    outputs: bool
-    retry_failed: bool
+from espnet3.parallel.runner.run import Run
 
 
 def new_run_folder(base: Path, name: str) -> Path:
@@ -56,34 +30,41 @@ def new_run_folder(base: Path, name: str) -> Path:
 
 
 def template(
-    run: Path, runner: Any, what: Submission, config: ParallelConfig, walltime: float | None
+    folder: Path, run: Run, identity: Identity, config: ParallelConfig, walltime: float | None
 ) -> JobSpec:
     """Return the spec of a run without items: each shard's differs from it in those alone.
+
+    Args:
+        folder: The run folder.
+        run: The run.
+        identity: What the run is.
+        config: The registered configuration.
+        walltime: Seconds that a job may take, or None.
 
     Raises:
         ConfigError: A job could not find the classes, or not make the provider again.
     """
-    settings = DetachedSettings.of(config.detached)
+    settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     return JobSpec(
-        run=str(run),
+        run=str(folder),
         shard=0,
         begin=0,
         items=range(0),
-        indices_sha256=what.identity.indices["sha256"],
+        indices_sha256=identity.indices["sha256"],
         outcomes="",
         runner=refer(type(runner), "runner"),
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
-        policy=what.policy,
+        policy=run.policy,
         surroundings=record(settings.variables, interpreter(config)),
         max_failures=runner.max_failures,
-        total=what.identity.indices["count"],
+        total=identity.indices["count"],
         setup_timeout=timeout,
         walltime=walltime,
-        batched=what.batched,
-        hooks=what.hooks,
-        keep_values=what.keep_values,
+        batched=run.batch_forward is not None,
+        hooks=run.writes,
+        keep_values=not run.merges,
     )
 
 

@@ -6,10 +6,8 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
@@ -22,7 +20,6 @@ from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.detached.restoring import runner_attributes
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.detached.submitting.prepare import (
-    Submission,
     make_plan,
     new_run_folder,
     shard_bounds,
@@ -33,20 +30,18 @@ from espnet3.parallel.detached.submitting.trial import Trial
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
 from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
+from espnet3.parallel.runner.run import Run
 
 
-def submit_detached(
-    runner: Any, items: Sequence[Any], config: ParallelConfig, what: Submission
-) -> DetachedRun:
-    """Submit a runner's items as detached jobs.
+def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
+    """Submit a run's items as detached jobs.
 
     Args:
-        runner: The runner (its `output_dir`, `provider`, `async_*` arguments).
-        items: The index list.
+        run: What is to be run, and the runner whose `async_*` arguments say how.
         config: The registered configuration.
-        what: The other facts of the run.
 
     Raises:
         ConfigError: A job could not do what it would be asked to; nothing was submitted.
@@ -55,25 +50,23 @@ def submit_detached(
     """
     if loading_script():
         raise SubmissionReached  # this process is a job that only wants the script's classes
+    runner, identity = run.runner, run.identity()
     workers = runner.async_num_workers or config.n_workers
-    if runner.output_dir is None:
-        folder = new_run_folder(runner.async_result_dir, type(runner).__name__)
-    else:
-        folder = runner.output_dir / runner.shard_subdir
-    run = Path(os.path.abspath(folder))
-    spec = template(run, runner, what, config, launchers.walltime(config))
-    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{run.name}-{uuid.uuid4().hex[:8]}"
-    fresh = not run.exists()
+    name = type(runner).__name__
+    folder = Path(os.path.abspath(run.folder or new_run_folder(runner.async_result_dir, name)))
+    spec = template(folder, run, identity, config, launchers.walltime(config))
+    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
         launchers.check(config)
-        refuse_living(run)
+        refuse_living(folder)
         if not fresh:
             trial.passed()  # a folder that was there is not touched for a run that no job could do
         try:
-            layout, plan, shards = _write_and_submit(runner, items, config, what, spec, specs, workers, trial)
+            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, workers, trial)
         except BaseException:
             if fresh and trial.failed:
-                for written in (run, specs):
+                for written in (folder, specs):
                     shutil.rmtree(written, ignore_errors=True)
             raise
     left = sum(plan.size(shard) for shard in shards)
@@ -81,40 +74,39 @@ def submit_detached(
         return DetachedRun(layout, runner)
     print(
         f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
-        f"is in {run}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        f"is in {folder}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
     return DetachedRun(layout, runner)
 
 
 def _write_and_submit(
-    runner: Any,
-    items: Sequence[Any],
+    run: Run,
+    identity: Identity,
     config: ParallelConfig,
-    what: Submission,
     spec: JobSpec,
     specs: Path,
     workers: int,
     trial: Trial,
 ) -> tuple[Layout, Plan, list[int]]:
     """Write what the jobs need while the trial goes on, and queue them once it has passed."""
-    run = Path(spec.run)
-    with open_run(run, what.identity, items, runner.resume) as opened:
-        layout = Layout(run)
+    folder, items, runner = Path(spec.run), run.items, run.runner
+    with open_run(folder, identity, items, runner.resume) as opened:
+        layout = Layout(folder)
         before = _plan_of(layout, spec, fresh=runner.resume is False)
         if before is None:
-            if what.hooks:
+            if run.writes:
                 bounds = [*opened.plan[SHARDS], len(items)]
             else:
-                align = (runner.batch_size or 1) if what.batched else 1
-                bounds = shard_bounds(items, config, workers, what.cost, align)
-            kind = SESSION if what.hooks else SPLIT
-            first = max((int(folder.suffix[1:]) for folder in split_folders(run, kind)), default=-1) + 1
-            plan = make_plan(spec, specs, first, config, workers, bounds, what.outputs)
+                align = run.align if run.batch_forward is not None else 1
+                bounds = shard_bounds(items, config, workers, run.cost, align)
+            kind = SESSION if run.writes else SPLIT
+            first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
+            plan = make_plan(spec, specs, first, config, workers, bounds, run.outputs)
         else:  # another backend, or another number of workers, may go on with the same shards
-            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, what.outputs)
+            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
-        layout.write_plan(replace(plan, code=what.identity.code), items)
+        layout.write_plan(replace(plan, code=identity.code), items)
         if DetachedSettings.of(config.detached).snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
@@ -124,9 +116,7 @@ def _write_and_submit(
             layout.write_plan(plan, items)  # the copy does not change
         write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
-        shards = put_specs(
-            layout, plan, items, opened.state, opened.run_id, what.retry_failed, before is None
-        )
+        shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
         trial.passed()
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)

@@ -1,0 +1,249 @@
+"""One run: what a call of a runner asks for, read from the runner once, and how its driver does it.
+
+`BaseRunner` itself has no names but the documented ones: it is made to be subclassed, and any name of ours
+could be one of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.work import as_items
+from espnet3.parallel.env_provider import made_with, worker_setup_of
+from espnet3.parallel.errors import ConfigError, TooManyFailuresError
+from espnet3.parallel.messages import shown
+from espnet3.parallel.records import Policy, RunSummary
+from espnet3.parallel.runner.execute import Task, outcomes
+from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
+from espnet3.parallel.runner.progress import Progress
+from espnet3.parallel.runner.shard_driver import run_shards
+from espnet3.parallel.runner.shards import Hooks, cut, make_check, make_shard_function, shards_of
+
+if TYPE_CHECKING:
+    from espnet3.parallel.ledger.identity import Identity
+    from espnet3.parallel.ledger.session import OpenRun
+
+_HOOKS = ("open_writers", "write_record", "close_writers")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a runner over all its items.
+
+    Attributes:
+        runner: The runner, for what is the same in every run of it: provider, limits, folders.
+        items: The indices.
+        cost: What each costs, or None.
+        policy: Errors, retries, seed, batch size and time limit.
+        batch_forward: The runner's own, where batches are wanted and it has one; else None.
+        align: Chunks and shards begin at multiples of this: the batch size, or 1.
+        writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
+        merges: What its `merge` returns is the result of the call.
+        outputs: It writes more files from the whole results (`write_outputs`).
+        retry_failed: Items that failed in an earlier session of the folder run again.
+        folder: The run folder, or None. Absolute: an item may change the working directory.
+    """
+
+    runner: Any
+    items: Sequence[Any]
+    cost: Sequence[float] | None
+    policy: Policy
+    batch_forward: Callable[..., Any] | None
+    align: int
+    writes: bool
+    merges: bool
+    outputs: bool
+    retry_failed: bool
+    folder: Path | None
+
+    @classmethod
+    def of(cls, runner: Any, base: type, indices: Iterable[Any]) -> Run:
+        """Read a runner's arguments, and which of its base's hooks it has overridden.
+
+        Raises:
+            TypeError: The indices are no iterable.
+            ConfigError: `item_cost` returns something that is not a cost.
+        """
+
+        def overrides(name: str) -> bool:
+            return getattr(type(runner), name) is not getattr(base, name)
+
+        items = as_items(indices, "indices")
+        batched = bool(runner.batch_size) and overrides("batch_forward")
+        where = runner.output_dir
+        return cls(
+            runner=runner,
+            items=items,
+            cost=_costs(runner.item_cost, items),
+            policy=Policy(
+                runner.on_error,
+                runner.max_retries,
+                runner.seed,
+                runner.batch_size,
+                runner.item_timeout,
+                poison_after=2 if where is None else 1,
+            ),
+            batch_forward=type(runner).batch_forward if batched else None,
+            align=runner.batch_size or 1,
+            writes=any(overrides(name) for name in (*_HOOKS, "merge")),
+            merges=overrides("merge"),
+            outputs=overrides("write_outputs"),
+            retry_failed=runner.retry_failed or runner.on_error == "raise",
+            folder=None if where is None else (where / runner.shard_subdir).absolute(),
+        )
+
+    def identity(self) -> Identity:
+        """Return what makes two runs the same, for their folder."""
+        from espnet3.parallel.ledger import identify  # here: it is a tenth of a second
+
+        provider = self.runner.provider
+        return identify(
+            type(self.runner),
+            type(provider),
+            made_with(provider),
+            self.items,
+            seed=self.runner.seed,
+            policy=asdict(self.policy),
+            plan={"shards": cut(len(self.items), self.cost, self.align)} if self.writes else {},
+        )
+
+
+def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSummary]:
+    """Compute a run's results, with this process as its driver.
+
+    Args:
+        run: The run.
+        client: The Dask client to run on, or None.
+        config: The registered configuration, which decides where there is no client.
+
+    Returns:
+        What the call returns, and the run's figures.
+
+    Raises:
+        ConfigError: The runner writes files, and has no folder for them.
+        ItemError: The first failed item, unless failures are recorded.
+        TooManyFailuresError: More failed than `max_failures`.
+        LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
+    """
+    if run.folder is None and run.writes:
+        raise ConfigError(
+            f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge): "
+            "give it an output_dir"
+        )
+
+    def launcher(task: Task) -> Launch:
+        return lambda work: outcomes(task, work, client, config)
+
+    progress = Progress(len(run.items), type(run.runner).__name__, run.runner.progress)
+    try:
+        if run.folder is None:
+            report = _reporter(run, progress)
+            launch = launcher(_task(run))
+            result, summary = run_to_list(run.items, run.cost, run.align, launch, report)
+        else:
+            result, summary = _in_folder(run, run.folder, launcher, progress)
+    except BaseException:
+        progress.close()
+        raise
+    progress.close(summary)
+    return result, summary
+
+
+def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
+    """Return each item's cost, in the runner's own unit; None where the runner does not know any.
+
+    Raises:
+        ConfigError: A cost is no finite number, or below 0.
+    """
+    if item_cost is None:
+        return None
+    costs = []
+    for item in items:
+        cost = item_cost(item)
+        try:
+            number = float(cost)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(cost, str) or not (math.isfinite(number) and number >= 0):
+            raise ConfigError(f"item_cost({item!r}) is {shown(cost)}; it must be a finite number, 0 or more")
+        costs.append(number)
+    return costs
+
+
+def _in_folder(
+    run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress
+) -> tuple[Any, RunSummary]:
+    from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
+
+    retry = run.retry_failed
+    with open_run(path, run.identity(), run.items, run.runner.resume) as folder:
+        progress.resume(len(run.items) - len(folder.left(retry)), folder.resuming(retry))
+        report = _reporter(run, progress, 0 if retry else folder.failed)
+        report(0, 0)  # too many failed in earlier sessions already
+        if run.writes:
+            return _in_shards(run, folder, launcher, report)
+        launch = launcher(replace(_task(run), as_lines=True))
+        return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
+
+
+def _in_shards(
+    run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report
+) -> tuple[Any, RunSummary]:
+    cls: Any = type(run.runner)
+    hooks = Hooks(cls.forward, run.batch_forward, cls.open_writers, cls.write_record, cls.close_writers)
+    shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
+    task = replace(
+        _task(run),
+        one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
+        many=None,
+        policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
+        check=make_check(hooks),
+    )
+    summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed)
+    folder.event("computed", **asdict(summary))
+    folder.merge()
+    if run.merges:
+        return run.runner.merge([Path(shard.folder) for shard in shards]), summary
+    return folder.results(), summary
+
+
+def _task(run: Run) -> Task:
+    """Return what the launchers run: the runner's own functions."""
+    return Task(
+        one=type(run.runner).forward,
+        many=run.batch_forward,
+        setup=worker_setup_of(run.runner.provider),
+        setup_here=run.runner.provider.build_env_local,
+        policy=run.policy,
+        setup_timeout=run.runner.setup_timeout,
+        killable=run.policy.item_timeout is not None,
+        show_progress=run.runner.progress,
+    )
+
+
+def _reporter(run: Run, progress: Progress, failed: int = 0) -> Report:
+    """Return what counts finished items and stops a run that is hopeless.
+
+    Args:
+        run: The run, whose `max_failures` is the limit.
+        progress: Shows what is counted.
+        failed: Items that had failed before this session.
+    """
+    limit, total = run.runner.max_failures, len(run.items)
+
+    def report(n: int, n_failed: int) -> None:
+        nonlocal failed
+        failed += n_failed
+        progress.add(n)
+        if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
+            again = "; retry_failed=True runs them again" if run.folder is not None else ""
+            raise TooManyFailuresError(
+                f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
+            )
+
+    return report

@@ -1,0 +1,150 @@
+"""A subclass may call its methods and attributes what it likes: only the documented names mean something."""
+
+import inspect
+import json
+
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+# What the base once called its own methods, and what an implementation might call its methods and attributes.
+NAMES = [
+    *("_run", "_task", "_batch", "_policy", "_submit", "_writes", "_identity", "_launcher", "_reporter"),
+    *("_overrides", "_open_folder", "_run_shards", "_made_with", "_items", "_cost", "_config", "_client"),
+    *("run", "task", "plan", "state", "policy", "identity", "folder", "items", "cost", "config", "client"),
+    *("batch", "writes", "merges", "outputs", "launch", "report", "submit", "compute", "hooks", "name"),
+]
+PUBLIC = {
+    *("forward", "batch_forward", "open_writers", "write_record", "close_writers", "merge", "write_outputs"),
+    *("item_cost", "summary"),
+}
+
+
+def with_every_name(cls):
+    """Give a class a number under each of NAMES: whoever calls or reads one of them gets that."""
+    for at, name in enumerate(NAMES):
+        setattr(cls, name, at)
+    return cls
+
+
+class Provider(EnvironmentProvider):
+    """An env of one number."""
+
+    def build_env_local(self):
+        """Return it."""
+        return {"factor": self.config["factor"]}
+
+
+@with_every_name
+class NamedProvider(Provider):
+    """A provider that has the names as well; `config` alone is its base's."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for name in set(NAMES) - {"config"}:
+            setattr(self, name, None)
+
+
+@with_every_name
+class Times(BaseRunner):
+    """Has every name on the class, and again on the instance."""
+
+    def __init__(self, provider, **options):
+        for name in NAMES:
+            setattr(self, name, None)
+        super().__init__(provider, **options)
+        for name in NAMES:
+            setattr(self, name, None)
+
+    @staticmethod
+    def forward(idx, factor):
+        """Return a product."""
+        return factor * idx
+
+    @staticmethod
+    def batch_forward(indices, factor):
+        """Return products."""
+        return [factor * idx for idx in indices]
+
+
+class Writes(Times):
+    """The same with hooks of its own."""
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open a file."""
+        return open(shard_dir / "out.txt", "w", encoding="utf-8")
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write a line."""
+        writers.write(f"{state['index']} {result}\n")
+
+    @staticmethod
+    def close_writers(writers, state):
+        """Close the file."""
+        writers.close()
+
+    def merge(self, shard_dirs):
+        """Return all lines."""
+        return [line for folder in shard_dirs for line in (folder / "out.txt").read_text().splitlines()]
+
+
+def provider():
+    """Make a provider whose names are taken too."""
+    return NamedProvider({"factor": 3})
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("folder", [False, True], ids=["list", "folder"])
+@pytest.mark.parametrize("batch_size", [None, 4], ids=["items", "batches"])
+def test_a_runner_with_any_names_computes(folder, batch_size, tmp_path):
+    """A runner and a provider that use every name for themselves give their results, in process and on workers."""
+    runner = Times(
+        provider(), batch_size=batch_size, progress=False, output_dir=tmp_path / "run" if folder else None
+    )
+    assert list(runner(range(12))) == [3 * x for x in range(12)]
+    assert runner.summary.items == 12
+
+
+@pytest.mark.usefixtures("place")
+def test_a_runner_with_any_names_writes(tmp_path):
+    """So does one with writer hooks and a merge."""
+    written = Writes(provider(), progress=False, output_dir=tmp_path / "run")(range(6))
+    assert written == [f"{x} {3 * x}" for x in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "merged"),
+    [(Times, [0, 3, 6, 9]), (Writes, ["0 0", "1 3", "2 6", "3 9"])],
+    ids=["results", "hooks"],
+)
+def test_a_runner_with_any_names_runs_detached(cls, merged, tmp_path):
+    """So do both as detached jobs, which find the classes by name, and in the merge of another process's runner."""
+    set_parallel({"env": "local", "n_workers": 2})
+    try:
+        folders = {"async_specs_dir": tmp_path / "specs", "output_dir": tmp_path / "run"}
+        detached = cls(provider(), async_mode=True, progress=False, **folders)(range(4))
+        try:
+            assert detached.wait(timeout=120).done, "\n".join(text for _, text in detached.logs())
+            assert list(detached.merge()) == merged
+            assert list(type(detached).open(tmp_path / "run").merge()) == merged
+        finally:
+            detached.cancel()
+    finally:
+        set_parallel(None)
+    assert json.loads((tmp_path / "run" / "receipt.json").read_bytes())["ok"] == 4
+
+
+def test_the_base_has_no_names_but_the_documented_ones():
+    """`BaseRunner` has its hooks, and on an instance its constructor's arguments: nothing that could collide."""
+    own = {name for name in vars(BaseRunner) if not name.startswith("__") and name != "_abc_impl"}
+    assert own == PUBLIC
+
+    class Least(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            return idx
+
+    arguments = set(inspect.signature(BaseRunner).parameters)
+    assert set(vars(Least(Provider({"factor": 1})))) == arguments

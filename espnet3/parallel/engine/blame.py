@@ -1,0 +1,256 @@
+"""Who is to blame when a worker process ends with items in progress: the rules of every kind of run.
+
+    what was in progress: a Loss ──┐
+    what is held against it so far ├──> after_loss ──> Verdict: goes again, goes one by one, or has failed
+    the run's Policy ──────────────┘                            └──> failure_of_item: the record, in words
+
+These are functions of their arguments. Who calls them keeps the charges: a run with pilots in its chunks, in
+memory; the driver of shards with writers in a `History`, next to the mark in the shard's folder; detached jobs
+in a `History` that is read from a file of the shard.
+
+The rules:
+
+- Several items in progress at once: all are suspects, and go one by one.
+- One item in progress, and nothing else in that process: the death is charged to it. With `Policy.poison_after`
+  deaths it is poison. Where somebody else may have killed the process, it takes two at least.
+- One item, beside the work of another run or thread: it is a suspect at first, which costs it nothing. A suspect
+  that dies with its process three times is poison, whoever was beside it.
+- A call that took longer than `item_timeout`: the item goes again `Policy.max_retries` times, then it has failed.
+
+They end: a stretch of several items is a suspect after one loss and single items after the second; from then on each
+loss is charged to an item, and nothing is ever taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
+
+_IF_KILLED = 2  # deaths that make an item poison, at least, where somebody else may have killed its process
+_IN_COMPANY = 3  # the same for a suspect, where another run had an item in that process too
+_UNKNOWN = ProcessEnd()
+OUTSIDE = -1  # `Loss.begin` where the process was in no item but in a writer hook
+
+_ORDINALS = (
+    "",
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """What is held against an item, or against each item of a stretch.
+
+    Attributes:
+        suspect: It may have ended a process: it goes by itself, in a process that does nothing else.
+        deaths: Processes that it is taken to have ended.
+        late: Times it took longer than `item_timeout`.
+    """
+
+    suspect: bool = False
+    deaths: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A process that ended while items were in progress, or a thread that was left behind in one.
+
+    Attributes:
+        begin: Position of the first item in progress; `OUTSIDE` where there was none.
+        items: How many were in progress.
+        end: How the process ended.
+        alone: Whether that process had nothing else in progress.
+        seen: Whether a mark says what was in progress; else it is all that the process had been given.
+        seconds: How long the call had taken when its process was killed for it; None: that was not the reason.
+        stack: Where the call was, as text; "" where nobody could look.
+    """
+
+    begin: int
+    items: int
+    end: ProcessEnd = _UNKNOWN
+    alone: bool = True
+    seen: bool = True
+    seconds: float | None = None
+    stack: str = ""
+
+    @property
+    def positions(self) -> range:
+        """The positions of what was in progress."""
+        return range(self.begin, self.begin + self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Loss:
+        """Return what `to_json` was made from."""
+        return cls(**{**values, "end": ProcessEnd(**values["end"])})
+
+
+class Fate(Enum):
+    """What becomes of what was in progress."""
+
+    AGAIN = "goes again, with nothing new held against it"
+    ONE_BY_ONE = "goes again one item at a time, in a process that does nothing else"
+    APART = "goes again, each item by itself: they end a process also where no single one is in progress"
+    POISON = "has failed: it ended its processes"
+    GIVEN_UP = "has failed: it took too long, also when it was tried again"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it does not go again."""
+        return self in (Fate.POISON, Fate.GIVEN_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from a loss.
+
+    Attributes:
+        fate: What becomes of what was in progress.
+        charges: What is held against each of its items from now on.
+    """
+
+    fate: Fate
+    charges: Charges
+
+
+def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
+    """Return what follows from a loss for a stretch of items with equal charges.
+
+    Args:
+        charges: What is held against each of its items so far.
+        loss: What happened.
+        policy: The run's.
+    """
+    if loss.items == 0:
+        return Verdict(Fate.AGAIN, charges)
+    if loss.items > 1:
+        # unseen, an item may have been the one each time; seen, the next loss will say more
+        deaths = charges.deaths + (loss.seconds is None and not loss.seen)
+        fate = Fate.APART if charges.suspect or not loss.seen else Fate.ONE_BY_ONE
+        return Verdict(fate, Charges(True, deaths, charges.late))
+    if loss.seconds is not None:
+        late = charges.late + 1
+        fate = Fate.ONE_BY_ONE if late <= policy.max_retries else Fate.GIVEN_UP
+        return Verdict(fate, Charges(True, charges.deaths, late))
+    if not loss.alone and not charges.suspect:
+        return Verdict(Fate.ONE_BY_ONE, replace(charges, suspect=True))
+    deaths = charges.deaths + 1
+    fate = Fate.ONE_BY_ONE if deaths < _deadly(loss, policy) else Fate.POISON
+    return Verdict(fate, Charges(True, deaths, charges.late))
+
+
+def _deadly(loss: Loss, policy: Policy) -> int:
+    """Return how many deaths make an item poison, that of a loss included."""
+    if policy.poison_after == 0:
+        return 1
+    least = policy.poison_after
+    if not (loss.seen and loss.end.by_itself):
+        least = max(least, _IF_KILLED)
+    return least if loss.alone else max(least, _IN_COMPANY)
+
+
+def failure_of_item(
+    index: Any, loss: Loss, charges: Charges, policy: Policy, worker: str, place: str = ""
+) -> ItemFailure:
+    """Return the record of an item that has failed because of a loss.
+
+    Args:
+        index: The item.
+        loss: The last one.
+        charges: What is held against the item, this loss included.
+        policy: The run's.
+        worker: The worker's name.
+        place: The worker in words; by default "worker" and its name.
+    """
+    if loss.seconds is None:
+        kind, cause, message, text = "WorkerDied", "poison", _death(loss, charges), ""
+    else:
+        kind, cause, message = "TimeoutError", "timeout", _delay(loss, policy, place or f"worker {worker}")
+        text = f"It was here:\n{loss.stack}" if loss.stack else ""
+    attempts = charges.deaths + charges.late
+    return ItemFailure(index, kind, message, text, attempts, worker, cause, loss.seconds)
+
+
+def _death(loss: Loss, charges: Charges) -> str:
+    if loss.begin == OUTSIDE:
+        where = "no item was in progress there: it was in a writer hook"
+    else:
+        where = "it was the only item in progress there"
+    count = "" if charges.deaths < 2 else f", and this is the {_ordinal(charges.deaths)} worker lost with it"
+    return f"its worker process {loss.end}; {where}{count}"
+
+
+def _delay(loss: Loss, policy: Policy, place: str) -> str:
+    limit = policy.item_timeout
+    over = "its item_timeout" if limit is None else f"item_timeout = {limit:g} s"
+    end = "process was killed" if loss.end.signal is not None else "thread was left behind"
+    return f"it took longer than {over} on {place}, whose {end} after {loss.seconds:.1f} s"
+
+
+def _ordinal(n: int) -> str:
+    if n < len(_ORDINALS):
+        return _ORDINALS[n]
+    return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
+class History:
+    """The losses of one shard, in order, and what follows from them for each position.
+
+    Args:
+        policy: The run's.
+        losses: Those so far.
+
+    Attributes:
+        losses: All of them.
+    """
+
+    def __init__(self, policy: Policy, losses: Iterable[Loss] = ()) -> None:
+        self.losses: list[Loss] = []
+        self._policy = policy
+        self._charges: dict[int, Charges] = {}
+        self._failed: dict[int, Loss] = {}
+        for loss in losses:
+            self.add(loss)
+
+    def add(self, loss: Loss) -> Fate:
+        """Note a loss, and return what becomes of what was in progress."""
+        fate = Fate.AGAIN
+        self.losses.append(loss)
+        for position in loss.positions:
+            verdict = after_loss(self._charges.get(position, Charges()), loss, self._policy)
+            self._charges[position], fate = verdict.charges, verdict.fate
+            if fate.failed:
+                self._failed[position] = loss
+        return fate
+
+    @property
+    def suspects(self) -> Collection[int]:
+        """Positions that go one by one."""
+        return self._charges.keys()
+
+    @property
+    def failed(self) -> Collection[int]:
+        """Positions that do not go again."""
+        return self._failed.keys()
+
+    def failure(self, position: int, index: Any, worker: str, place: str = "") -> ItemFailure:
+        """Return the record of a position that does not go again; the arguments are those of `failure_of_item`."""
+        charges, loss = self._charges[position], self._failed[position]
+        return failure_of_item(index, loss, charges, self._policy, worker, place)

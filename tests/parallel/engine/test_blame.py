@@ -1,0 +1,277 @@
+"""The rules of blame: what follows when a process ends with items in progress."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+
+import pytest
+
+from espnet3.parallel.engine.blame import (
+    OUTSIDE,
+    Charges,
+    Fate,
+    History,
+    Loss,
+    Verdict,
+    after_loss,
+    failure_of_item,
+)
+from espnet3.parallel.records import Policy, ProcessEnd
+
+CRASHED = ProcessEnd(signal=signal.SIGSEGV)
+LEFT = ProcessEnd(exit_code=3)
+SHOT = ProcessEnd(signal=signal.SIGKILL)
+UNKNOWN = ProcessEnd()
+SUSPECT = Charges(suspect=True)
+
+
+def poison(**changes: object) -> Loss:
+    """Return the loss of a process that ended by itself, in one item at position 5."""
+    return Loss(**{"begin": 5, "items": 1, "end": CRASHED, **changes})  # type: ignore[arg-type]  # mixed on purpose
+
+
+# --- one loss at a time --------------------------------------------------------------------------------------
+
+
+def test_what_had_not_begun_goes_again() -> None:
+    """A loss with nothing in progress changes nothing, also for an item with deaths already."""
+    held = Charges(True, 1, 1)
+    assert after_loss(held, Loss(5, 0, CRASHED), Policy(poison_after=1)) == Verdict(Fate.AGAIN, held)
+
+
+@pytest.mark.parametrize("seconds", [None, 1.5])
+def test_several_items_in_progress_are_suspects_and_nothing_more(seconds: float | None) -> None:
+    """A stretch goes one by one, with no death and no delay charged, even with `poison_after` 1."""
+    loss = Loss(5, 4, CRASHED, seconds=seconds)
+    assert after_loss(Charges(), loss, Policy(poison_after=1)) == Verdict(Fate.ONE_BY_ONE, SUSPECT)
+
+
+def test_suspects_that_die_as_a_whole_are_taken_apart() -> None:
+    """A stretch that goes one by one, and of which no single item is in progress at a death, is taken apart."""
+    assert after_loss(SUSPECT, Loss(5, 4, CRASHED), Policy()) == Verdict(Fate.APART, SUSPECT)
+
+
+def test_a_stretch_that_nobody_saw_is_charged_with_the_death() -> None:
+    """Without a mark each item of the stretch may have been the one, and has one death against it."""
+    loss = Loss(5, 4, UNKNOWN, seen=False)
+    assert after_loss(Charges(), loss, Policy()) == Verdict(Fate.APART, Charges(True, 1))
+
+
+@pytest.mark.parametrize("poison_after", [1, 2, 3, 7])
+@pytest.mark.parametrize("end", [CRASHED, LEFT])
+def test_poison_after_counts_deaths_by_what_the_item_did(poison_after: int, end: ProcessEnd) -> None:
+    """An item alone in processes that end by themselves is poison after exactly so many deaths."""
+    assert deaths_until_poison(poison(end=end), Policy(poison_after=poison_after)) == poison_after
+
+
+@pytest.mark.parametrize(("poison_after", "deaths"), [(1, 2), (2, 2), (3, 3), (7, 7)])
+@pytest.mark.parametrize("end", [SHOT, UNKNOWN, ProcessEnd(signal=signal.SIGKILL, reason="memory_limit")])
+def test_one_death_that_may_be_somebody_elses_names_nobody(
+    poison_after: int, deaths: int, end: ProcessEnd
+) -> None:
+    """Where the process may have been killed from outside, two deaths are needed at least."""
+    assert deaths_until_poison(poison(end=end), Policy(poison_after=poison_after)) == deaths
+
+
+@pytest.mark.parametrize(("poison_after", "deaths"), [(1, 3), (3, 3), (7, 7)])
+def test_beside_another_run_it_takes_three(poison_after: int, deaths: int) -> None:
+    """A suspect is named at the third death beside something else, and a clear item is made a suspect first."""
+    beside, policy = poison(alone=False), Policy(poison_after=poison_after)
+    assert after_loss(Charges(), beside, policy) == Verdict(Fate.ONE_BY_ONE, SUSPECT)
+    assert deaths_until_poison(beside, policy) == deaths + 1
+
+
+def test_poison_after_zero_reports_every_death() -> None:
+    """With 0 the first death of a single item is reported, whoever ended the process."""
+    for end in (CRASHED, SHOT, UNKNOWN):
+        assert after_loss(Charges(), poison(end=end, seen=False), Policy(poison_after=0)).fate is Fate.POISON
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 4])
+def test_an_item_that_takes_too_long_has_its_retries(max_retries: int) -> None:
+    """It goes again `max_retries` times, by itself, and is then given up; no death is charged."""
+    charges, policy = Charges(), Policy(max_retries=max_retries, item_timeout=1.0)
+    fates = []
+    for _ in range(max_retries + 1):
+        verdict = after_loss(charges, Loss(5, 1, SHOT, seconds=1.2), policy)
+        charges = verdict.charges
+        fates.append(verdict.fate)
+    assert fates == [Fate.ONE_BY_ONE] * max_retries + [Fate.GIVEN_UP]
+    assert charges == Charges(True, 0, max_retries + 1)
+
+
+def deaths_until_poison(loss: Loss, policy: Policy) -> int:
+    """Return how many equal losses make a clear item poison."""
+    charges, n = Charges(), 0
+    while True:
+        n += 1
+        verdict = after_loss(charges, loss, policy)
+        if verdict.fate is Fate.POISON:
+            return n
+        charges = verdict.charges
+
+
+# --- words ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "deaths", "message"),
+    [
+        (poison(), 1, "its worker process was killed by SIGSEGV; it was the only item in progress there"),
+        (
+            poison(end=LEFT),
+            2,
+            "its worker process exited with code 3; it was the only item in progress there, and this is "
+            + "the second worker lost with it",
+        ),
+        (
+            poison(end=UNKNOWN),
+            22,
+            "its worker process ended; it was the only item in progress there, and this is "
+            + "the 22nd worker lost with it",
+        ),
+        (
+            poison(begin=OUTSIDE),
+            1,
+            "its worker process was killed by SIGSEGV; no item was in progress there: it was in a writer hook",
+        ),
+    ],
+)
+def test_the_words_of_poison(loss: Loss, deaths: int, message: str) -> None:
+    """The record of a poison item says how its process ended, and which worker in a row it was."""
+    failure = failure_of_item("a", loss, Charges(True, deaths, 1), Policy(), "w")
+    assert (failure.index, failure.error_type, failure.cause) == ("a", "WorkerDied", "poison")
+    assert (failure.message, failure.attempts, failure.worker) == (message, deaths + 1, "w")
+
+
+def test_the_words_of_an_item_given_up() -> None:
+    """The record of a late item has the limit, the worker, the seconds and the stack, and all its attempts."""
+    loss = Loss(5, 1, SHOT, seconds=1.26, stack="File x")
+    failure = failure_of_item("a", loss, Charges(True, 1, 2), Policy(item_timeout=1.0), "7")
+    assert failure.message == (
+        "it took longer than item_timeout = 1 s on worker 7, whose process was killed after 1.3 s"
+    )
+    assert (failure.cause, failure.attempts, failure.seconds) == ("timeout", 3, 1.26)
+    assert failure.traceback == "It was here:\nFile x"
+    left = failure_of_item("a", Loss(5, 1, seconds=2.0), Charges(True, 0, 1), Policy(), "7", "host 7")
+    assert (
+        left.message
+        == "it took longer than its item_timeout on host 7, whose thread was left behind after 2.0 s"
+    )
+
+
+# --- the history of a shard -----------------------------------------------------------------------------------
+
+
+def test_a_history_is_the_same_after_a_trip_to_disk() -> None:
+    """Losses that went through JSON give the same suspects, failures and words."""
+    policy = Policy(item_timeout=1.0, poison_after=2)
+    history = History(policy, [Loss(3, 4, SHOT), poison(), poison(end=LEFT), Loss(8, 1, SHOT, seconds=1.2)])
+    texts = [json.dumps(loss.to_json()) for loss in history.losses]
+    again = History(policy, [Loss.from_json(json.loads(text)) for text in texts])
+    assert again.losses == history.losses
+    assert set(again.suspects) == set(history.suspects) == {3, 4, 5, 6, 8}
+    assert set(again.failed) == set(history.failed) == {5, 8}
+    for position in (5, 8):
+        assert again.failure(position, position, "w") == history.failure(position, position, "w")
+
+
+# --- any sequence of losses -----------------------------------------------------------------------------------
+
+SEEDS = range(200)
+
+
+def some_policy(draw: random.Random) -> Policy:
+    """Draw a policy."""
+    return Policy("record", draw.randrange(4), item_timeout=1.0, poison_after=draw.randrange(6))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_sequence_of_losses_goes_on_for_ever(seed: int) -> None:
+    """Whatever ends the processes of a stretch, seen or not, alone or not, after a bounded number it has failed."""
+    draw = random.Random(seed)
+    policy = some_policy(draw)
+    charges, items, losses = Charges(), draw.choice([1, 2, 50]), 0
+    while True:
+        losses += 1
+        end = draw.choice([CRASHED, LEFT, SHOT, UNKNOWN])
+        seconds = draw.choice([None, 1.5])
+        loss = Loss(0, items, end, draw.random() < 0.5, draw.random() < 0.5, seconds)
+        before, (fate, charges) = charges, unpacked(after_loss(charges, loss, policy))
+        if fate.failed:
+            break
+        assert charges.suspect
+        assert (before.deaths, before.late) <= (charges.deaths, charges.late)
+        # who goes one by one has one item in progress at the next death, or all of them on the way in or out
+        items = 1 if fate is Fate.APART or draw.random() < 0.5 else items
+    assert items == 1
+    # two losses of a stretch, one of a clear item in company; each of the others is charged
+    assert losses <= 3 + (max(3, policy.poison_after) - 1) + policy.max_retries + 1
+    if fate is Fate.POISON:
+        assert charges.deaths >= policy.poison_after
+    else:
+        assert charges.late == policy.max_retries + 1
+
+
+def unpacked(verdict: Verdict) -> tuple[Fate, Charges]:
+    """Return a verdict's parts."""
+    return verdict.fate, verdict.charges
+
+
+class Shard:
+    """A shard with items that crash ("c") and that hang ("h"), and an operator who shoots at some, once each."""
+
+    def __init__(self, draw: random.Random, policy: Policy) -> None:
+        n = draw.randrange(1, 40)
+        self.kinds = [draw.choice("....ch") for _ in range(n)]
+        self.to_shoot = {position for position in range(n) if draw.random() < 0.2}
+        self.draw = draw
+        self.history = History(policy)
+
+    def run(self) -> None:
+        """Run attempt after attempt, until one comes to the end."""
+        for _ in range(20 * len(self.kinds) + 100):
+            loss = self.attempt()
+            if loss is None:
+                return
+            self.history.add(loss)
+        raise AssertionError("it has no end")
+
+    def attempt(self) -> Loss | None:
+        """Run what has not failed, from the start, in steps as the history allows; return how that ended."""
+        at, special = 0, {*self.history.suspects, *self.history.failed}
+        while at < len(self.kinds):
+            step = 1 if at in special else self.draw.randrange(1, 9)
+            end = min([at + step, len(self.kinds), *(p for p in special if p > at)])
+            for position in range(at, end):
+                if position not in self.history.failed and (loss := self.call(position, at, end)) is not None:
+                    return loss
+            at = end
+        return None
+
+    def call(self, position: int, at: int, end: int) -> Loss | None:
+        """Run one item of the stretch in progress."""
+        if position in self.to_shoot:
+            self.to_shoot.discard(position)
+            return Loss(at, end - at, SHOT)
+        if self.kinds[position] == "c":
+            return Loss(at, end - at, self.draw.choice([CRASHED, LEFT]))
+        return Loss(at, end - at, SHOT, seconds=1.5) if self.kinds[position] == "h" else None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_guilty_are_named_and_nobody_else(seed: int) -> None:
+    """Of a shard exactly the items that crash or hang have failed, each after the deaths or retries it is due."""
+    draw = random.Random(seed)
+    policy = Policy("record", draw.randrange(3), item_timeout=1.0, poison_after=draw.randrange(1, 4))
+    shard = Shard(draw, policy)
+    shard.run()
+    assert set(shard.history.failed) == {at for at, kind in enumerate(shard.kinds) if kind != "."}
+    for position in shard.history.failed:
+        failure = shard.history.failure(position, position, "w")
+        cause, due = ("poison", policy.poison_after) if shard.kinds[position] == "c" else ("timeout", 1)
+        due += policy.max_retries if cause == "timeout" else 0
+        assert failure.cause == cause
+        assert failure.attempts in (due, due + 1)  # it may have been shot once as well

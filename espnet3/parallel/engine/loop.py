@@ -23,6 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.failures import failure_of
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.engine.steps import Call, Step, stepper
@@ -51,6 +52,7 @@ class Block:
         error: The exception of the item after the last value, where the run must stop at it.
         stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
         step: Items that a step held at the end.
+        loss: The loss of a worker that the only item here has failed by; None where none was lost.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -60,6 +62,7 @@ class Block:
     error: BaseException | None = None
     stop: ItemFailure | None = None
     step: int = 1
+    loss: Loss | None = None
 
 
 def inside_item() -> bool:

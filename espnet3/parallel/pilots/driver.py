@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, load_error
 from espnet3.parallel.engine.failures import failure_of
 from espnet3.parallel.engine.loop import Block
@@ -259,12 +260,18 @@ class PilotRun:
             time.sleep(0.005)
         return end or ProcessEnd()
 
-    def _finish(self, chunk: Chunk, failure: ItemFailure, error: BaseException | None = None) -> None:
+    def _finish(
+        self,
+        chunk: Chunk,
+        failure: ItemFailure,
+        error: BaseException | None = None,
+        loss: Loss | None = None,
+    ) -> None:
         if self._job.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
             block = Block(error=error or kind(failure.message), stop=failure)
         else:
-            block = Block(values=[failure], failed=[0])
+            block = Block(values=[failure], failed=[0], loss=loss)
         block.retries = max(0, chunk.late - (failure.cause == "timeout"))
         self._out.append((chunk, block))
 

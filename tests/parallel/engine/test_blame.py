@@ -116,34 +116,25 @@ def deaths_until_poison(loss: Loss, policy: Policy) -> int:
 # --- words ----------------------------------------------------------------------------------------------------
 
 
+ALONE = "; it was the only item in progress there"
+IN_HOOK = "; no item was in progress there: it was in a writer hook"
+
+
 @pytest.mark.parametrize(
-    ("loss", "deaths", "message"),
+    ("loss", "deaths", "words"),
     [
-        (poison(), 1, "its worker process was killed by SIGSEGV; it was the only item in progress there"),
-        (
-            poison(end=LEFT),
-            2,
-            "its worker process exited with code 3; it was the only item in progress there, and this is "
-            + "the second worker lost with it",
-        ),
-        (
-            poison(end=UNKNOWN),
-            22,
-            "its worker process ended; it was the only item in progress there, and this is "
-            + "the 22nd worker lost with it",
-        ),
-        (
-            poison(begin=OUTSIDE),
-            1,
-            "its worker process was killed by SIGSEGV; no item was in progress there: it was in a writer hook",
-        ),
+        (poison(), 1, ["was killed by SIGSEGV", ALONE]),
+        (poison(end=LEFT), 2, ["exited with code 3", ALONE, ", and this is the second worker lost with it"]),
+        (poison(end=UNKNOWN), 22, ["ended", ALONE, ", and this is the 22nd worker lost with it"]),
+        (poison(begin=OUTSIDE), 1, ["was killed by SIGSEGV", IN_HOOK]),
     ],
 )
-def test_the_words_of_poison(loss: Loss, deaths: int, message: str) -> None:
+def test_the_words_of_poison(loss: Loss, deaths: int, words: list[str]) -> None:
     """The record of a poison item says how its process ended, and which worker in a row it was."""
     failure = failure_of_item("a", loss, Charges(True, deaths, 1), Policy(), "w")
     assert (failure.index, failure.error_type, failure.cause) == ("a", "WorkerDied", "poison")
-    assert (failure.message, failure.attempts, failure.worker) == (message, deaths + 1, "w")
+    assert failure.message == "its worker process " + "".join(words)
+    assert (failure.attempts, failure.worker) == (deaths + 1, "w")
 
 
 def test_the_words_of_an_item_given_up() -> None:

@@ -79,7 +79,7 @@ class Case:
             self.work,
             Policy("record", **policy),
             lambda pid: ProcessEnd(signal=signal.SIGSEGV),
-            lambda run, failure: self.failed.append(failure),
+            lambda chunk, failure, *, loss: self.failed.append(failure),
         )
         self.folder = folder
 
@@ -121,6 +121,16 @@ def test_a_run_that_had_not_begun_goes_back(folder: Path) -> None:
     mark.clear()
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([list(range(10))], [])
+
+
+def test_a_suspect_that_had_not_begun_keeps_its_deaths(folder: Path) -> None:
+    """What is held against an item stays when its next worker dies before it looked at it."""
+    case = Case(folder)
+    slot, mark = case.slot(Chunk(5, range(5, 6), suspect=True, deaths=1))
+    mark.clear()
+    case.losses.settle([slot], alone=True)
+    (again,) = case.work.suspects
+    assert (list(again.items), again.deaths) == ([5], 1)
 
 
 def test_an_item_alone_is_named_at_its_second_death(folder: Path) -> None:

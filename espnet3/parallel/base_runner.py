@@ -325,7 +325,7 @@ class BaseRunner(ABC):
             many=self._batch() if alone else None,
             setup=worker_setup_of(self.provider),
             setup_here=self.provider.build_env_local,
-            policy=self._policy() if alone else Policy(on_error="record", poison_after=1),
+            policy=self._policy() if alone else Policy(on_error="record", poison_after=0),
             setup_timeout=self.setup_timeout,
             check=check,
             killable=self.item_timeout is not None,

@@ -9,7 +9,7 @@
     ├── WorkerSetupError         (RuntimeError)  the env could not be built on a worker
     │   └── EnvTypeError         (ValueError)    it was built, and is not a dict
     ├── ItemError                (RuntimeError)  one item failed and on_error is "raise"
-    │   └── PoisonItemError                      one item killed its worker process twice
+    │   └── PoisonItemError                      one item ended its worker process
     ├── TooManyFailuresError     (RuntimeError)  max_failures was passed
     ├── NoWorkersError           (RuntimeError)  no worker came, or none is left
     │   └── SubmissionError                      the scheduler refused a job
@@ -86,7 +86,11 @@ class ItemError(ParallelError, RuntimeError):
 
 
 class PoisonItemError(ItemError):
-    """One item killed its worker process twice: a crash, not an exception of the item."""
+    """One item ended its worker process: a crash, not an exception of the item.
+
+    It is raised at the second such death. In a run with an `output_dir` one is enough, if the process ended by
+    itself (a segmentation fault, an exit) and was not killed from outside.
+    """
 
 
 class TooManyFailuresError(ParallelError, RuntimeError):

@@ -25,8 +25,10 @@ class Policy:
         batch_size: Items handed to `batch_forward` at once; None calls `forward` per item.
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take before its
             worker is killed; None waits for ever.
-        poison_after: Workers that an item may kill before it is named as poison; 1 is for those that end
-            by what is done in them (a segmentation fault, an exit), others may have been killed.
+        poison_after: After how many deaths of workers in which it was the only item in progress an item has
+            failed as poison. With 1, one death is enough if the process ended by itself (a segmentation fault,
+            an exit); if somebody else may have killed it, it takes two in any case. 0 is for items that are runs
+            themselves (a shard): their driver is told of every death, and looks further.
     """
 
     on_error: str = "raise"

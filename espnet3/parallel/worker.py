@@ -19,7 +19,8 @@ import traceback
 from pathlib import Path
 
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.job.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, say, wants_requeue
+from espnet3.parallel.detached.job.log import say
+from espnet3.parallel.detached.job.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, wants_requeue
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError

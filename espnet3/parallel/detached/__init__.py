@@ -8,5 +8,5 @@ In: a runner and its indices (`submitting`), or a run folder (`looking`). Out: a
 
 Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job
 is told (`spec`), how it finds classes (`code`) and what it needs around it (`surroundings`), what a shard's files say
-(`states`, `marks`, `late`, `budget`).
+(`states`, `marks`, `losses`, `budget`).
 """

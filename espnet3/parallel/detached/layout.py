@@ -8,7 +8,7 @@
   jobs.json        the last submission: job ids, by shard
   failed/7         as long as the shard has failed items, where `max_failures` limits them
   stop.json        whoever is at work is to end: cancelled, or an item failed
-  shard.7/         lease.*.json  mark.json  deaths.json  late.json  ended.json  done  log.txt
+  shard.7/         lease.*.json  mark.json  losses.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
 """
 
@@ -38,8 +38,7 @@ SUPERVISOR = "supervisor"
 DONE = "done"
 ENDED = "ended.json"
 MARK = "mark.json"
-DEATHS = "deaths.json"
-LATE = "late.json"
+LOSSES = "losses.json"
 LOG = "log.txt"
 
 

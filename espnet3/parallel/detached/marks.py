@@ -1,20 +1,21 @@
-"""What a worker is at: a mark on disk before each stretch of items, read by whoever comes after its death."""
+"""What a worker is in: a mark on disk before each stretch of items, read by whoever comes after its death."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import DEATHS, MARK
+from espnet3.parallel.detached.layout import MARK
+from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json, write_json
+from espnet3.parallel.records import ProcessEnd
 
-_WIDTH = 240  # bytes: each mark covers the one before in one write
-_DEADLY = 2  # workers one item may take with it
+_WIDTH = 320  # bytes: each mark covers the one before in one write
 
 
 class Marks:
@@ -22,50 +23,30 @@ class Marks:
 
     Args:
         folder: The shard's folder; its lease is held.
+        losses: The shard's. If the mark of an earlier worker says that it died over items, that is added.
 
     Attributes:
         ok: Items with a result.
         failed: Items with a failure.
+        in_flight: The positions [begin, end) in progress; None where no item is.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.ok = self.failed = 0
-        self._folder = folder
-        self._in_flight: tuple[int, int] | None = None
+    def __init__(self, folder: Path, losses: LossFile) -> None:
+        self.in_flight: tuple[int, int] | None = None
         self._excused = False
-        self._fd = -1
-        self._deaths = self._take_up()
+        self._job = job_name(os.getsid(0))
+        earlier = _read(folder) or {}
+        self.ok, self.failed = earlier.get("ok", 0), earlier.get("failed", 0)
+        if _died_over_items(earlier):
+            begin, end = earlier["in_flight"]
+            losses.add(Loss(begin, end - begin, ProcessEnd(**earlier.get("end", {}))))
         self._fd = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._write()  # a death is counted once
-
-    def _take_up(self) -> list[list[int]]:
-        """Note the death of an earlier worker, if its mark says that one died over items."""
-        deaths = list((_read(self._folder / DEATHS) or {}).get("in_flight", []))
-        died = _read(self._folder / MARK) or {}
-        self.ok, self.failed = died.get("ok", 0), died.get("failed", 0)
-        if died.get("in_flight") and not died.get("stopping"):
-            deaths.append(died["in_flight"])
-            write_json(self._folder / DEATHS, {"in_flight": deaths})
-        return deaths
-
-    @property
-    def suspects(self) -> set[int]:
-        """Positions that were in flight at a death: they go one by one."""
-        return {position for begin, end in self._deaths for position in range(begin, end)}
-
-    @property
-    def poison(self) -> set[int]:
-        """Positions that were alone in flight at two deaths."""
-        alone = Counter(begin for begin, end in self._deaths if end - begin == 1)
-        return {position for position, deaths in alone.items() if deaths >= _DEADLY}
-
-    def deaths(self, position: int) -> int:
-        """Return how many workers died while a position was in flight."""
-        return sum(begin <= position < end for begin, end in self._deaths)
+        os.ftruncate(self._fd, _WIDTH + 1)
 
     def set(self, in_flight: tuple[int, int] | None) -> None:
         """Say what is in flight: positions [begin, end)."""
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._write()
 
     def excuse(self) -> None:
@@ -74,7 +55,8 @@ class Marks:
         self._write()
 
     def _write(self) -> None:
-        mark: dict[str, Any] = {"in_flight": self._in_flight, "ok": self.ok, "failed": self.failed}
+        mark: dict[str, Any] = {"in_flight": self.in_flight, "ok": self.ok, "failed": self.failed}
+        mark["job"] = self._job
         if self._excused:
             mark["stopping"] = True
         if self._fd >= 0:
@@ -87,23 +69,43 @@ class Marks:
         os.close(fd)
 
 
+def job_name(session: int) -> str:
+    """Return a name for the processes of a session on this host: a job's own, and the child that does its work."""
+    return f"{os.uname().nodename}/{session}"
+
+
+def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
+    """Add to a dead worker's mark how it ended, as only who waited for it knows.
+
+    Args:
+        folder: The shard's folder.
+        job: The worker's `job_name`; a mark of another job, which may be at work, is left alone.
+        end: How it ended.
+
+    Returns:
+        Whether it died over items.
+    """
+    mark = _read(folder) or {}
+    if mark.get("job") != job or not _died_over_items(mark):
+        return False
+    if "end" not in mark:  # who was closer to it has said so already
+        write_json(folder / MARK, {**mark, "end": asdict(end)})
+    return True
+
+
 def excuse_dead(folder: Path) -> None:
-    """Say that a worker that is dead was killed, and that its mark blames no item."""
-    mark = _read(folder / MARK)
+    """Say that a worker that is dead was killed on purpose, and that its mark blames no item."""
+    mark = _read(folder)
     if mark is not None:
         write_json(folder / MARK, {**mark, "stopping": True})
 
 
-def forget_deaths(folder: Path, positions: Collection[int]) -> None:
-    """Forget the deaths of workers over positions alone: they are to run as if for the first time."""
-    deaths = (_read(folder / DEATHS) or {}).get("in_flight", [])
-    kept = [[begin, end] for begin, end in deaths if end - begin > 1 or begin not in positions]
-    if len(kept) < len(deaths):
-        write_json(folder / DEATHS, {"in_flight": kept})
+def _died_over_items(mark: dict[str, Any]) -> bool:
+    return bool(mark.get("in_flight")) and not mark.get("stopping")
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read(folder: Path) -> dict[str, Any] | None:
     try:
-        return read_json(file)
+        return read_json(folder / MARK)
     except (FileNotFoundError, DamagedFolderError):  # the host went down while it was written
         return None

@@ -264,8 +264,8 @@ class PilotRun:
         self,
         chunk: Chunk,
         failure: ItemFailure,
-        error: BaseException | None = None,
         loss: Loss | None = None,
+        error: BaseException | None = None,
     ) -> None:
         if self._job.policy.on_error == "raise":
             kind = TimeoutError if failure.cause == "timeout" else RuntimeError
@@ -333,4 +333,4 @@ class PilotRun:
             self._work.put_back_alone(chunk, chunk.deaths)
             return
         failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
-        self._finish(chunk, failure, error)
+        self._finish(chunk, failure, error=error)

@@ -12,8 +12,7 @@ What is held against the items in progress travels in their chunk.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.work import Chunk, Work
@@ -24,16 +23,8 @@ _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all the
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
-class Finish(Protocol):
-    """Takes a chunk of one item that has failed because of a loss."""
-
-    def __call__(self, chunk: Chunk, failure: ItemFailure, *, loss: Loss) -> None: ...
-
-
-class EndOf(Protocol):
-    """Returns how a process ended; asked only where that may decide."""
-
-    def __call__(self, pid: int) -> ProcessEnd: ...
+# Takes a chunk of one item that has failed, its record, and the loss that it has failed by
+Finish = Callable[[Chunk, ItemFailure, Loss], None]
 
 
 class Losses:
@@ -43,11 +34,13 @@ class Losses:
         run_id: The run's number, as marks have it.
         work: Takes back what is to go again.
         policy: Of the run.
-        end_of: Says how a process ended.
+        end_of: Returns how a process ended; asked only where that may decide, as it may wait a moment.
         finish: Takes what has failed.
     """
 
-    def __init__(self, run_id: int, work: Work, policy: Policy, end_of: EndOf, finish: Finish) -> None:
+    def __init__(
+        self, run_id: int, work: Work, policy: Policy, end_of: Callable[[int], ProcessEnd], finish: Finish
+    ) -> None:
         self._run_id = run_id
         self._work = work
         self._policy = policy
@@ -135,6 +128,6 @@ class Losses:
         elif verdict.fate.failed:
             index = chunk.items[0] if index is None else index
             worker = slot.hello.worker
-            self._finish(after, failure_of_item(index, loss, charges, self._policy, worker), loss=loss)
+            self._finish(after, failure_of_item(index, loss, charges, self._policy, worker), loss)
         else:
             self._work.put_back(after)

@@ -1,4 +1,4 @@
-"""The driver of runs with writers of their own: plans shards, settles poison, notes what is done."""
+"""The driver of runs with writers of their own: hands out shards, settles who ended a worker, notes what is done."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import item_error, load_error
-from espnet3.parallel.engine.work import Work
+from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
-from espnet3.parallel.runner.shards import (
-    Shard,
-    ShardResult,
-    died_in_items,
-    forget_deaths,
-    forget_flight,
-    in_flight,
-    poisoned,
-)
+from espnet3.parallel.runner.shards import Shard, ShardResult, take_mark
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun
@@ -53,36 +47,82 @@ def run_shards(
         LedgerError: The folder cannot take more, or was taken over.
     """
     begin = time.perf_counter()
-    total = Tally()
-    items = failed = retries = 0
-    left = todo = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+    left = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
     with writing(folder.path):
         for shard in left:
-            forget_deaths(shard)
-    while todo:
-        work = Work(todo, [shard.cost for shard in todo])
-        assert work.order is not None
-        again: list[Shard] = []
+            take_mark(
+                shard
+            )  # an earlier driver's: whoever killed it killed its workers too, and no item is to blame
+    run = _Run(folder, policy, report)
+    tally = Tally()
+    if left:
+        work = Work(left, [shard.cost for shard in left])
         with launch(work) as (pairs, tally):
             for chunk, block in pairs:
-                if block.error is not None:
-                    raise item_error(block.error, block.stop)
-                for place, value in enumerate(block.values, chunk.start):
-                    shard = todo[work.order[place]]
-                    if isinstance(value, ItemFailure):
-                        again.append(_without_poison(shard, value, policy))
-                        continue
-                    if value.stop is not None:
-                        raise _stopped(folder, shard, value)
-                    _note_done(folder, shard, value)
-                    items += len(value.values)
-                    failed += len(value.failed)
-                    retries += value.retries
-                    report(len(value.values), len(value.failed))
-        total = Tally(total.deaths + tally.deaths, total.busy + tally.busy, max(total.slots, tally.slots))
-        todo = again
+                run.take(chunk, block, work)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
-    return total.summary(items, failed, retries, time.perf_counter() - begin, kept)
+    return tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+
+
+class _Run:
+    """The shards of one run, as their results and their losses come in.
+
+    What is held against items is kept in memory, as it ends with this driver.
+
+    Attributes:
+        items: Items of the shards that are done.
+        failed: Those of them that have failed.
+        retries: Times an item was tried again.
+    """
+
+    def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
+        self.items = self.failed = self.retries = 0
+        self._folder = folder
+        self._policy = policy
+        self._report = report
+        self._histories: dict[int, History] = {}
+
+    def take(self, chunk: Chunk, block: Block, work: Work) -> None:
+        """Note the shards of a chunk that are done; put those back that have lost their worker."""
+        if block.error is not None:
+            raise item_error(block.error, block.stop)
+        for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
+            if not isinstance(value, ItemFailure):
+                self._done(shard, value)
+            elif block.loss is None:  # its result could not travel, though its values are checked
+                raise item_error(RuntimeError(value.message), value)
+            else:
+                again = self._after_loss(shard, block.loss, value.worker)
+                work.put_back(Chunk(place, [again], suspect=True))
+
+    def _done(self, shard: Shard, result: ShardResult) -> None:
+        if result.stop is not None:
+            raise _stopped(self._folder, shard, result)
+        _note_done(self._folder, shard, result)
+        self.items += len(result.values)
+        self.failed += len(result.failed)
+        self.retries += result.retries
+        self._report(len(result.values), len(result.failed))
+
+    def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
+        """Return the shard to run in place of one that has lost its worker.
+
+        Raises:
+            ItemError: An item has failed by that, and failures are not recorded.
+            PoisonItemError: The same where it has ended its workers; also if a hook has.
+        """
+        history = self._histories.setdefault(shard.number, History(self._policy))
+        begin, end = take_mark(shard) or (OUTSIDE, OUTSIDE + 1)
+        fate = history.add(replace(loss, begin=begin, items=end - begin))
+        if not fate.failed:
+            self.retries += loss.seconds is not None and end - begin == 1
+            return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
+        index = f"shard {shard.number}" if begin == OUTSIDE else shard.items[begin]
+        failure = history.failure(begin, index, worker)
+        if begin == OUTSIDE or self._policy.on_error == "raise":
+            kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError
+            raise item_error(kind(failure.message), failure)
+        return replace(shard, skip={**shard.skip, begin: failure})
 
 
 def _marked(shard: Shard) -> tuple[Path, range]:
@@ -107,52 +147,3 @@ def _stopped(folder: OpenRun, shard: Shard, result: ShardResult) -> BaseExceptio
     if at < len(shard.items) and result.stop.index == shard.items[at]:  # else a hook failed that has no item
         folder.append_failures([(shard.begin + at, result.stop)])
     return item_error(error or RuntimeError(result.stop.message), result.stop)
-
-
-def _without_poison(shard: Shard, death: ItemFailure, policy: Policy) -> Shard:
-    """Return the shard to run in place of one that killed its workers.
-
-    Raises:
-        PoisonItemError: If the guilty item is known and failures are not recorded.
-    """
-    if death.cause == "timeout":
-        return _without_late(shard, death, policy)
-    if death.cause != "poison":  # the shard's result could not travel, though its values are checked
-        raise item_error(RuntimeError(death.message), death)
-    guilty, in_batch = poisoned(shard, death.attempts)
-    if guilty:
-        failures = {k: replace(death, index=shard.items[k]) for k in guilty}
-        if policy.on_error == "raise":
-            first = failures[guilty[0]]
-            raise item_error(RuntimeError(first.message), first)
-        return replace(shard, skip={**shard.skip, **failures})
-    if in_batch and not shard.alone:
-        return replace(shard, alone=True)
-    if died_in_items(shard):  # in different items, each once
-        return shard
-    outside = replace(
-        death, index=f"shard {shard.number}", message=f"{death.message}; outside its items, in a hook"
-    )
-    raise item_error(RuntimeError(outside.message), outside)
-
-
-def _without_late(shard: Shard, late: ItemFailure, policy: Policy) -> Shard:
-    """Return the shard to run in place of one whose worker was killed for an item that took too long.
-
-    Raises:
-        ItemError: If the item has had all its attempts and failures are not recorded.
-    """
-    stretch = in_flight(shard)
-    forget_flight(shard)  # it was no crash
-    if stretch is None:
-        raise item_error(TimeoutError(late.message), late)
-    at, end = stretch
-    if end - at > 1:  # a batch: its items have the same time each
-        return replace(shard, alone=True)
-    attempts = shard.late.get(at, 0) + 1
-    if attempts <= policy.max_retries:
-        return replace(shard, late={**shard.late, at: attempts})
-    failure = replace(late, index=shard.items[at], attempts=attempts)
-    if policy.on_error == "raise":
-        raise item_error(TimeoutError(failure.message), failure)
-    return replace(shard, skip={**shard.skip, at: failure})

@@ -1,19 +1,19 @@
-"""Runs with writers of their own: whole shards, each in a folder, from `open_writers` to `merge`.
+"""Runs with writers of their own: whole shards, each in a folder, from `open_writers` to `close_writers`.
 
-A shard is one item of the engine's: it goes to whoever is free, and starts over in an emptied
+To the engine a shard is one item: it goes to whichever slot is free, and starts over in an emptied
 folder if its worker dies. Inside it, the runner's items go through the same loop as everywhere.
 Shards are contiguous stretches of the caller's order and do not depend on the number of workers,
-so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps to the cut
-it began with; a shard whose folder has the mark `done` is not run again.
+so that concatenating what they wrote gives the same bytes anywhere. A resumed run keeps the shards
+it began with; a shard whose folder holds the file `done` is not run again.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from espnet3.parallel.records import ItemFailure, Policy
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
-_DEATHS = "deaths.json"
+
+# Is told which positions [begin, end) of a shard are in progress; None: no item is
+Mark = Callable[[tuple[int, int] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,8 @@ class Shard:
         items: Its indices.
         begin: The position of the first one in the run's index list.
         cost: What it costs, in the unit of the items' costs.
-        skip: Positions not to run, with the failure to put in their place (poison of earlier tries).
-        late: How often the item at a position has run out of time.
-        alone: Run its items one by one, without batches: one of a batch is poison.
+        skip: Positions not to run, with the failure to put in their place: what earlier attempts failed by.
+        one_by_one: Run its items without batches: one of a batch has ended a worker, or took too long.
     """
 
     number: int
@@ -62,19 +63,18 @@ class Shard:
     begin: int = 0
     cost: float = 1.0
     skip: dict[int, ItemFailure] = field(default_factory=dict)
-    late: dict[int, int] = field(default_factory=dict)
-    alone: bool = False
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What comes back.
+    """What a shard's run returns.
 
     Attributes:
         values: One per item: its line for the run folder, or its `ItemFailure`.
         failed: Positions of the failures.
         retries: Times an item was tried again.
-        stop: The failure that stopped the shard; its cause is "runner" for the runner's own mistake.
+        stop: The failure that stopped the shard; its cause is "runner" for a mistake of the runner's own code.
         error: Its exception, pickled, where it can be.
     """
 
@@ -114,7 +114,7 @@ def shards_of(
 
 
 def make_check(hooks: Hooks) -> Callable[[dict[str, Any]], None]:
-    """Return what checks an env against all functions of a runner, before the first shard."""
+    """Return a function that checks an env against all functions of a runner, before the first shard."""
 
     def check(env: dict[str, Any]) -> None:
         bind(hooks.forward, env)
@@ -128,132 +128,148 @@ def make_check(hooks: Hooks) -> Callable[[dict[str, Any]], None]:
 
 
 def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
-    """Return the function that runs one shard in its env."""
+    """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
 
-    def run_shard(shard: Shard, **env: Any) -> ShardResult:
-        return _run(shard, env, hooks, policy, keep_values)
+    def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
+        return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
 
-    return run_shard
-
-
-def _run(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool) -> ShardResult:
-    folder = Path(shard.folder)
-    deaths = _read_deaths(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / _DEATHS).write_text(json.dumps(deaths))
-    mark = folder / _MARK
-    name = f"shard {shard.number}"
-    state: dict[str, Any] = {"shard_id": shard.number, "shard_dir": str(folder)}
-    batched = hooks.batch_forward is not None and not shard.alone
-    many = bind(hooks.batch_forward, env) if batched and hooks.batch_forward is not None else None
-    call = Call(bind(hooks.forward, env), many)
-    result = ShardResult([], [])
-    retries, at, n = 0, 0, len(shard.items)
-    doing = "open_writers"
-    try:
-        writers = bind(hooks.open_writers, env)(folder)
-        try:
-            write = bind(hooks.write_record, env, n_positional=3)
-            while at < n:
-                if at in shard.skip:
-                    result.failed.append(at)
-                    result.values.append(shard.skip[at])
-                    at += 1
-                    continue
-                step = policy.batch_size or 1 if batched else 1
-                end = min([at + step, n, *[k for k in shard.skip if k > at]])
-                mark.write_text(json.dumps([at, end]))
-                block = run_items(shard.items[at:end], call, policy, name)
-                retries += block.retries
-                for position, value in enumerate(block.values):
-                    if position in block.failed:
-                        result.failed.append(at + position)
-                        result.values.append(value)
-                        continue
-                    index = shard.items[at + position]
-                    try:
-                        kept = value if keep_values else None
-                        line = encode_line(shard.begin + at + position, index, kept)
-                    except Exception as error:  # a value's class may raise anything while it is looked at
-                        lost = failure_of(error, index, 1, name, cause="result")
-                        if policy.on_error == "raise":
-                            return replace(result, stop=lost, error=pickle_error(error))
-                        result.failed.append(at + position)
-                        result.values.append(lost)
-                        continue
-                    doing, state["index"] = "write_record", index
-                    write(writers, value, state)
-                    result.values.append(line)
-                if block.error is not None:
-                    stop = block.stop or failure_of(block.error, shard.items[at], 1, name, cause="runner")
-                    return replace(result, stop=stop, error=pickle_error(block.error))
-                at = end
-            doing = "close_writers"
-        finally:
-            bind(hooks.close_writers, env, n_positional=2)(writers, state)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a hook's mistake (SystemExit too) stops the run under any policy
-        index = state["index"] if doing == "write_record" else f"{doing} of {name}"
-        failure = failure_of(error, index, 1, name)
-        return replace(result, stop=failure, error=pickle_error(error))
-    mark.unlink(missing_ok=True)  # none where all items were skipped
-    (folder / _DEATHS).unlink()
-    return replace(result, retries=retries)
+    return of_a_driver
 
 
-def _read_deaths(folder: Path) -> list[list[int]]:
-    """Return the stretches [begin, end) that were in flight when this shard's workers died."""
-    deaths: list[list[int]] = []
-    for name in (_DEATHS, _MARK):
-        try:
-            found = json.loads((folder / name).read_text())
-        except (
-            FileNotFoundError,
-            ValueError,
-        ):  # a worker that died while it wrote a mark had not begun the item
-            continue
-        deaths += found if name == _DEATHS else [found]
-    return deaths
-
-
-def forget_flight(shard: Shard) -> None:
-    """Say that nothing was in flight: a worker was told to end, and no item is to blame."""
-    (Path(shard.folder) / _MARK).unlink(missing_ok=True)
-
-
-def forget_deaths(shard: Shard) -> None:
-    """Drop the marks of an earlier session: whoever killed its driver killed workers too, whatever they did."""
-    for name in (_DEATHS, _MARK):
-        Path(shard.folder, name).unlink(missing_ok=True)
-
-
-def died_in_items(shard: Shard) -> bool:
-    """Whether any death of a shard's workers came while an item ran, and not in a writer hook."""
-    return bool(_read_deaths(Path(shard.folder)))
-
-
-def in_flight(shard: Shard) -> tuple[int, int] | None:
-    """Return the stretch [begin, end) of items that a shard's worker was in when it ended."""
-    try:
-        begin, end = json.loads((Path(shard.folder) / _MARK).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return begin, end
-
-
-def poisoned(shard: Shard, deadly: int) -> tuple[list[int], bool]:
-    """Return what deaths of a shard's worker had in common.
+def run_shard(
+    shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
+) -> ShardResult:
+    """Run one shard from `open_writers` to `close_writers`, in an emptied folder.
 
     Args:
         shard: The shard.
-        deadly: How many deaths that are.
-
-    Returns:
-        Positions that were alone in flight at so many deaths, and whether a batch was.
+        env: Of this process.
+        hooks: The runner's functions.
+        policy: The run's.
+        keep_values: Keep what `forward` returns beside what the writers write.
+        mark: Is told what is in progress.
     """
-    counts = Counter(tuple(d) for d in _read_deaths(Path(shard.folder)))
-    common = [stretch for stretch, n in counts.items() if n >= deadly]
-    alone = [begin for begin, end in common if end - begin == 1 and begin not in shard.skip]
-    return alone, any(end - begin > 1 for begin, end in common)
+    return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
+
+
+class _Attempt:
+    """One attempt at a shard."""
+
+    def __init__(
+        self, shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
+    ) -> None:
+        self.shard = shard
+        self.env = env
+        self.hooks = hooks
+        self.policy = policy
+        self.keep_values = keep_values
+        self.mark = mark
+        self.name = f"shard {shard.number}"
+        self.folder = Path(shard.folder)
+        self.state: dict[str, Any] = {"shard_id": shard.number, "shard_dir": str(self.folder)}
+        self.result = ShardResult([], [])
+        self.hook = "open_writers"  # what is to blame for an exception that no item has raised
+
+    def run(self) -> ShardResult:
+        """Run it; an exception of a hook is a result too, under any policy."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        try:
+            writers = bind(self.hooks.open_writers, self.env)(self.folder)
+            try:
+                self._run_items(writers)
+                self.mark(None)
+                self.hook = "close_writers"
+            finally:
+                bind(self.hooks.close_writers, self.env, n_positional=2)(writers, self.state)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
+            index = self.state["index"] if self.hook == "write_record" else f"{self.hook} of {self.name}"
+            self._stop(error, failure_of(error, index, 1, self.name))
+        return self.result
+
+    def _run_items(self, writers: Any) -> None:
+        """Run step after step, until the shard's end or a failure that stops it."""
+        call = self._call()
+        write = bind(self.hooks.write_record, self.env, n_positional=3)
+        at, n, skip = 0, len(self.shard.items), self.shard.skip
+        size = (self.policy.batch_size or 1) if call.many is not None else 1
+        while at < n and self.result.stop is None:
+            if at in skip:
+                self._failed(skip[at])
+                at += 1
+                continue
+            end = min([at + size, n, *[k for k in skip if k > at]])
+            self._run_step(at, end, call, partial(write, writers))
+            at = end
+
+    def _call(self) -> Call:
+        batches = self.hooks.batch_forward if not self.shard.one_by_one else None
+        many = bind(batches, self.env) if batches is not None else None
+        return Call(bind(self.hooks.forward, self.env), many)
+
+    def _run_step(self, at: int, end: int, call: Call, write: Callable[..., Any]) -> None:
+        """Run the items of one step, and write and keep what they return."""
+        items = self.shard.items[at:end]
+        self.mark((at, end))
+        block = run_items(items, call, self.policy, self.name)
+        self.result = replace(self.result, retries=self.result.retries + block.retries)
+        failed = set(block.failed)
+        for k, value in enumerate(block.values):
+            if k in failed:
+                self._failed(value)
+            elif not self._take(at + k, items[k], value, write):
+                return
+        if block.error is not None:
+            self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
+
+    def _take(self, at: int, index: Any, value: Any, write: Callable[..., Any]) -> bool:
+        """Write a result and keep its line; False if the shard stops, as JSON cannot hold it."""
+        try:
+            line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
+        except Exception as error:  # a value's class may raise anything while it is looked at
+            failure = failure_of(error, index, 1, self.name, cause="result")
+            if self.policy.on_error == "raise":
+                self._stop(error, failure)
+                return False
+            self._failed(failure)
+            return True
+        self.hook, self.state["index"] = "write_record", index
+        write(value, self.state)
+        self.result.values.append(line)
+        return True
+
+    def _failed(self, failure: ItemFailure) -> None:
+        self.result.failed.append(len(self.result.values))
+        self.result.values.append(failure)
+
+    def _stop(self, error: BaseException, failure: ItemFailure) -> None:
+        self.result = replace(self.result, stop=failure, error=pickle_error(error))
+
+
+def _marker(shard: Shard) -> Mark:
+    """Return a mark that is a file in the shard's folder, where the driver finds it."""
+    file = Path(shard.folder, _MARK)
+
+    def mark(in_progress: tuple[int, int] | None) -> None:
+        if in_progress is None:
+            file.unlink(missing_ok=True)  # none where all items were skipped
+        else:
+            file.write_text(json.dumps(in_progress))
+
+    return mark
+
+
+def take_mark(shard: Shard) -> tuple[int, int] | None:
+    """Return the positions [begin, end) that a shard's worker was in when it ended, and remove its mark.
+
+    None where it was in no item, or died while it wrote a mark: then it had not begun the item.
+    """
+    file = Path(shard.folder, _MARK)
+    try:
+        begin, end = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        begin = end = None
+    file.unlink(missing_ok=True)
+    return None if begin is None else (begin, end)

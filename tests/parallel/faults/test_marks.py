@@ -79,7 +79,7 @@ class Case:
             self.work,
             Policy("record", **policy),
             lambda pid: ProcessEnd(signal=signal.SIGSEGV),
-            lambda chunk, failure, *, loss: self.failed.append(failure),
+            lambda chunk, failure, loss: self.failed.append(failure),
         )
         self.folder = folder
 

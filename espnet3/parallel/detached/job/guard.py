@@ -2,7 +2,7 @@
 
     job's process ── forks ──> child: the shard's attempt ── a thread looks at the item (watch.py)
       ^    │                                                          │ too late
-      │    └── passes signals on                    late.json, SIGKILL itself
+      │    └── passes signals on                    losses.json, SIGKILL itself
       └── the child died over a late item: kills what it had started, and forks the next one
 
 The job goes on where it was: same host, same job, nothing queued again. An item that holds the interpreter's
@@ -27,8 +27,10 @@ from types import FrameType
 import psutil
 
 from espnet3.parallel.detached.job.stopping import SIGNALS
-from espnet3.parallel.detached.late import LateItems
-from espnet3.parallel.detached.marks import excuse_dead
+from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
+from espnet3.parallel.engine.blame import Loss
+from espnet3.parallel.records import ProcessEnd
 
 _STEP = struct.Struct("=qqd")  # first position, how many, since when
 _OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
@@ -87,20 +89,23 @@ def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
     signals, steps = _Signals(), Steps()
     while True:
-        before = len(LateItems(folder).records)
+        before = LossFile(folder).n_late
         child = _start(work, steps, signals)
-        late = _watch(child, steps, limit)
+        stuck = _watch(child, steps, limit)
         signals.child = 0
-        if late is not None:
-            begin, n, seconds = late
-            LateItems(folder).note(begin, begin + n, seconds, "")
-            excuse_dead(folder)
         status = child.exitcode
         assert status is not None
+        end = ProcessEnd.from_returncode(status)
+        if stuck is not None:
+            begin, n, seconds = stuck
+            LossFile(folder).add(Loss(begin, n, end, seconds=seconds))
+            excuse_dead(folder)
+        if LossFile(folder).n_late == before:
+            note_end(folder, job_name(os.getsid(0)), end)
+            if status < 0:
+                _end_like(-status)
         if status >= 0:
             return status
-        if len(LateItems(folder).records) == before:
-            _end_like(-status)
         _sweep()
 
 

@@ -20,8 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
+from espnet3.parallel.detached.job.log import say
+from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
+from espnet3.parallel.detached.marks import job_name, note_end
 from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -125,13 +127,14 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
         say(f"shard {shard} ended with {status}")
-        await self._settle(shard, status)
+        over_items = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
+        await self._settle(shard, status, over_items)
 
-    async def _settle(self, shard: int, status: int) -> None:
-        """Decide what becomes of a shard whose job has ended."""
-        if status in (EXIT_DONE, EXIT_FAILED) or self.stopping.is_set():
+    async def _settle(self, shard: int, status: int, over_items: bool) -> None:
+        """Decide what becomes of a shard whose job has ended; over items, which may have taken any exit status."""
+        if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not over_items):
             return
-        if status == EXIT_UNFINISHED:  # a signal from outside, or another worker has it
+        if status == EXIT_UNFINISHED and not over_items:  # a signal from outside, or another worker has it
             await self._pause(_PAUSE)
             self.todo.append(shard)
             return

@@ -8,7 +8,6 @@ Where items have a time limit this goes on in a child of the job's process, whic
 from __future__ import annotations
 
 import os
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -16,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.detached.budget import Budget
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.job.hooks import run_hooks
+from espnet3.parallel.detached.job.blame import ShardBlame
+from espnet3.parallel.detached.job.hooks import run_hooks, sentence_of
+from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.outcomes import ShardOutcomes
 from espnet3.parallel.detached.job.stopping import StopNow, Stopping
-from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout
-from espnet3.parallel.detached.marks import Marks
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
@@ -119,13 +117,13 @@ class _Attempt:
         self.layout = layout
         self.stopping = stopping
         self.folder = layout.shard(spec.shard)
-        self.marks = Marks(self.folder)
+        self.worker = f"shard {spec.shard} on {os.uname().nodename}"
+        self.blame = ShardBlame(self.folder, spec, self.worker)
+        self.marks = self.blame.marks
         stopping.told = self.marks.excuse
-        self.late = LateItems(self.folder)
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.outcomes = ShardOutcomes(spec, lease)
-        self.worker = f"shard {spec.shard} on {os.uname().nodename}"
 
     def run(self) -> int:
         """Run the attempt, and say on disk how it ended."""
@@ -155,13 +153,13 @@ class _Attempt:
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()
         if self.spec.hooks:
-            ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.late)
+            ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.blame)
             self.budget.add(self.outcomes.failed)
             return self._check_budget(last=True) or ended
         if not left:
             return JobState.DONE, ""
         call = self._prepare()
-        with on_a_worker(self._too_late if self.steps is not None else None):
+        with on_a_worker(self.blame.too_late if self.steps is not None else None):
             for begin, end in left:
                 stop = self._stretch(begin, end, call)
                 if stop is not None:
@@ -191,16 +189,16 @@ class _Attempt:
         """Run positions [begin, end); return how the attempt ends, or None to go on."""
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
         at, size = begin, unit
-        suspects, given_up = self.marks.suspects | self.late.suspects, self._given_up()
+        suspects, failures = self.blame.suspects, self.blame.failures()
         while at < end:
             if self.stopping.now():
                 return self.stopping.reason()
-            if at in given_up:
-                stop = self._give_up(at, given_up[at])
+            if at in failures:
+                stop = self._give_up(at, failures[at])
                 at += 1
             else:
                 alone = at in suspects
-                upto = min([at + 1 if alone else min(at + size, end), *(p for p in given_up if p > at)])
+                upto = min([at + 1 if alone else min(at + size, end), *(p for p in failures if p > at)])
                 self._count((at, upto))
                 block = self._run(at, upto, call)
                 stop = self._settle(at, block)
@@ -242,37 +240,6 @@ class _Attempt:
         assert self.steps is not None
         self.steps.enter(self.begin + at, min(n, self.spec.end - self.begin - at))
 
-    def _too_late(self, late: Late) -> None:
-        """Note which items took too long, and end this process with them; called by the watching thread."""
-        try:
-            begin = self.begin + late.position
-            self.late.note(begin, begin + late.items, late.seconds, late.stack)
-            self.marks.excuse()
-            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
-        finally:
-            end_process()
-
-    def _given_up(self) -> dict[int, ItemFailure]:
-        """Return the failures of items that earlier attempts have cost too much, by position."""
-        spec = self.spec
-        late = {
-            at: self.late.failure(one, spec.items[at - spec.begin], spec.policy, self.worker)
-            for at, one in self.late.given_up(spec.policy).items()
-        }
-        return {**late, **{at: self._poison(at) for at in self.marks.poison}}
-
-    def _poison(self, position: int) -> ItemFailure:
-        deaths = self.marks.deaths(position)
-        return ItemFailure(
-            index=self.spec.items[position - self.spec.begin],
-            error_type="WorkerDied",
-            message=f"its job died; this was the only item there, and {deaths} jobs were lost with it",
-            traceback="",
-            attempts=deaths,
-            worker=self.worker,
-            cause="poison",
-        )
-
     def _give_up(self, position: int, failure: ItemFailure) -> tuple[JobState, str] | None:
         self.outcomes.append_failure(position, failure)
         self.budget.add(1)
@@ -282,7 +249,7 @@ class _Attempt:
 
     def _fail(self, failure: ItemFailure) -> tuple[JobState, str]:
         """Stop the whole run at an item, as on_error="raise" says."""
-        why = f"item {failure.index!r} failed: {failure.error_type}: {failure.message}"
+        why = sentence_of(failure)
         say(failure.traceback)
         self._stop_all(why)
         return JobState.FAILED, why
@@ -314,9 +281,3 @@ def wants_requeue(spec: JobSpec) -> bool:
         return bool(read_json(Layout(Path(spec.run)).shard(spec.shard) / ENDED).get("requeue"))
     except FileNotFoundError:
         return False
-
-
-def say(text: str) -> None:
-    """Say a line in the job's log."""
-    if text:
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)

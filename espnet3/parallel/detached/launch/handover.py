@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.budget import count_failures
-from espnet3.parallel.detached.late import LateItems
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_lines, write_quickly
-from espnet3.parallel.detached.marks import forget_deaths
+from espnet3.parallel.detached.losses import LossFile
 from espnet3.parallel.detached.spec import JobSpec, items_to_json
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
@@ -70,8 +69,7 @@ def put_specs(
             (folder / name).unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # what they were given up for is settled
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
-            forget_deaths(folder, again)
-            LateItems(folder).forget(again)
+            LossFile(folder).forget(again)
         own = {
             "shard": shard,
             "begin": begin,

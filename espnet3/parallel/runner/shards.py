@@ -131,7 +131,7 @@ def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Call
     """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
 
     def of_a_driver(shard: Shard, **env: Any) -> ShardResult:
-        return run_shard(shard, env, hooks, policy, keep_values, _marker(shard))
+        return run_shard(shard, env, hooks, policy, keep_values, marker(shard))
 
     return of_a_driver
 
@@ -248,7 +248,7 @@ class _Attempt:
         self.result = replace(self.result, stop=failure, error=pickle_error(error))
 
 
-def _marker(shard: Shard) -> Mark:
+def marker(shard: Shard) -> Mark:
     """Return a mark that is a file in the shard's folder, where the driver finds it."""
     file = Path(shard.folder, _MARK)
 

@@ -27,7 +27,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.payload import caller_path
-from espnet3.parallel.pilots.pending_losses import Innocent, Inquests
+from espnet3.parallel.pilots.pending_losses import Innocent, PendingLosses
 from espnet3.parallel.pilots.pool import Lease
 from espnet3.parallel.pilots.protocol import Done, Job, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot
@@ -53,7 +53,7 @@ class PilotRun:
         fall_back: Called while no worker has connected;
             returns the pool to use in place of this one, or None to keep waiting.
         waiting: Says what keeps the workers that have not come.
-        innocent: As for `Inquests`.
+        innocent: As for `PendingLosses`.
         kill: Kills a worker process, which is then replaced; None where the workers are not ours.
         shared: The client goes on after this job: what the job leaves unfinished must not stay in it.
     """
@@ -84,7 +84,7 @@ class PilotRun:
         self._no_more = no_more
         self._fall_back = fall_back
         self._waiting = waiting
-        self._inquests = Inquests(innocent)
+        self._pending = PendingLosses(innocent)
         self._kill = kill
         self._shared = shared
         self._losses = Losses(self._id, work, job.policy, self._how_it_ended, self._finish)
@@ -106,7 +106,7 @@ class PilotRun:
         self._lease = self._open_lease()
         try:
             quiet_since = time.monotonic()
-            while self._feeder.flying or self._inquests or not self._work.empty:
+            while self._feeder.flying or self._pending or not self._work.empty:
                 events = self._selector.select(_TICK)
                 if self._feeder.ready:
                     quiet_since = time.monotonic()
@@ -204,7 +204,7 @@ class PilotRun:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        self._setup_deaths += bool(building and not self._inquests.innocent(slot.hello))
+        self._setup_deaths += bool(building and not self._pending.innocent(slot.hello))
         lost = [s for s in self._lease.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._lease.shared(process)
         for each in lost:
@@ -215,7 +215,7 @@ class PilotRun:
         if pid and self._kill is not None and self._end_of(pid) is None:
             self._kill(pid)  # it may live on without its channel, and would never be replaced
         if any(s.flying for s in lost):
-            self._inquests.begin(lost, alone)
+            self._pending.add(lost, alone)
             self._judge()
         if self._setup_deaths >= _SETUP_DEATHS and not self._feeder.ready:
             raise WorkerSetupError(
@@ -231,7 +231,7 @@ class PilotRun:
 
     def _judge(self) -> None:
         """Deal with runs whose worker died, once it is known why: its item, or the end of its job."""
-        for slots, alone, free in self._inquests.verdicts():
+        for slots, alone, free in self._pending.decided():
             if free:
                 self._losses.give_back(slots)
             else:

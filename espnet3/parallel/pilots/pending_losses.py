@@ -1,4 +1,4 @@
-"""Why a worker died with runs in hand: because of an item, or because its job came to an end."""
+"""Lost workers, until it is known whether an item is to blame or their job came to its end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 
-_VERDICT = 8.0  # seconds a cluster has to find out
-_FORGIVEN = 3  # jobs that may end under the same item: more, and it does not fit into their walltime
+_PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
+_EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
 
 Innocent = Callable[[Hello], "bool | None"]
 
 
-class Inquests:
-    """Workers that are gone with runs in hand, until it is known why.
+class PendingLosses:
+    """Workers that are gone with chunks in hand, until it is known why.
 
     Args:
         innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
@@ -29,30 +29,30 @@ class Inquests:
     def __init__(self, innocent: Innocent) -> None:
         self.innocent = innocent
         self._open: list[tuple[list[Slot], bool, float]] = []
-        self._forgiven: Counter[int] = Counter()
+        self._excused: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, slots: list[Slot], alone: bool) -> None:
-        """Begin one, for the slots of a process; `alone` as for `Losses.settle`."""
+    def add(self, slots: list[Slot], alone: bool) -> None:
+        """Take the slots of a lost process; `alone` as for `Losses.settle`."""
         held = [slot for slot in slots if slot.flying]
-        self._open.append((held, alone, time.monotonic() + _VERDICT))
+        self._open.append((held, alone, time.monotonic() + _PATIENCE))
 
-    def verdicts(self) -> list[tuple[list[Slot], bool, bool]]:
+    def decided(self) -> list[tuple[list[Slot], bool, bool]]:
         """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
         decided: list[tuple[list[Slot], bool, bool]] = []
         waiting, self._open = self._open, []
         for slots, alone, until in waiting:
-            # one that was killed for its time needs no other reason
+            # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
-            said = False if late else self.innocent(slots[0].hello)
-            if said is None and time.monotonic() < until:
+            innocent = False if late else self.innocent(slots[0].hello)
+            if innocent is None and time.monotonic() < until:
                 self._open.append((slots, alone, until))
                 continue
-            begun = [slot.flying[0].start for slot in slots]
-            free = bool(said) and all(self._forgiven[start] < _FORGIVEN for start in begun)
+            starts = [slot.flying[0].start for slot in slots]
+            free = bool(innocent) and all(self._excused[start] < _EXCUSED for start in starts)
             if free:
-                self._forgiven.update(begun)
+                self._excused.update(starts)
             decided.append((slots, alone, free))
         return decided

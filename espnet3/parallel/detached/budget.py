@@ -1,7 +1,7 @@
 """How many items of a run have failed, over all of its jobs, wherever they run.
 
-A shard with failures has a file in `detached/failed`, as many bytes long: one look at the folder counts
-them all, nobody writes another's file, and a run without failures costs nothing.
+A shard with failures has a file in `detached/failed`, as many bytes long as it has failed items: one listing
+of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.ledger.files import make_folder
 
-_REST = 10  # a look is followed by so many times its duration without one
+_REST = 10  # after a look at the folder, none for this many times as long as it took
 
 
 class Budget:
@@ -41,10 +41,10 @@ class Budget:
             count_failures(self._layout, self._shard, self._own)
 
     def exceeded(self, last: bool = False) -> str:
-        """Return what to say where too many items of the run have failed; empty where they have not.
+        """Return a sentence if too many items of the run have failed; empty if they have not.
 
         Args:
-            last: Look in any case; else only at times, so that looking costs little.
+            last: Look in any case; otherwise only now and then, so that looking costs little.
         """
         begin = time.monotonic()
         if self._limit is None or not self._own or (begin < self._next_look and not last):
@@ -58,7 +58,7 @@ class Budget:
 
 
 def count_failures(layout: Layout, shard: int, failed: int) -> None:
-    """Say how many items of a shard have failed."""
+    """Write down how many items of a shard have failed."""
     file = layout.failures / str(shard)
     if not failed:
         file.unlink(missing_ok=True)

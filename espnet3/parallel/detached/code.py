@@ -13,13 +13,13 @@ from typing import Any
 
 from espnet3.parallel.errors import ConfigError
 
-# What multiprocessing calls a parent's main script in a child: the script's `__main__` guard stays shut.
+# The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
 _FIX = "put it at the top level of a .py file and import it from there"
 
 
 class SubmissionReached(BaseException):
-    """A script without a guard came to its own submission while a job loads it: all it defines is there.
+    """Raised in a job that loads a script without a `__main__` guard, where it submits: by then all is defined.
 
     Not an Exception, so that the script's own `except Exception` does not swallow it.
     """
@@ -30,7 +30,7 @@ class _Loading:
 
 
 def loading_script() -> bool:
-    """Tell whether this process is running a user's script only to get its classes."""
+    """Return whether this process is running a user's script only to get its classes."""
     return _Loading.script
 
 

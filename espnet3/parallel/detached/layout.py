@@ -6,8 +6,8 @@
   template.json    the specs, but for what differs from shard to shard
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
-  failed/7         as long as the shard has failed items, where `max_failures` limits them
-  stop.json        whoever is at work is to end: cancelled, or an item failed
+  failed/7         one byte for each failed item of the shard, if `max_failures` limits them
+  stop.json        an order to all jobs to end: the run was cancelled, or an item failed
   shard.7/         lease.*.json  mark.json  losses.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
 """
@@ -143,7 +143,7 @@ class Layout:
 
     @property
     def stop(self) -> Path:
-        """The file that tells everybody to end."""
+        """The file that tells all jobs to end."""
         return self.folder / STOP
 
     def plan(self) -> Plan:
@@ -182,12 +182,12 @@ class Layout:
         write_json(self.folder / JOBS, jobs)
 
     def order_stop(self, why: dict[str, Any]) -> None:
-        """Tell everybody at work to end; the first reason stays."""
+        """Tell all jobs to end; the first reason stays."""
         if not self.stop.exists():
             write_json(self.stop, why)
 
     def stopped(self) -> dict[str, Any] | None:
-        """Return why everybody is to end; None where nobody said so."""
+        """Return why all jobs are to end; None if they are not."""
         try:
             return read_json(self.stop)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A runner made again from its run folder, for what a process other than the submitter's does with it."""
+"""A runner made again from its run folder, for a process that did not submit the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from espnet3.parallel.ledger.values import decode, encode
 
 
 def runner_attributes(runner: Any) -> dict[str, Any]:
-    """Return the attributes of a runner that JSON can hold, for a `merge` in another process."""
+    """Return those attributes of a runner that JSON can hold, for a `merge` in another process."""
     attributes = {}
     for name, value in vars(runner).items():
         try:

@@ -1,4 +1,4 @@
-"""What one job is told: a JSON file, written by whoever submits and read by the worker."""
+"""The spec of one job: a JSON file, written at submission and read by the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard's files say of it: a state with a sentence, and how far it is."""
+"""The state of a shard, from its files and its scheduler, and how far it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.host import is_alive
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
-GRACE = 10.0  # seconds between the request to end and the kill
+GRACE = 10.0  # seconds from the request to end to the kill
 STALE = 30.0  # seconds of silence after which a worker of another host counts as gone
 
 
@@ -104,7 +104,7 @@ class RunStatus:
         env: The backend.
         shards: Its shards, in order.
         merged: Whether the merged files are there.
-        notes: What else is to be said: the scheduler does not answer, a source file has changed, ...
+        notes: Other remarks: the scheduler does not answer, a source file has changed, ...
     """
 
     run: str
@@ -201,13 +201,13 @@ def shard_status(
 
 
 def progress(folder: Path) -> tuple[int, int]:
-    """Return how many items of a shard have a result and a failure, as its worker last said."""
+    """Return how many items of a shard have a result and a failure, by its worker's last mark."""
     mark = _read(folder / MARK) or {}
     return mark.get("ok", 0), mark.get("failed", 0)
 
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
-    """Tell whether a folder's lease is held by a process that gives signs of life, without waiting."""
+    """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest, held = _holder(folder)
     if newest is None or held is None or held.get("released"):
         return False

@@ -1,4 +1,4 @@
-"""What a job needs around it: working directory, sys.path, interpreter, environment variables."""
+"""The surroundings of a job: working directory, sys.path, interpreter, environment variables."""
 
 from __future__ import annotations
 

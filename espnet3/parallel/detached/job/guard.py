@@ -1,12 +1,13 @@
 """Items with a time limit: the work is done in a child of the job's process, and killed with an item that hangs.
 
-    job's process ── forks ──> child: the shard's attempt ── a thread looks at the item (watch.py)
+    job's process ── forks ──> child: the shard's attempt ── a thread watches the item (watch.py)
       ^    │                                                          │ too late
       │    └── passes signals on                    losses.json, SIGKILL itself
       └── the child died over a late item: kills what it had started, and forks the next one
 
-The job goes on where it was: same host, same job, nothing queued again. An item that holds the interpreter's
-lock keeps that thread from running; the parent sees by the steps, in memory they share, that one does not end.
+The job goes on where it was, on the same host, and nothing is queued again. An item that holds the interpreter's
+lock keeps that thread from running; then the parent sees, in memory that it shares with the child, that a step does
+not end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from espnet3.parallel.records import ProcessEnd
 
 _STEP = struct.Struct("=qqd")  # first position, how many, since when
 _OFTEN, _RARELY = 0.02, 0.25  # seconds between two looks at the child, at least and at most
-_SLACK = 1.0  # seconds, and half the limit, beyond it: by then the child's own thread has seen it, if it runs
+_SLACK = 1.0  # seconds that the parent waits beyond 1.5 limits: by then the child's own thread has seen it, if it runs
 _SWEEP = 5.0  # seconds for what a killed child had started to be gone
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -47,11 +48,11 @@ class Steps:
         self.idle()
 
     def enter(self, begin: int, n: int) -> None:
-        """Say that a step of `n` items begins."""
+        """Note that a step of `n` items begins."""
         _STEP.pack_into(self._shared, 0, begin, n, time.monotonic())
 
     def idle(self) -> None:
-        """Say that no item is in progress."""
+        """Note that no item is in progress."""
         self.enter(0, 0)
 
     def now(self) -> tuple[int, int, float]:
@@ -79,12 +80,12 @@ def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item.
 
     Args:
-        work: Runs the shard and returns the exit status; says what it is in.
+        work: Runs the shard and returns the exit status; notes in the steps what it is in.
         limit: Seconds that one call may take.
         folder: The shard's folder, where late items are noted.
 
     Returns:
-        The exit status. A child that was killed by somebody else takes this process with it, in the same way.
+        The exit status. If somebody else has killed the child, this process ends in the same way.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
     signals, steps = _Signals(), Steps()
@@ -119,7 +120,7 @@ def _start(
         child.start()
         assert child.pid is not None
         for number in signals.came:
-            _send(child.pid, number)  # the one before it was told, and is gone
+            _send(child.pid, number)  # the child before it had them, and is gone
         signals.child = child.pid
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -171,7 +172,7 @@ def _sweep() -> None:
 
 
 def _end_like(number: int) -> None:
-    """End this process by the signal that has ended its child, so that who started it sees what happened."""
+    """End this process by the signal that has ended its child, so that whoever started it sees what happened."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -184,6 +185,6 @@ def _send(pid: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask Linux for something; elsewhere what a killed process leaves behind is left."""
+    """Set an option of this process on Linux; elsewhere what a killed process leaves behind stays."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -17,7 +17,7 @@ LEFT, OK, FAILED = 0, 1, 2
 
 
 class ShardOutcomes:
-    """The folder of a shard's outcomes, which every attempt at it appends to, one at a time.
+    """The folder of a shard's outcomes, to which its attempts append, one at a time.
 
     Args:
         spec: The shard.

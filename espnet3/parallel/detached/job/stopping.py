@@ -1,4 +1,4 @@
-"""When a job is to stop taking items: a signal, its walltime, or a word in the run folder."""
+"""When a job stops taking items: at a signal, at its walltime, or by an order in the run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from espnet3.parallel.detached.states import GRACE, JobState
 # TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 EXIT_CUT = 75  # as for any job that has items left
-_LOOK = 1.0  # seconds between two looks at the run folder
+_LOOK = 1.0  # seconds between looks at the run folder
 _MARGIN = 30.0  # seconds kept for the end of a job, at most
 _SHARE = 0.05  # of the walltime, at most
 _LONGEST = 1.25  # an item may take this many times as long as the longest one seen
@@ -26,7 +26,7 @@ class StopNow(KeyboardInterrupt):
 
 
 class Stopping:
-    """Says whether to take another item.
+    """Decides whether to take another item.
 
     Args:
         layout: The run's paths.
@@ -34,15 +34,15 @@ class Stopping:
         began: When it began, by the monotonic clock.
 
     Attributes:
-        longest: Seconds of the longest item seen; told by whoever runs the items.
+        longest: Seconds of the longest item seen; set by whoever runs the items.
         building: Nothing is in flight: a signal may interrupt at once.
-        told: Called when a signal comes.
+        on_signal: Called when a signal comes.
     """
 
     def __init__(self, layout: Layout, walltime: float | None, began: float) -> None:
         self.longest = 0.0
         self.building = False
-        self.told: Callable[[], None] | None = None
+        self.on_signal: Callable[[], None] | None = None
         self._layout = layout
         self._deadline = None if walltime is None else began + walltime
         self._margin = min(_MARGIN, _SHARE * (walltime or 0.0))
@@ -56,13 +56,13 @@ class Stopping:
     def listen(self) -> None:
         """Take the signals; from now on they end the job in order."""
         for number in SIGNALS:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came before are taken now
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)
-        if self.told is not None:
-            self.told()
+        if self.on_signal is not None:
+            self.on_signal()
         self._look()
         if self._ordered is JobState.CANCELLED and self._end is None:
             # the item may never end, and a scheduler may leave it ten minutes before it kills
@@ -74,7 +74,7 @@ class Stopping:
             raise StopNow
 
     def now(self) -> bool:
-        """Tell whether to stop taking items."""
+        """Return whether to stop taking items."""
         if self._why or self._signal is not None:
             return True
         now = time.monotonic()

@@ -2,8 +2,8 @@
 
     python -m espnet3.parallel.detached.job.supervisor RUN [--slots N --part K/M]
 
-It leaves its parent before it says "ready", holds a lease, keeps `n_workers` jobs going, starts one that
-died again, and ends with the last. Its jobs lead sessions of their own: whoever kills it kills none of them.
+It detaches from its parent before it prints "ready", holds a lease, keeps `n_workers` jobs running, restarts those
+that die, and ends with the last. Each job leads a session of its own: killing the supervisor kills none of them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
-_DEATHS = 5  # jobs of a shard in a row that die without a single outcome
+_DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
-_PAUSE = 2.0  # seconds before a shard is tried again that another worker holds
+_PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
 
 
 class Supervisor:
@@ -57,7 +57,7 @@ class Supervisor:
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
 
     async def run(self) -> None:
-        """Run until every shard is done, or everybody is told to stop."""
+        """Run until every shard is done, or the run is told to stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -77,7 +77,7 @@ class Supervisor:
         self.stopping.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than until everybody is to stop."""
+        """Wait, but not past the moment when the run is told to stop."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
 
@@ -100,7 +100,7 @@ class Supervisor:
                 await self._job(shard, slot)
 
     def _is_others(self, shard: int) -> bool:
-        """Whether another host's supervisor is at a shard."""
+        """Whether another host's supervisor is running a shard."""
         return self.shared and holder_lives(self.layout.shard(shard), disk_now(self.layout.folder))
 
     async def _job(self, shard: int, slot: int) -> None:
@@ -163,7 +163,7 @@ def _appending(file: Path) -> BinaryIO:
 
 
 def main() -> int:
-    """Leave the parent, take the lease, say so, and supervise."""
+    """Detach from the parent, take the lease, report that, and supervise."""
     parser = argparse.ArgumentParser(prog="espnet3.parallel.detached.job.supervisor")
     parser.add_argument("run", type=Path)
     parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
@@ -174,7 +174,7 @@ def main() -> int:
     number, n_hosts = map(int, given.part.split("/"))
     layout = Layout(given.run)
     if os.fork():
-        os._exit(0)  # who started it is not its parent any more, and has nothing to wait for
+        os._exit(0)  # whoever started it is no longer its parent, and has nothing to wait for
     if os.getsid(0) != os.getpid():
         os.setsid()
     folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
@@ -194,7 +194,7 @@ def main() -> int:
         plan = replace(plan, n_workers=given.slots or plan.n_workers)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
         own = shards[number::n_hosts]
-        # the others' from the end, when its own are done: those their host comes to last
+        # then the other hosts' shards, from the end: those that their host comes to last
         shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()

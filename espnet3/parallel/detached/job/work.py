@@ -1,4 +1,4 @@
-"""A job's work: one shard, from its lease to its last outcome.
+"""The work of a job: one shard, from its lease to its last outcome.
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
@@ -120,13 +120,13 @@ class _Attempt:
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.blame = ShardBlame(self.folder, spec, self.worker)
         self.marks = self.blame.marks
-        stopping.told = self.marks.excuse
+        stopping.on_signal = self.marks.excuse
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.outcomes = ShardOutcomes(spec, lease)
 
     def run(self) -> int:
-        """Run the attempt, and say on disk how it ended."""
+        """Run the attempt, and write down how it ended."""
         try:
             state, why = self._work()
         except (StopNow, KeyboardInterrupt):
@@ -236,7 +236,7 @@ class _Attempt:
         return self._check_budget()
 
     def _enter(self, at: int, n: int) -> None:
-        """Say which items the next step is in."""
+        """Tell the parent process which items the next step runs."""
         assert self.steps is not None
         self.steps.enter(self.begin + at, min(n, self.spec.end - self.begin - at))
 

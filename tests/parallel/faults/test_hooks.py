@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ParallelError
+from espnet3.parallel import ParallelError, PoisonItemError
 from tests.parallel.faults.workloads import CRASHES, BadHook, Provider
 
 HOOKS = ["open_writers", "write_record", "close_writers"]
@@ -42,8 +42,10 @@ class TestHooks:
     @pytest.mark.parametrize("act", CRASHES)
     @pytest.mark.parametrize("hook", HOOKS)
     def test_that_crashes(self, hook: str, act: str, folder: Path) -> None:
-        """A hook that kills its worker again and again stops the run with an error, not with a lost file or a loop."""
+        """A hook that kills its worker again and again stops the run; outside of items no item is blamed."""
         runner = BadHook(Provider({"hook": hook, "act": act}), progress=False, output_dir=folder / "out")
         with pytest.raises(ParallelError) as caught:
             runner(range(10))
         assert "Shard(" not in str(caught.value)
+        assert type(caught.value) is PoisonItemError
+        assert caught.value.index == (3 if hook == "write_record" else "shard 3")

@@ -155,7 +155,10 @@ class Scheduler:
     def read(self, output: str) -> dict[str, JobView]:
         """Return the listed jobs and elements by id; what is not listed may have ended, or be unknown."""
         views = {}
-        for found in re.finditer(self.line, output, re.MULTILINE):
+        for line in output.splitlines():  # a pattern that met a line cut short would go on in the next one
+            found = re.match(self.line, line)
+            if found is None:
+                continue
             parts = {name: (text or "").strip() for name, text in found.groupdict().items()}
             views[self._id(parts)] = JobView(
                 self._meaning(parts["word"]),

@@ -99,7 +99,7 @@ SGE = batch_backend(
         # after the time come queue@node once it runs, the slots, and in an array the index
         line=(
             r"^\s*(?P<job>\d+)\s+[\d.]+\s+\S+\s+\S+\s+(?P<word>\w+)\s+\S+\s+\S+\s+"
-            r"(?:(?!\d+\s)\S+?(?:@(?P<node>\S+))?\s+)*\d+(?:[ \t]+(?P<index>\d+))?[ \t]*$"
+            r"(?:(?!\d+\s)\S+?(?:@(?P<node>\S+))?\s+)*\d+(?:\s+(?P<index>\d+))?\s*$"
         ),
         words=words((WAITING, "qw hRwq Rq"), (RUNNING, "r t R s S T d"), (HELD, "hqw hRqw"), (STUCK, "E")),
         look="qstat -j {id}",

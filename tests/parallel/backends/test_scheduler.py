@@ -137,6 +137,14 @@ def test_a_list_is_read(name: str, output: str, expected: dict[str, tuple[object
     assert views == expected
 
 
+def test_a_line_cut_short_takes_nothing_from_the_next() -> None:
+    """A line that lacks a field is left out, and the line after it is read as it is."""
+    assert set(SCHEDULERS["slurm"].read("7_0|PENDING|Priority\n7_1|RUNNING|None|n1\n")) == {"7_1"}
+    assert set(SCHEDULERS["pbs"].read("17[0].host\n18.host root batch run 1 1 4 8gb 04:00 R 00:01\n")) == {
+        "18"
+    }
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_every_word_has_a_meaning_in_both_modes(scheduler: Scheduler) -> None:
     """Each word that a record lists means a state of a worker's job, and one of a shard's job."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from espnet3.parallel import BaseRunner, ConfigError, EnvironmentProvider
+from espnet3.parallel import BaseRunner, ConfigError, DetachedRun, EnvironmentProvider
 from espnet3.parallel.checks import (
     Choice,
     Flag,
@@ -27,6 +27,7 @@ from espnet3.parallel.checks import (
     problem,
 )
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.layout import Layout, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -210,3 +211,15 @@ def test_nobody_else_asks_whether_a_number_is_whole() -> None:
                 if "bool)" in of and of & {"int)", "(int", "Integral)", "Real)"}:
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
+
+
+@pytest.mark.parametrize("grace", [math.nan, -1, "5"])
+def test_a_grace_that_would_never_be_over_is_refused(tmp_path: Path, grace: Any) -> None:
+    """A detached run is not cancelled with a grace that is no number of seconds, and nothing is ordered."""
+    layout = Layout(tmp_path)
+    layout.write_plan(
+        Plan("hash", [0, 1], str(tmp_path / "specs"), ["split.0"], "local", 1, {}, {}, "python"), [0]
+    )
+    with pytest.raises(ConfigError, match="^grace must be a number, 0 or more, not"):
+        DetachedRun.open(tmp_path).cancel(grace)
+    assert layout.stopped() is None

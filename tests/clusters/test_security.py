@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from espnet3.parallel import get_client, parallel_map
 from tests.clusters.labs import SLURM, SSH, STATE
 from tests.clusters.second_account import ask
 from tests.clusters.work import square
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -182,9 +182,6 @@ def test_adapt_follows_the_work():
         assert queued() == 0
         assert parallel_map(square, range(100)) == [x * x for x in range(100)]
         assert 1 <= queued() <= 3
-        until = time.monotonic() + 90
-        while queued() and time.monotonic() < until:
-            time.sleep(0.2)
-        assert queued() == 0
+        wait_until(lambda: queued() == 0, seconds=90, every=0.2)
         assert parallel_map(square, range(10)) == [x * x for x in range(10)]
     SLURM.wait_for_empty_queue()

@@ -17,6 +17,7 @@ import pytest
 
 from espnet3.parallel import parallel_for, parallel_map, set_parallel
 from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left, once, tell
+from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
 MB = 1 << 20
@@ -244,12 +245,9 @@ def let_go(folder: Path, mailbox: Mailbox, data: Counted, enough: float = float(
 
 
 def wait_to_be_let_go(root: str) -> None:
-    """Wait for `let_go`; nobody can wait for a file's appearance but by looking."""
+    """Wait for `let_go`."""
     tell(f"{root}/mail")
-    end = time.monotonic() + PATIENCE
-    while not Path(root, "gate").exists():
-        assert time.monotonic() < end, "nobody let this item go"
-        time.sleep(0.005)
+    wait_until(Path(root, "gate").exists, PATIENCE)
 
 
 def waits_from_33(x: int, root: str) -> int:

@@ -11,6 +11,7 @@ import pytest
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.contract_work import square
+from espnet3.parallel.testing.standins.place import NAMES
 from tests.waiting import wait_until
 
 
@@ -153,7 +154,7 @@ def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("env", ["pbs", "lsf", "moab"])
+@pytest.mark.parametrize("env", NAMES)
 def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path):
     """After three such jobs the run ends, with the log's end in the message."""
     monkeypatch.chdir(tmp_path)

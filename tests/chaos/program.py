@@ -1,6 +1,6 @@
 """The program that is disturbed: real work on a run folder. `python program.py SETTINGS`, as JSON.
 
-It tells the harness through a named pipe what it does. The pipe is the harness's alone, so that the
+It reports to the harness through a named pipe. The pipe is the harness's alone, so that the
 program's own files are those of any run. A script without a `__main__` guard: workers never import it.
 """
 
@@ -28,7 +28,7 @@ _OVER_PERMISSIONS = (1, 2)  # linux/capability.h: DAC_OVERRIDE, DAC_READ_SEARCH
 
 
 def tell(pipe: int, what: bytes, number: int) -> None:
-    """Tell the harness something."""
+    """Report something to the harness."""
     os.write(pipe, struct.pack(RECORD, what, int(os.environ[START]), number))
 
 
@@ -108,7 +108,7 @@ class Files(Items):
 
 
 def watch(pipe: int) -> None:
-    """Have the driver tell how many items it hands out at a time, and when it merges."""
+    """Have the driver report how many items it hands out at a time, and when it merges."""
     from espnet3.parallel.engine.work import Run, Work
     from espnet3.parallel.ledger.session import OpenRun
 

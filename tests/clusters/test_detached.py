@@ -1,4 +1,4 @@
-"""Detached runs on real schedulers: nobody is there while the jobs run."""
+"""Detached runs on real schedulers: no driver is alive while the jobs run."""
 
 from __future__ import annotations
 

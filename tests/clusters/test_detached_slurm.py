@@ -194,7 +194,7 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
     assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
 
 
-def test_a_scheduler_that_is_away_is_said(
+def test_a_scheduler_that_does_not_answer_is_reported(
     slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`status` works without the scheduler, and says so."""

@@ -125,7 +125,7 @@ def pages_of(client):
 
 @pytest.mark.parametrize("lab", [SLURM, SSH], ids=["slurm", "ssh"])
 def test_a_second_account_is_refused_by_scheduler_workers_and_pages(lab, tmp_path):
-    """Another user gets in nowhere: his own certificate is refused, and the run's he cannot read."""
+    """Another user gets in nowhere: their own certificate is refused, and they cannot read the run's."""
     tmp_path.chmod(0o755)
     with get_client({**lab.block(2), "security": "on"}) as client:
         client.wait_for_workers(2, timeout=120)
@@ -160,7 +160,7 @@ def test_another_user_cannot_read_the_certificate(tmp_path):
 
 
 def test_large_results_and_many_small_ones_over_tls():
-    """What TLS decrypts ahead is read too: no run waits for ever."""
+    """What TLS decrypts ahead is read too: no chunk waits for ever."""
     with get_client({**SLURM.block(2), "security": "on"}):
         assert parallel_map(len, [b"x" * n for n in range(0, 3_000_000, 300_000)]) == list(
             range(0, 3_000_000, 300_000)

@@ -59,7 +59,7 @@ def live(reference: str) -> inspect.Signature:
 # --- the table ------------------------------------------------------------------------------------
 
 
-# what users were told they can write after `env:`
+# what the documents let users write after `env:`
 DOCUMENTED = "local local_gpu slurm pbs sge lsf htcondor moab oar ssh kube"
 
 

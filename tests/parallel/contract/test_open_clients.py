@@ -34,7 +34,7 @@ def named(x, name="nobody"):
 
 @contextmanager
 def opened(name, config=THREAD):
-    """Open a client whose env tells its name."""
+    """Open a client whose env holds its name."""
     with get_client(config, setup_fn=lambda: {"name": name}) as client:
         yield client
 

@@ -208,8 +208,8 @@ def test_workers_that_are_threads_of_this_process() -> None:
         run(hangs, range(10), timed(), own)
 
 
-def test_where_runs_are_tasks() -> None:
-    """Where runs travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
+def test_where_chunks_are_tasks() -> None:
+    """Where chunks travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
     with get_client(TWO) as own:
         replace_pool(own, TaskPool(own, "tasks"))
         results, tally, retries = run(hangs, range(N), timed(max_retries=1), own)

@@ -39,7 +39,7 @@ def dead_pid() -> int:
 
 @pytest.mark.parametrize("dead", [False, True], ids=["fresh", "after a dead one"])
 def test_of_several_drivers_that_start_together_exactly_one_wins(tmp_path: Path, dead: bool) -> None:
-    """In every round one process gets the lease, and the others are told which process that is."""
+    """In every round one process gets the lease, and the error of the others names that process."""
     gone = dead_pid()
     with ExitStack() as stack:
         drivers = [stack.enter_context(program("contend")) for _ in range(DRIVERS)]

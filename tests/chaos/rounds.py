@@ -221,9 +221,8 @@ class Round:
             now = Disturbance(kind.name, len(self.starts))
             self.played.disturbances.append(now)
             start = kind.do(self)
-            if (
-                start.reported.items or start.finished()
-            ):  # else it may not have come to what it was asked to do
+            # else it may not have come to what it was asked to do
+            if start.reported.items or start.finished():
                 self.resume = True
             now.bound = _in_flight(kind, start)
             now.on_disk = self._done()

@@ -476,8 +476,6 @@ def test_large_items_do_not_block_large_results():
     """Items and results of five megabytes each pass each other."""
     items = [bytes([x]) * 5_000_000 for x in range(12)]
     assert parallel_map(lambda item: item[::-1], items) == items
-    # of what may never end, each worker is sent a second chunk ahead
-    assert list(parallel_for(lambda item: item[::-1], iter(items), ordered=True)) == items
 
 
 def test_a_result_that_cannot_travel_is_an_error_of_its_item():

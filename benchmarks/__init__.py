@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder the child processes run in, and that is on their import path."""
 
 OUT = Path(__file__).resolve().parent / "out"
-"""Where reports go unless told otherwise; git ignores it."""
+"""Where reports go by default; git ignores it."""
 
 WORKERS = 2
 """Worker processes every system gets."""

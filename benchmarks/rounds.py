@@ -30,7 +30,7 @@ class Measurement:
         n: Items run; 0 where nothing ran.
         figures: The numbers, by key.
         outcome: In words: what became of a W6 run, where a W5 item ran.
-        named: W6: whether the caller is told which item is the poison.
+        named: W6: whether the error names the poison item.
         lost: W6: what the system said of items without a result.
         detail: Why there is no figure, or the error a W6 run ended with.
         left_behind: Processes that outlived the measurement and were killed.

@@ -31,7 +31,7 @@ class Row:
         ratio: How many times better ours is, by the medians; below 1 the other is better.
         status: The worst status of all rounds.
         outcome: W6: what became of the run; for a run that hangs, where.
-        named: W6: whether every round told the caller which item is the poison.
+        named: W6: whether the error named the poison item in every round.
         note: What else needs to be said.
     """
 

@@ -17,7 +17,7 @@ class Lost:
     """What an adapter puts in the place of a result that did not come.
 
     Attributes:
-        index: The index, as far as the system tells it.
+        index: The index, as far as the system says it.
         reason: What the system says about it.
     """
 
@@ -65,7 +65,7 @@ class System:
 
     @classmethod
     def takes_part(cls, case: Case) -> bool:
-        """Tell whether a case is meant for this system."""
+        """Say whether a case is meant for this system."""
         able = (cls.takes_hints or not case.only_hinted) and (cls.keeps or not case.only_keeping)
         return able and (not cls.only or case.workload in cls.only)
 
@@ -82,7 +82,7 @@ class System:
         raise NotImplementedError
 
     def run_with_faults(self, work: Work) -> Iterable[Any]:
-        """Do the same where workers die, with a `Lost` for each item without a result, if it can tell."""
+        """Do the same where workers die, with a `Lost` for each item without a result, if it knows."""
         return self.run(work)
 
     def run_kept(self, work: Work, folder: Path) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""The benchmark command runs, tells the truth about what is missing, and survives what hangs."""
+"""The benchmark command runs, says what is missing, and survives what hangs."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _survives(whom: Callable[[Start], list[int]]) -> Callable[[Round], Start]:
             kill(sorted(whom(start))[:1])
         ended_well = start.end() == 0 and start.finished()
         # before the first workers are up there is nothing to go on with
-        no_server = "the server that forks local workers is gone" in start.text and not start.told.items
+        no_server = "the server that forks local workers is gone" in start.text and not start.reported.items
         r.expect(ended_well or no_server, start, "it did not end well")
         return start
 
@@ -118,7 +118,7 @@ def _read_only(r: Round) -> Start:
     said = "not writable" in start.text or ("ItemError" in start.text and "Permission denied" in start.text)
     r.expect((code == 1 and said) or (code == 0 and start.finished()), start, f"exit code {code}")
     if before:
-        r.expect(code == 1 and not start.told.items, start, "it began, and could not have written")
+        r.expect(code == 1 and not start.reported.items, start, "it began, and could not have written")
     return start
 
 
@@ -137,7 +137,7 @@ def _second_driver(r: Round) -> Start:
     if r.wait_for_a_moment(start):
         second = r.start()
         code = second.end()
-        refused = code == 1 and "is in use: process" in second.text and not second.told.items
+        refused = code == 1 and "is in use: process" in second.text and not second.reported.items
         r.expect(refused or (code == 0 and start.finished()), second, f"exit code {code}")
     r.expect(start.end() == 0, start, "it did not end well")
     return start

@@ -1,6 +1,6 @@
 """The program that is disturbed: real work on a run folder. `python program.py SETTINGS`, as JSON.
 
-It tells the harness through a named pipe what it does. The pipe is the harness's alone, so that the
+It reports to the harness through a named pipe. The pipe is the harness's alone, so that the
 program's own files are those of any run. A script without a `__main__` guard: workers never import it.
 """
 
@@ -27,8 +27,8 @@ _PR_CAPBSET_DROP = 24  # linux/prctl.h
 _OVER_PERMISSIONS = (1, 2)  # linux/capability.h: DAC_OVERRIDE, DAC_READ_SEARCH
 
 
-def tell(pipe: int, what: bytes, number: int) -> None:
-    """Tell the harness something."""
+def report(pipe: int, what: bytes, number: int) -> None:
+    """Report something to the harness."""
     os.write(pipe, struct.pack(RECORD, what, int(os.environ[START]), number))
 
 
@@ -63,7 +63,7 @@ class Items(BaseRunner):
     @staticmethod
     def forward(idx: int, pipe: int) -> dict[str, Any]:
         """Compute one item."""
-        tell(pipe, ITEM, idx)
+        report(pipe, ITEM, idx)
         return compute(idx)
 
     @staticmethod
@@ -108,24 +108,24 @@ class Files(Items):
 
 
 def watch(pipe: int) -> None:
-    """Have the driver tell how many items it hands out at a time, and when it merges."""
-    from espnet3.parallel.engine.work import Run, Work
+    """Have the driver report how many items it hands out at a time, and when it merges."""
+    from espnet3.parallel.engine.work import Chunk, Work
     from espnet3.parallel.ledger.session import OpenRun
 
     take, merge = Work.take, OpenRun.merge
 
-    def take_and_tell(self: Work, units: float, most: int) -> Run | None:
-        run = take(self, units, most)
-        if run is not None:  # an item may be a shard, which holds items of its own
-            tell(pipe, TAKEN, sum(len(getattr(item, "items", "1")) for item in run.items))
-        return run
+    def take_and_report(self: Work, units: float, most: int) -> Chunk | None:
+        chunk = take(self, units, most)
+        if chunk is not None:  # an item may be a shard, which holds items of its own
+            report(pipe, TAKEN, sum(len(getattr(item, "items", "1")) for item in chunk.items))
+        return chunk
 
-    def merge_and_tell(self: OpenRun) -> Any:
-        tell(pipe, PHASE, MERGING)
+    def merge_and_report(self: OpenRun) -> Any:
+        report(pipe, PHASE, MERGING)
         return merge(self)
 
-    Work.take = take_and_tell  # type: ignore[method-assign]  # the places where the harness looks in
-    OpenRun.merge = merge_and_tell  # type: ignore[method-assign]
+    Work.take = take_and_report  # type: ignore[method-assign]  # the places where the harness looks in
+    OpenRun.merge = merge_and_report  # type: ignore[method-assign]
 
 
 def limit(settings: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def main(settings: dict[str, Any]) -> None:
     limit(settings)
     pipe = os.open(settings["pipe"], os.O_WRONLY)
     watch(pipe)
-    tell(pipe, PHASE, OPENING)
+    report(pipe, PHASE, OPENING)
     if settings["workers"] > 1:
         set_parallel({"env": "local", "n_workers": settings["workers"]})
     runner = {"items": Items, "files": Files}[settings["variant"]](
@@ -157,7 +157,7 @@ def main(settings: dict[str, Any]) -> None:
         progress=False,
     )
     runner(range(settings["items"]))
-    tell(pipe, PHASE, ENDED)
+    report(pipe, PHASE, ENDED)
     assert runner.summary is not None
     print(
         f"computed {runner.summary.items}, kept {runner.summary.kept}, lost {runner.summary.deaths} workers"

@@ -33,7 +33,7 @@ VARIANTS = ("items", "files")
 BATCHES = (None, 2, 5, 16)
 # Of each worker's runs not on disk yet: one that the driver is about to write, one that is done and on its
 # way, and the one that is worked on
-RUNS_HELD = 3
+CHUNKS_HELD = 3
 _DISK = "4m"
 
 
@@ -177,15 +177,15 @@ class Round:
         if where < 0.1:
             late *= 0.5
             self.say(f"  {late:.3f} s after it opens the folder")
-            reached = start.wait_for(lambda told: OPENING in told.phases)
+            reached = start.wait_for(lambda reported: OPENING in reported.phases)
         elif where < 0.25:
             late *= 0.02
             self.say(f"  {late:.4f} s after its merge begins")
-            reached = start.wait_for(lambda told: MERGING in told.phases)
+            reached = start.wait_for(lambda reported: MERGING in reported.phases)
         else:
             late *= 0.01
             self.say(f"  {late:.4f} s after its item {after}")
-            reached = start.wait_for(lambda told: len(told.items) >= after)
+            reached = start.wait_for(lambda reported: len(reported.items) >= after)
         if reached:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 start.process.wait(late)
@@ -203,7 +203,9 @@ class Round:
         if may_run and code == 0 and start.finished():
             return
         found = re.search(said, start.text, re.DOTALL)
-        self.expect(code == 1 and bool(found) and not start.told.items, start, "not refused as it should be")
+        self.expect(
+            code == 1 and bool(found) and not start.reported.items, start, "not refused as it should be"
+        )
         self.resume = "force"
 
     # --- a round ---
@@ -219,7 +221,8 @@ class Round:
             now = Disturbance(kind.name, len(self.starts))
             self.played.disturbances.append(now)
             start = kind.do(self)
-            if start.told.items or start.finished():  # else it may not have come to what it was told to do
+            # else it may not have come to what it was asked to do
+            if start.reported.items or start.finished():
                 self.resume = True
             now.bound = _in_flight(kind, start)
             now.on_disk = self._done()
@@ -233,7 +236,7 @@ class Round:
         left = [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()]
         self.expect(not left, last, f"processes were left: {left}")
         self.pipe.read()
-        count_again(self.played.disturbances, [self.pipe.told[k].items for k in range(len(self.starts))])
+        count_again(self.played.disturbances, [self.pipe.reported[k].items for k in range(len(self.starts))])
         for one in self.played.disturbances:
             if one.again > one.bound:
                 raise WrongError(
@@ -245,7 +248,7 @@ class Round:
 
     def _seen(self) -> set[int]:
         self.pipe.read()
-        return {idx for told in self.pipe.told.values() for idx in told.items}
+        return {idx for reported in self.pipe.reported.values() for idx in reported.items}
 
     def _done(self) -> frozenset[int]:
         """Return the items that have an outcome on disk."""
@@ -269,11 +272,11 @@ def _finished_shard(mark: Path) -> range:
 
 
 def _in_flight(kind: Kind, start: Start) -> int:
-    """Return how many items may be computed again: workers that lose what they hold x runs x chunk."""
+    """Return how many items may be computed again: those of all chunks that the lost workers held."""
     if kind.lose == ALL and start.n_workers > 1:
-        return start.n_workers * RUNS_HELD * start.told.chunk
+        return start.n_workers * CHUNKS_HELD * start.reported.chunk
     # a lost worker costs what it worked on; without workers there is nothing else
-    return start.told.chunk if kind.lose in (ALL, ONE) else 0
+    return start.reported.chunk if kind.lose in (ALL, ONE) else 0
 
 
 def _largest_shard() -> int:

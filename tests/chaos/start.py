@@ -1,4 +1,4 @@
-"""One start of the program: what it does comes in through a pipe, and can be waited for."""
+"""One start of the program: what it does is reported through a pipe, and can be waited for."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class StuckError(AssertionError):
 
 
 @dataclass
-class Told:
-    """What a start of the program has told.
+class Reported:
+    """What a start of the program has reported.
 
     Attributes:
         items: The items begun, in order.
@@ -52,7 +52,7 @@ class Pipe:
         os.mkfifo(path)
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # also for writing: it never ends
-        self.told: dict[int, Told] = {}
+        self.reported: dict[int, Reported] = {}
 
     def read(self) -> None:
         """Take what is there."""
@@ -62,14 +62,14 @@ class Pipe:
             except BlockingIOError:
                 return
             for what, start, number in struct.iter_unpack(RECORD, data):
-                told = self.told.setdefault(start, Told())
+                reported = self.reported.setdefault(start, Reported())
                 if what == ITEM:
-                    told.items.append(number)
+                    reported.items.append(number)
                 elif what == TAKEN:
-                    told.chunk = max(told.chunk, number)
+                    reported.chunk = max(reported.chunk, number)
                 else:
                     assert what == PHASE
-                    told.phases.add(number)
+                    reported.phases.add(number)
 
     def close(self) -> None:
         """Close it."""
@@ -80,7 +80,7 @@ class Start:
     """The program, running in a session of its own.
 
     Args:
-        pipe: Where it tells what it does.
+        pipe: Where it reports what it does.
         number: Of this start in its round.
         home: Its output and its temporary files go here.
         settings: For the program.
@@ -98,7 +98,7 @@ class Start:
         self.pipe = pipe
         self.number = number
         self.n_workers = int(str(settings["workers"]))
-        self.told = pipe.told.setdefault(number, Told())
+        self.reported = pipe.reported.setdefault(number, Reported())
         self.output = home / f"start.{number}.out"
         self._ended, theirs = os.pipe()
         environ = {**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": str(home), TOKEN: token}
@@ -127,15 +127,15 @@ class Start:
         """How it ended; None while it runs."""
         return self.process.returncode
 
-    def wait_for(self, reached: Callable[[Told], bool]) -> bool:
-        """Wait until something has been told; False if the driver ended before.
+    def wait_for(self, reached: Callable[[Reported], bool]) -> bool:
+        """Wait until something has been reported; False if the driver ended before.
 
         Raises:
             StuckError: Neither came.
         """
         while True:
             self.pipe.read()
-            if reached(self.told):
+            if reached(self.reported):
                 return True
             ready, _, _ = select.select(
                 [self.pipe.fd, self._ended], [], [], max(0.0, self._until - time.monotonic())
@@ -158,7 +158,7 @@ class Start:
 
     def finished(self) -> bool:
         """Whether the run was done before the driver ended."""
-        return ENDED in self.told.phases
+        return ENDED in self.reported.phases
 
     def driver(self) -> list[int]:
         """Return the driver's pid."""

@@ -1,10 +1,10 @@
 """A run whose items leave marks, so that a test can strike in the middle and count afterwards."""
 
 import threading
-import time
 from collections import Counter
 
 from tests.clusters.work import Env, Slow
+from tests.waiting import wait_until
 
 
 class Counted:
@@ -41,12 +41,9 @@ class Counted:
 
         def strike():
             try:
-                while len(self.ended()) < after:
-                    time.sleep(0.05)
+                wait_until(lambda: len(self.ended()) >= after, seconds=200, every=0.05)
                 fault()
-                until = time.monotonic() + 200
-                while len(self.workers()) < workers and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_until(lambda: len(self.workers()) >= workers, seconds=200, every=0.05)
             except BaseException as error:
                 failed.append(error)
                 raise

@@ -32,26 +32,9 @@ done
 chown 64242:64242 "$state/home" "$state/tmp"
 
 # --- a home of mode 700 hides the repository and its python from that user: show just these
-hidden=()
-for path in "$repository" "$(dirname "$(dirname "$python")")" "$(dirname "$(dirname "$(readlink -f "$python")")")"; do
-    runuser -u "$user" -- test -x "$path" || hidden+=("$path")
-done
-for at in "${!hidden[@]}"; do
-    mkdir -p "$state/shown/$at"
-    mount --bind "${hidden[at]}" "$state/shown/$at"
-done
-for at in "${!hidden[@]}"; do
-    above=${hidden[at]}
-    while ! runuser -u "$user" -- test -x "$above"; do
-        closed=$above
-        above=$(dirname "$above")
-        runuser -u "$user" -- test -x "$above" && break
-    done
-    mountpoint -q "${hidden[at]}" && continue
-    [[ $closed == "${hidden[at]}" ]] || mount -t tmpfs -o mode=755 none "$closed"
-    mkdir -p "${hidden[at]}"
-    mount --bind "$state/shown/$at" "${hidden[at]}"
-done
+source "$here/show.sh"
+show_to "$user" "$state/shown" "$repository" "$(dirname "$(dirname "$python")")" \
+    "$(dirname "$(dirname "$(readlink -f "$python")")")"
 
 # --- the second user: runs what the tests hand it, and nothing else
 install -d -o "$other" -m 755 "$state/other"

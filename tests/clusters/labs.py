@@ -6,9 +6,10 @@ import getpass
 import os
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("HOME", "."))
@@ -77,10 +78,7 @@ class Lab:
 
     def wait_for_empty_queue(self, seconds: float = 90) -> None:
         """Assert that no job is left."""
-        until = time.monotonic() + seconds
-        while (left := self.queue()) and time.monotonic() < until:
-            time.sleep(0.2)
-        assert not left, left
+        wait_until(lambda: not self.queue(), seconds, every=0.2, said=self.queue)
 
 
 USER = getpass.getuser()

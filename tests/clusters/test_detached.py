@@ -1,4 +1,4 @@
-"""Detached runs on real schedulers: nobody is there while the jobs run."""
+"""Detached runs on real schedulers: no driver is alive while the jobs run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.looking.run import DetachedRun
-from tests.clusters.labs import Lab
+from tests.clusters.labs import LABS, Lab
 from tests.parallel.detached.work import (
     ROOT,
     Provider,
@@ -82,7 +82,7 @@ def slurm(lab_of: Callable[[str], Lab]) -> Lab:
     return lab_of("slurm")
 
 
-@pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor", "ssh"])
+@pytest.mark.parametrize("name", LABS)
 def test_the_submitter_is_killed_and_another_process_finishes(
     name: str, lab_of: Callable[[str], Lab], tmp_path: Path
 ) -> None:
@@ -116,7 +116,7 @@ def test_the_submitter_is_killed_and_another_process_finishes(
     lab.wait_for_empty_queue()
 
 
-@pytest.mark.parametrize("name", ["slurm", "sge", "oar", "htcondor"])
+@pytest.mark.parametrize("name", [name for name, lab in LABS.items() if lab.listing])
 def test_cancel_empties_the_queue_and_retry_goes_on(
     name: str, lab_of: Callable[[str], Lab], tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import Lab
 from tests.clusters.test_detached import finished
 from tests.parallel.detached.work import Provider, Squares, calls, gone, held, hold, let_go
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -181,19 +181,20 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
     provider = Provider({"folder": str(tmp_path), "bad": [1.0, "slow"]})
     run = Squares(provider, **folders, async_mode=True)(range(22))
     _wait_for_requeue(run[0].job_id)
-    until = time.monotonic() + 150
-    while not run.status().done:  # on a slow machine there are more than two parts
-        assert time.monotonic() < until, (run.status(), dict(run.logs()), slurm.queue())
+
+    def is_done() -> bool:  # on a slow machine there are more than two parts
         if _is_requeued(run[0].job_id):
             _start_now(run[0].job_id)
-        time.sleep(0.2)
+        return run.status().done
+
+    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), slurm.queue()))
     assert len(run.merge()) == 22
     assert set(calls(tmp_path).values()) == {1}
     assert len(list(tmp_path.glob("calls.*"))) > 1
     assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
 
 
-def test_a_scheduler_that_is_away_is_said(
+def test_a_scheduler_that_does_not_answer_is_reported(
     slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`status` works without the scheduler, and says so."""
@@ -228,20 +229,18 @@ def _start_now(job: str, *update: str) -> None:
     It does so for a reason: what its last run has still to report would be taken for the end of the next.
     """
     _wait_for_requeue(job)
-    step, until = f"slurmstepd: [{_squeue(job, '%A')}.", time.monotonic() + 60
-    while any(step in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
-        assert time.monotonic() < until, step
-        time.sleep(0.1)
+    step = f"slurmstepd: [{_squeue(job, '%A')}."
+    wait_until(
+        lambda: not any(step in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])),
+        every=0.1,
+    )
     subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)
 
 
 def _is_requeued(job: str) -> bool:
-    """Tell whether a job waits for the two minutes after which SLURM starts it again."""
+    """Say whether a job waits for the two minutes after which SLURM starts it again."""
     return "PENDING" in _squeue(job, "%T") and "BeginTime" in _squeue(job, "%r")
 
 
 def _wait_for_requeue(job: str) -> None:
-    until = time.monotonic() + 60
-    while not _is_requeued(job):
-        assert time.monotonic() < until, _squeue(job, "%T %r")
-        time.sleep(0.1)
+    wait_until(lambda: _is_requeued(job), every=0.1, said=lambda: _squeue(job, "%T %r"))

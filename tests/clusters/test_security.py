@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from espnet3.parallel import get_client, parallel_map
 from tests.clusters.labs import SLURM, SSH, STATE
 from tests.clusters.second_account import ask
 from tests.clusters.work import square
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -125,7 +125,7 @@ def pages_of(client):
 
 @pytest.mark.parametrize("lab", [SLURM, SSH], ids=["slurm", "ssh"])
 def test_a_second_account_is_refused_by_scheduler_workers_and_pages(lab, tmp_path):
-    """Another user gets in nowhere: his own certificate is refused, and the run's he cannot read."""
+    """Another user gets in nowhere: their own certificate is refused, and they cannot read the run's."""
     tmp_path.chmod(0o755)
     with get_client({**lab.block(2), "security": "on"}) as client:
         client.wait_for_workers(2, timeout=120)
@@ -160,7 +160,7 @@ def test_another_user_cannot_read_the_certificate(tmp_path):
 
 
 def test_large_results_and_many_small_ones_over_tls():
-    """What TLS decrypts ahead is read too: no run waits for ever."""
+    """What TLS decrypts ahead is read too: no chunk waits for ever."""
     with get_client({**SLURM.block(2), "security": "on"}):
         assert parallel_map(len, [b"x" * n for n in range(0, 3_000_000, 300_000)]) == list(
             range(0, 3_000_000, 300_000)
@@ -182,9 +182,6 @@ def test_adapt_follows_the_work():
         assert queued() == 0
         assert parallel_map(square, range(100)) == [x * x for x in range(100)]
         assert 1 <= queued() <= 3
-        until = time.monotonic() + 90
-        while queued() and time.monotonic() < until:
-            time.sleep(0.2)
-        assert queued() == 0
+        wait_until(lambda: queued() == 0, seconds=90, every=0.2)
         assert parallel_map(square, range(10)) == [x * x for x in range(10)]
     SLURM.wait_for_empty_queue()

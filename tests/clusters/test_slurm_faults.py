@@ -10,6 +10,7 @@ import pytest
 from espnet3.parallel import get_client
 from tests.clusters.counted import Counted
 from tests.clusters.labs import HOME, SLURM
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -83,9 +84,7 @@ def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
                 check=True,
                 capture_output=True,
             )
-            until = time.monotonic() + 90
-            while victim not in dict(jobs("PD")) and time.monotonic() < until:
-                time.sleep(0.1)
+            wait_until(lambda: victim in dict(jobs("PD")), seconds=90, every=0.1)
             scontrol("update", f"jobid={victim}", "StartTime=now")
 
         results = run.meanwhile(preempt, after=20)
@@ -113,9 +112,8 @@ def test_the_controller_restarts(tmp_path):
     def restart():
         pid = int(pid_file.read_text())
         os.kill(pid, 15)
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.05)
-        time.sleep(1)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), every=0.05)
+        time.sleep(1)  # the fault itself: for so long there is none
         subprocess.run(["/usr/sbin/slurmctld"], check=True)
 
     with get_client(SLURM.block(2)) as client:

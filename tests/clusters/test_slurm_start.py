@@ -100,7 +100,7 @@ def test_jobs_that_wait_are_named_with_their_state():
     ids=["interface", "logs"],
 )
 def test_what_does_not_fit_this_machine_is_said_before_a_job_is_queued(options, said):
-    """An interface this machine has not, or a folder that cannot be written, is a ConfigError."""
+    """A missing network interface, or a folder that cannot be written, is a ConfigError."""
     before = next_job_id()
     error = refused(ConfigError, **options)
     assert said in str(error)

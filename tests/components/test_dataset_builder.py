@@ -97,7 +97,7 @@ def test_a_failed_build_leaves_the_dataset_unbuilt(built: Letters) -> None:
 
 
 def test_files_outside_the_folder_are_refused(tmp_path: Path) -> None:
-    """A builder that returns a file elsewhere is told which one and where to write."""
+    """The error for a file elsewhere names the file and where to write."""
 
     class Elsewhere(Letters):
         def make(self) -> BuiltFiles:

@@ -1,4 +1,4 @@
-"""The corpus from the real packages, and what is said when they cannot be had."""
+"""The corpus from the real packages, and what is said when they cannot be downloaded."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_mistakes_on_the_command_line_are_explained(args: list[str], message: st
     assert "Traceback" not in done.stderr
 
 
-def test_a_corpus_that_cannot_be_had_ends_without_a_traceback(tmp_path: Path) -> None:
+def test_a_corpus_that_cannot_be_downloaded_ends_without_a_traceback(tmp_path: Path) -> None:
     """Without apt-get run.py ends with status 1 and says what to do."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path)}
     command = [sys.executable, str(RECIPE / "run.py"), "data_dir=data", "exp_dir=exp"]

@@ -1,7 +1,8 @@
 """The code blocks of the five user documents, as they were printed.
 
 The documents have lost the indentation of their YAML; it is put back here. What a document leaves
-to its reader (`load_model`, `inputs`, ...) is filled in by the tests.
+to its reader (`load_model`, `inputs`, ...) is filled in by the tests. `test_documents` pins this file by a
+checksum: a change here is a change of what is promised.
 """
 
 # --- "Parallel Processing in ESPnet3 (espnet3.parallel)", 2025-07-17 ---------------------------------
@@ -143,6 +144,11 @@ parallel:
     cores: 4
     memory: 32GB
 """,
+    "multi-GPU: typical": """\
+parallel:
+  env: local_gpu
+  n_workers: 4
+""",
     "multi-GPU: one worker per GPU": """\
 parallel:
   env: local_gpu
@@ -154,6 +160,11 @@ parallel:
   n_workers: 8
   options:
     threads_per_worker: 1
+""",
+    "multi-GPU: local GPU": """\
+parallel:
+  env: local_gpu
+  n_workers: 4
 """,
     "multi-GPU: HPC": """\
 parallel:

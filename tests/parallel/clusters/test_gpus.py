@@ -43,7 +43,7 @@ def test_the_variable_leaves_what_cuda_would_show(variable, left, end):
     assert visible_gpus(ALL, variable) == (left, end)
 
 
-def test_as_many_workers_as_gpus_are_right_and_fewer_are_told():
+def test_as_many_workers_as_gpus_are_right_and_fewer_are_reported():
     """Nothing is said where each GPU has its worker; GPUs that stay idle are listed."""
     assert check_gpus([A, B], None, 2) == ([A, B], None)
     visible, warning = check_gpus(ALL, "2,0", 1)
@@ -178,7 +178,7 @@ def test_a_driver_that_does_not_answer_is_an_error_with_its_words(nvml):
         gpus_of_machine()
 
 
-def test_a_missing_binding_is_told_with_its_extra(monkeypatch):
+def test_a_missing_binding_is_reported_with_its_extra(monkeypatch):
     """Without nvidia-ml-py the message has the pip line."""
     monkeypatch.setattr(gpus_module, "installed", lambda package: package != "pynvml")
     with pytest.raises(MissingPackageError, match=r"pip install 'espnet3-parallel\[gpu\]'"):
@@ -186,7 +186,7 @@ def test_a_missing_binding_is_told_with_its_extra(monkeypatch):
 
 
 def test_the_cluster_is_made_with_the_visible_gpus_and_a_dashboard_on_loopback(nvml, monkeypatch, caplog):
-    """The variable, or the option of its name, chooses; workers that are too few are told."""
+    """The variable, or the option of its name, chooses; too few workers are reported."""
     nvml(ALL)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2}))

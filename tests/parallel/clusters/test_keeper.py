@@ -1,4 +1,4 @@
-"""The keeper of a cluster's jobs ends when it is told to, whatever it is in the middle of."""
+"""The keeper of a cluster's jobs ends when it is asked to, whatever it is doing."""
 
 import asyncio
 from types import SimpleNamespace
@@ -64,8 +64,8 @@ def test_a_stop_while_jobs_are_submitted_and_a_worker_comes():
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
-def test_a_task_that_swallows_its_cancellation_is_told_again():
-    """Who ends a task is not kept by one that goes on after the first word."""
+def test_a_task_that_swallows_its_cancellation_is_cancelled_again():
+    """Ending a task does not wait for ever for one that goes on after it was cancelled once."""
 
     async def deaf(begun):
         begun.set()

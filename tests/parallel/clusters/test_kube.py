@@ -56,7 +56,7 @@ def test_a_cluster_is_created_under_a_name_of_its_own_and_none_is_joined():
     assert joined["custom_cluster_spec"]["metadata"]["name"] == "mine"
 
 
-def test_a_missing_image_is_told_with_the_python_it_needs(caplog):
+def test_a_missing_image_is_reported_with_the_python_it_needs(caplog):
     """Dask's own image lacks the package: that is said before pods crash."""
     kube_options(config())
     assert "options.image is not given" in caplog.text

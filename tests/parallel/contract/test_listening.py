@@ -1,4 +1,4 @@
-"""What the clusters of this package listen on, and which address is told."""
+"""What the clusters of this package listen on, and which address is printed."""
 
 import urllib.error
 import urllib.request
@@ -38,13 +38,13 @@ def test_local_workers_listen_on_loopback_alone(options):
 
 @pytest.fixture
 def bokeh(monkeypatch):
-    """Have it look as if bokeh were installed: the scheduler's HTTP server is there in any case."""
+    """Pretend that bokeh is installed: the scheduler's HTTP server is there in any case."""
     monkeypatch.setattr(client_module, "find_spec", lambda name: name == "bokeh")
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=IDS[:2])
-def test_the_dashboards_address_is_told_once(options, bokeh, capsys):
-    """A run that shows progress tells where the dashboard is, once for a client, and a server answers there."""
+def test_the_dashboards_address_is_printed_once(options, bokeh, capsys):
+    """A run that shows progress says where the dashboard is, once for a client, and a server answers there."""
     runner = work.Times(work.Provider({"factor": 3}))
     with get_client({"env": "local", "n_workers": 2, "options": options}):
         runner(range(10))
@@ -60,8 +60,8 @@ def test_the_dashboards_address_is_told_once(options, bokeh, capsys):
         assert code == (200 if find_spec("bokeh") else 404)  # it answers, and has no page without bokeh
 
 
-def test_a_quiet_run_tells_nothing(bokeh, capsys):
-    """progress=False, parallel_map and a dashboard that was turned off tell no address."""
+def test_a_quiet_run_prints_nothing(bokeh, capsys):
+    """progress=False, parallel_map and a dashboard that was turned off print no address."""
     with get_client({"env": "local", "n_workers": 1, "options": {"processes": False}}):
         work.Times(work.Provider({"factor": 3}), progress=False)(range(10))
         parallel_map(abs, range(10))
@@ -76,7 +76,7 @@ async def _interval_after_a_heartbeat(dask_worker):
     return heartbeat.callback_time
 
 
-def test_local_workers_send_their_figures_seldom():
+def test_heartbeats_of_local_workers_are_slow():
     """Two seconds lie between the heartbeats of a local worker, where Dask would have half a second."""
     with get_client({"env": "local", "n_workers": 2}) as client:
         assert set(client.run(_interval_after_a_heartbeat).values()) == {2000}

@@ -34,7 +34,7 @@ def named(x, name="nobody"):
 
 @contextmanager
 def opened(name, config=THREAD):
-    """Open a client whose env tells its name."""
+    """Open a client whose env holds its name."""
     with get_client(config, setup_fn=lambda: {"name": name}) as client:
         yield client
 
@@ -181,7 +181,7 @@ def test_a_built_client_is_dasks_default_until_it_is_closed():
 
 def test_a_plain_client_beside_ours():
     """A distributed.Client of the user's own is Dask's default again after a block of ours, and stays open."""
-    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as plain:
+    with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
         with opened("ours") as ours:
             assert daskers() is ours
         assert daskers() is plain
@@ -198,7 +198,7 @@ def test_a_call_with_its_own_cluster_leaves_dasks_default_alone(tmp_path):
         from espnet3.parallel import *
 
         set_parallel({"env": "local", "n_workers": 2})
-        with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as plain:
+        with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
             for _ in parallel_for(abs, range(3)):
                 assert distributed.get_client() is plain
         """,

@@ -49,7 +49,7 @@ class Made(EnvironmentProvider):
         return {"factor": self.scale * sum(self.values)}
 
 
-def test_a_constructor_of_ones_own_reaches_the_workers():
+def test_the_arguments_of_a_custom_constructor_reach_the_workers():
     """Positional, further positional and keyword arguments of a provider's constructor reach the workers."""
     assert run(work.Times, range(3), Made(1, 2, 3, scale=10)) == [0, 60, 120]
 
@@ -434,8 +434,8 @@ def test_the_dearest_items_go_first_and_the_results_stay_in_order(tmp_path, plac
 
 
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
-def test_a_cost_that_is_no_cost_is_refused(cost):
-    """A negative, endless or undefined cost is a ValueError that names the item."""
+def test_an_invalid_cost_is_refused(cost):
+    """A negative, infinite or undefined cost is a ValueError that names the item."""
 
     class Wrong(work.Echo):
         @staticmethod
@@ -480,7 +480,7 @@ def test_the_cause_of_a_failed_item_keeps_its_type():
     assert type(caught.value.__cause__) is work.TwoPartError
 
 
-def test_a_summary_tells_the_figures_of_the_last_run(place):
+def test_a_summary_has_the_figures_of_the_last_run(place):
     """After a run, summary holds its items, failures and the slots that took part; before, it is None."""
     runner = work.Times(work.Provider({"factor": 3}), progress=False)
     assert runner.summary is None
@@ -491,7 +491,7 @@ def test_a_summary_tells_the_figures_of_the_last_run(place):
     assert runner.summary.seconds > 0
 
 
-def test_the_last_line_tells_items_failures_time_rate_and_efficiency(capsys):
+def test_the_last_line_has_items_failures_time_rate_and_efficiency(capsys):
     """progress=True prints one last line on standard error with the figures, and nothing on output."""
     work.Times(work.Provider({"factor": 3}))(range(1234))
     out, err = capsys.readouterr()

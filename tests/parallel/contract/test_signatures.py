@@ -174,13 +174,13 @@ def test_a_client_that_is_none_is_refused():
 
 
 def test_a_submitted_call_is_checked_too():
-    """A submitted call that lacks a parameter is told what the env holds."""
+    """The error of a submitted call that lacks a parameter says what the env holds."""
     with pytest.raises(SignatureError, match="'tokenizer'.*holds: 'model'"):
         parallel_submit(lambda x, tokenizer: x, 1, setup_fn=lambda: {"model": 1}).result()
 
 
 def test_a_plain_client_call_is_checked_too():
-    """client.submit of a call that lacks a parameter is told what the env holds."""
+    """The error of client.submit for a call that lacks a parameter says what the env holds."""
     with get_client(TWO, setup_fn=lambda: dict(ENV)) as client:
         future = client.submit(lambda x, tokenizer: x, 1)
         with pytest.raises(SignatureError, match="'tokenizer'.*holds: 'model', 'dataset'"):

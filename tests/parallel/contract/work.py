@@ -135,7 +135,7 @@ class Times(BaseRunner):
 
 
 class TimesInBatches(Times):
-    """Multiplies a batch, and tells how long it was where it is asked to."""
+    """Multiplies a batch, and notes its length if asked to."""
 
     @staticmethod
     def batch_forward(indices, factor):

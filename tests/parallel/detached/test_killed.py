@@ -75,7 +75,7 @@ def test_the_submitter_is_killed_and_another_process_finishes(tmp_path: Path) ->
 
 
 def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
-    """After `kill -9` of a job the supervisor runs its shard on; only the item in flight runs again."""
+    """After `kill -9` of a job the supervisor continues its shard; only the item in flight runs again."""
     folder = tmp_path / "a"
     folder.mkdir()
     hold(folder, 4)
@@ -137,7 +137,7 @@ def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) ->
     assert (run.path / "results.jsonl").read_bytes() == here(tmp_path / "b")
 
 
-def test_a_job_that_is_told_to_end_finishes_its_item(tmp_path: Path) -> None:
+def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
     """After SIGTERM the item in flight is kept, the shard is queued again, and no item runs twice."""
     folder = tmp_path / "a"
     folder.mkdir()

@@ -26,6 +26,7 @@ from tests.parallel.detached.work import (
     run_of,
     supervisor,
 )
+from tests.waiting import wait_until
 
 
 class Hanging(Squares):
@@ -172,10 +173,8 @@ def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     child = held(folder, 0)
     job = int(Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(job, signal.SIGUSR1)
-    mark, until = Layout(run.path).shard(0) / "mark.json", time.monotonic() + 60
-    while "stopping" not in mark.read_text():  # the child says that it knows
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    mark = Layout(run.path).shard(0) / "mark.json"
+    wait_until(lambda: "stopping" in mark.read_text())  # the child says that it knows
     let_go(folder, 0)
     assert run.wait(60).done and len(run.merge()) == 2
     assert set(calls(folder).values()) == {1}

@@ -10,9 +10,8 @@ import pytest
 from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
+from espnet3.parallel.testing.standins.place import NAMES
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
-
-NAMES = ["pbs", "lsf", "moab"]
 
 
 def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:

@@ -6,13 +6,13 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from espnet3.parallel.ledger import check_receipt
 from tests.parallel.durable.work import calls
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 DRIVER = Path(__file__).with_name("driver.py")
@@ -35,17 +35,20 @@ def lines_on_disk(folder: Path) -> int:
 
 def wait_for_lines(folder: Path, n: int, driver: subprocess.Popen[str]) -> None:
     """Wait until so many outcomes are on disk; a file gives no event that all systems know."""
-    while lines_on_disk(folder) < n:
+
+    def are_there() -> bool:
         assert driver.poll() is None, driver.communicate()[1]
-        time.sleep(0.001)
+        return lines_on_disk(folder) >= n
+
+    wait_until(are_there, every=0.001)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Path) -> None:
-    """After kill -9 at a random moment the next start says what is left and repeats under 1 %."""
+    """After kill -9 at some moment the next start says what is left and repeats under 1 %."""
     n = 100_000
     with start(tmp_path, n, workers) as driver:
-        wait_for_lines(tmp_path, random.randrange(1, n // 2), driver)
+        wait_for_lines(tmp_path, random.Random(workers).randrange(1, n // 2), driver)
         driver.kill()
     with start(tmp_path, n, workers) as driver:
         said = driver.communicate()[1]

@@ -100,7 +100,7 @@ def test_a_batch_that_raises_goes_again_one_by_one():
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("retries", [0, 2])
 def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed):
-    """The last batch of a run may hold one item, and seeded ones always do: that has been its first attempt."""
+    """The last batch of a chunk may hold one item, and seeded ones always do: that has been its first attempt."""
     calls = []
 
     def many(items):
@@ -125,7 +125,7 @@ def test_a_batch_of_another_length_is_the_runners_mistake(wrong):
 
 @pytest.mark.parametrize("size", [1, 3, 7, 64])
 def test_a_batch_never_holds_more_than_batch_size(size):
-    """However long a run is, `batch_forward` is given at most `batch_size` indices at once."""
+    """However long a chunk is, `batch_forward` is given at most `batch_size` indices at once."""
     sizes = []
 
     def many(items):
@@ -136,8 +136,8 @@ def test_a_batch_never_holds_more_than_batch_size(size):
     assert block.values == [i * 10 for i in range(200)] and max(sizes) == size
 
 
-def test_the_budget_ends_a_run_early_and_the_tail_is_left():
-    """A run stops at the first look at the clock after its budget, with at least one value."""
+def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
+    """A chunk stops at the first look at the clock after its budget, with at least one value."""
     import time
 
     def slow(i):
@@ -150,8 +150,8 @@ def test_the_budget_ends_a_run_early_and_the_tail_is_left():
     assert 1 <= len(block.values) < 1000 and block.values == list(range(len(block.values)))
 
 
-def test_an_interrupted_run_keeps_what_it_has():
-    """A run that is told to stop returns the values so far."""
+def test_an_interrupted_chunk_keeps_what_it_has():
+    """A chunk that is asked to stop returns the values so far."""
     import time
 
     def slow(i):
@@ -207,8 +207,8 @@ def test_each_step_is_announced_before_it_begins():
     assert said[0] == (0, 1) and len(said) < 100
 
 
-def test_steps_go_on_where_the_last_run_left_off():
-    """A run starts with steps as long as the last one's, but never with more than an eighth of its items."""
+def test_steps_go_on_where_the_last_chunk_left_off():
+    """A chunk starts with steps as long as the last one's, but never with more than an eighth of its items."""
     said = []
     block = run_items(range(1000), Call(abs), RECORD, "w")
     for n in (1000, 80, 7):
@@ -216,8 +216,8 @@ def test_steps_go_on_where_the_last_run_left_off():
     assert [k for at, k in said if at == 0] == [125, 10, 1]
 
 
-def test_a_run_of_quick_items_is_asked_whether_to_end():
-    """A run without a time limit, whose steps only grow, ends soon after it is told to."""
+def test_a_chunk_of_quick_items_is_asked_whether_to_end():
+    """A chunk without a time limit, whose steps only grow, ends soon after it is asked to."""
     block = run_items(range(10**9), Call(abs), RECORD, "w", interrupted=lambda: True)
     assert 0 < len(block.values) < 10**9 and not block.failed
 
@@ -242,7 +242,7 @@ def test_a_retry_is_announced_alone():
 
 
 def test_singly_means_one_item_at_a_time():
-    """Told so, steps and batches hold one item each."""
+    """Where items go one by one, steps and batches hold one item each."""
     said, sizes = [], []
 
     def many(items):
@@ -277,7 +277,7 @@ def test_ctrl_c_ends_the_loop_in_the_main_thread_alone():
 
 
 def test_an_exception_that_cannot_be_shown_is_recorded():
-    """An exception whose text cannot be had is a failure with its type."""
+    """An exception without a readable message is a failure with its type."""
 
     class MuteError(Exception):
         def __str__(self):

@@ -1,4 +1,4 @@
-"""How long the next run is."""
+"""How long the next chunk is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from espnet3.parallel.engine.sizing import BUDGET, MAX_BYTES, Sizer
 
 
-def test_run_lengths_follow_the_measured_speed():
-    """After a few runs a run is worth the time budget, and it never grew more than eightfold."""
+def test_chunk_lengths_follow_the_measured_speed():
+    """After a few chunks their length is worth the time budget, and it never grew more than eightfold."""
     sizer = Sizer(lambda: 2)
     sizes, n = [], 1
     for _ in range(12):
@@ -22,8 +22,8 @@ def test_run_lengths_follow_the_measured_speed():
     assert abs(sizes[-1] - BUDGET / 1e-5) / sizes[-1] < 0.05
 
 
-def test_where_there_is_much_to_do_runs_are_longer():
-    """A run is six times the budget at most, a fifth of what a slot has to do, and the budget at the end."""
+def test_where_there_is_much_to_do_chunks_are_longer():
+    """A chunk is six times the budget at most, a fifth of what a slot has to do, and the budget at the end."""
     sizer = Sizer(lambda: 2)
     assert sizer.next(10**9, window=2)[2] == BUDGET  # nothing measured yet
     for _ in range(9):
@@ -35,7 +35,7 @@ def test_where_there_is_much_to_do_runs_are_longer():
 
 
 def test_the_end_is_cut_by_how_well_the_speed_is_known():
-    """Of what is left to a slot a run takes half where all ran at one speed, a quarter where speeds varied."""
+    """Of what is left to a slot a chunk takes half where all ran at one speed, a quarter where speeds varied."""
     steady, varied = Sizer(lambda: 2), Sizer(lambda: 2)
     for turn in range(40):
         steady.seen(100, 100, 0.1, 0)
@@ -45,7 +45,7 @@ def test_the_end_is_cut_by_how_well_the_speed_is_known():
 
 
 def test_slow_items_travel_alone():
-    """However much there is to do, a run is one item where an item takes longer than the budget."""
+    """However much there is to do, a chunk is one item where an item takes longer than the budget."""
     sizer = Sizer(lambda: 2)
     for _ in range(9):
         sizer.seen(1, 1, 0.1, 0)
@@ -55,14 +55,14 @@ def test_slow_items_travel_alone():
 
 
 def test_large_results_make_short_runs():
-    """A run is never expected to carry much more than eight megabytes."""
+    """A chunk is never expected to carry much more than eight megabytes."""
     sizer = Sizer(lambda: 2)
     sizer.seen(10, 10, 1e-6, 10 * 2**20)
     assert sizer.next(10**9)[1] <= MAX_BYTES / 2**20 + 1
 
 
-def test_near_the_end_runs_get_short_and_are_not_queued():
-    """With little left a slot gets a fraction of it, and no second run to sit on."""
+def test_near_the_end_chunks_get_short_and_are_not_queued():
+    """With little left a slot gets a fraction of it, and no second chunk that nobody else could take."""
     sizer = Sizer(lambda: 4)
     sizer.seen(1000, 1000, 1.0, 0)
     assert sizer.window(1e6) == 2 and sizer.window(100) == 1

@@ -1,4 +1,4 @@
-"""Cutting indices into runs."""
+"""Cutting indices into chunks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def drain(work: Work, units: float = 7, most: int = 100) -> list[Chunk]:
     return list(iter(lambda: work.take(units, most), None))
 
 
-def test_runs_cover_a_range_once_and_in_order():
-    """Without a cost hint the runs are the caller's order, cut, with nothing left out or doubled."""
-    runs = drain(Work(range(100)))
-    assert [i for r in runs for i in r.items] == list(range(100))
-    assert [r.start for r in runs] == list(itertools.accumulate([0, *[len(r.items) for r in runs[:-1]]]))
+def test_chunks_cover_a_range_once_and_in_order():
+    """Without a cost hint the chunks are the caller's order, cut, with nothing left out or doubled."""
+    chunks = drain(Work(range(100)))
+    assert [i for r in chunks for i in r.items] == list(range(100))
+    assert [r.start for r in chunks] == list(itertools.accumulate([0, *[len(r.items) for r in chunks[:-1]]]))
 
 
 def test_a_range_is_sliced_and_never_listed():
-    """A run of a range is a range, so ten million indices cost nothing in the driver."""
+    """A chunk of a range is a range, so ten million indices cost nothing in the driver."""
     assert isinstance(Work(range(10**9)).take(10**6, 10**6).items, range)
 
 
@@ -34,18 +34,18 @@ def test_a_tail_goes_out_before_what_is_new():
     assert work.take(100, 100).start == 15
 
 
-def test_the_dearest_items_go_first_and_runs_are_cut_by_cost():
-    """With costs the order is dearest first, and a run holds about the cost that was asked for."""
+def test_the_dearest_items_go_first_and_chunks_are_cut_by_cost():
+    """With costs the order is dearest first, and a chunk holds about the cost that was asked for."""
     cost = [1.0] * 90 + [50.0] * 2 + [10.0] * 8
     work = Work(range(100), cost)
-    runs = drain(work, units=50, most=1000)
-    assert list(runs[0].items) == [90] and list(runs[1].items) == [91]
-    assert sorted(i for r in runs for i in r.items) == list(range(100))
-    assert all(sum(cost[i] for i in r.items) <= 50 for r in runs)
+    chunks = drain(work, units=50, most=1000)
+    assert list(chunks[0].items) == [90] and list(chunks[1].items) == [91]
+    assert sorted(i for r in chunks for i in r.items) == list(range(100))
+    assert all(sum(cost[i] for i in r.items) <= 50 for r in chunks)
 
 
-def test_batches_start_at_the_same_places_whatever_the_run_sizes():
-    """Runs start at multiples of the batch size, so batches do not depend on speed or workers."""
+def test_batches_start_at_the_same_places_whatever_the_chunk_sizes():
+    """Chunks start at multiples of the batch size, so batches do not depend on speed or workers."""
     for units in (1, 3, 10, 64):
         assert all(r.start % 8 == 0 for r in drain(Work(range(100), align=8), units))
 
@@ -61,7 +61,7 @@ def test_what_is_left_counts_returned_work_and_costs():
 
 
 def test_an_endless_iterator_is_pulled_as_it_is_needed():
-    """Only what goes into a run is taken from an iterator."""
+    """Only what goes into a chunk is taken from an iterator."""
     source = itertools.count()
     work = Work(source)
     assert list(work.take(10, 10).items) == list(range(10))
@@ -69,8 +69,8 @@ def test_an_endless_iterator_is_pulled_as_it_is_needed():
     assert work.left == float("inf") and not work.empty
 
 
-def test_a_slow_iterator_does_not_hold_a_run_back():
-    """A run leaves with what an iterator gave in ten milliseconds, however many were asked for."""
+def test_a_slow_iterator_does_not_hold_a_chunk_back():
+    """A chunk leaves with what an iterator gave in ten milliseconds, however many were asked for."""
     import threading
 
     gate = threading.Event()
@@ -85,14 +85,14 @@ def test_a_slow_iterator_does_not_hold_a_run_back():
 
 
 def test_an_iterator_that_ends_ends_the_work():
-    """The end of an iterator is noticed with its last run, and `empty` says so."""
+    """The end of an iterator is noticed with its last chunk, and `empty` says so."""
     work = Work(iter(range(5)))
     assert list(work.take(10, 10).items) == list(range(5))
     assert work.empty and work.take(10, 10) is None
 
 
 def test_suspects_are_kept_apart_one_item_each():
-    """Items of a dead worker's run become single runs that `take` does not mix with the rest."""
+    """Items of a dead worker's chunk become chunks of one item that `take` does not mix with the rest."""
     work = Work(range(10))
     chunk = work.take(4, 10)
     work.put_back_alone(chunk, 1)

@@ -23,6 +23,7 @@ from espnet3.parallel import (
 )
 from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, once, tell, workers_of
 from tests.parallel.faults.workloads import Provider
+from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
 
@@ -91,9 +92,8 @@ def client() -> Iterator[Any]:
         parallel_map(abs, range(100))
         yield client
         assert parallel_map(abs, range(10)) == list(range(10))
-        gone_by = time.monotonic() + PATIENCE
-        while len(answering(client)) < 2 and time.monotonic() < gone_by:
-            time.sleep(0.2)  # nothing tells of a replacement; to look more often would keep it from coming
+        # there is no event for a replacement, and to look more often would keep it from coming
+        wait_until(lambda: len(answering(client)) >= 2, PATIENCE, every=0.2)
         assert len(answering(client)) == 2
 
 

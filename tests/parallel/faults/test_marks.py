@@ -52,15 +52,15 @@ def test_the_driver_reads_what_the_worker_wrote(folder: Path) -> None:
     assert window.within(JOB, 40, items) is None
 
 
-def test_without_a_folder_a_mark_is_for_nobody() -> None:
-    """On another host a mark has no name, and costs no file."""
+def test_without_a_folder_there_is_no_mark() -> None:
+    """On another host a mark has no name, and no file is made."""
     mark = Mark("")
     mark.begin(JOB, 0)
     mark.step(0, 1)
     assert mark.name == ""
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(folder: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_only_the_mark(folder: Path) -> None:
     """Where the file cannot be made, the slot works without a mark."""
     assert Mark(str(folder / "gone")).name == ""
 
@@ -84,7 +84,7 @@ class Case:
         self.folder = folder
 
     def slot(self, run: Chunk, *ahead: Chunk, marked: bool = True) -> tuple[Slot, Mark]:
-        """Return a slot that holds a run, and its worker's mark."""
+        """Return a slot that holds a chunk, and its worker's mark."""
         mark = Mark(str(self.folder))
         window = Window(str(self.folder), mark.name)
         channel: Any = None
@@ -94,7 +94,7 @@ class Case:
         return slot, mark
 
     def waiting(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Take all runs that went back, and all suspects."""
+        """Take all chunks that went back, and all suspects."""
         suspects = [list(run.items) for run in self.work.suspects]
         back = []
         while self.work.returned:
@@ -105,7 +105,7 @@ class Case:
 
 
 def test_only_the_step_is_suspected(folder: Path) -> None:
-    """Of a run, the items before and after the step in progress go back, and so does the run sent ahead."""
+    """Of a chunk, the items before and after the step in progress go back, and so does the chunk sent ahead."""
     case = Case(folder, 20)
     slot, mark = case.slot(Chunk(0, range(10)), Chunk(10, range(10, 20)))
     mark.step(3, 4)
@@ -114,8 +114,8 @@ def test_only_the_step_is_suspected(folder: Path) -> None:
     assert [run.deaths for run in case.work.suspects] == [0]
 
 
-def test_a_run_that_had_not_begun_goes_back(folder: Path) -> None:
-    """A worker that dies before it looked at a run is held against none of its items."""
+def test_a_chunk_that_had_not_begun_goes_back(folder: Path) -> None:
+    """A worker that dies before it began a chunk is held against none of its items."""
     case = Case(folder)
     slot, mark = case.slot(Chunk(0, range(10)))
     mark.clear()
@@ -204,16 +204,16 @@ def test_a_suspect_beside_another_job(folder: Path) -> None:
     assert [(f.index, f.cause, f.attempts) for f in case.failed] == [(5, "poison", 3)]
 
 
-def test_a_suspected_run_that_dies_as_a_whole_is_taken_apart(folder: Path) -> None:
-    """Items that kill their worker on the way in or out, where no mark can tell them apart, go each alone."""
+def test_a_suspected_chunk_that_dies_as_a_whole_is_taken_apart(folder: Path) -> None:
+    """Items that kill their worker on the way in or out, where no mark can tell which it was, each go alone."""
     case = Case(folder)
     slot, _ = case.slot(Chunk(0, range(3), suspect=True))
     case.losses.settle([slot], alone=True)
     assert case.waiting() == ([], [[0], [1], [2]])
 
 
-def test_without_a_mark_all_of_a_run_is_suspected(folder: Path) -> None:
-    """On another host each item of a dead worker's run goes alone, and the next death names it."""
+def test_without_a_mark_all_of_a_chunk_is_suspected(folder: Path) -> None:
+    """On another host each item of a dead worker's chunk goes alone, and the next death names it."""
     case = Case(folder)
     slot, _ = case.slot(Chunk(0, range(3)), marked=False)
     case.losses.settle([slot], alone=True)
@@ -224,7 +224,7 @@ def test_without_a_mark_all_of_a_run_is_suspected(folder: Path) -> None:
 
 
 def test_workers_that_die_before_they_begin_do_not_go_on_for_ever(folder: Path) -> None:
-    """A run at which worker after worker dies without beginning it is suspected after a few."""
+    """A chunk at which worker after worker dies without beginning it is suspected after a few."""
     case = Case(folder)
     held = Chunk(0, range(3))
     for _ in range(10):
@@ -267,14 +267,14 @@ def client() -> Iterator[Any]:
 
 @pytest.mark.parametrize("at", [(3, 11), (500, 501), (0, 999), tuple(range(490, 496))])
 def test_items_that_each_crash_once_are_no_poison(client: Any, folder: Path, at: tuple[int, ...]) -> None:
-    """Items of one run that crash once each have their results in the end: none has killed twice."""
+    """Items of one chunk that crash once each have their results in the end: none has killed twice."""
     results, _, retries = run(crash_once, range(1000), Policy("record"), client, root=str(folder), at=at)
     assert results == list(range(1000))
     assert retries == 0
 
 
 def test_poison_after_one_with_slow_items(client: Any) -> None:
-    """Told so, an item that was alone in its step is named after the one worker it killed."""
+    """With `poison_after` 1, an item that was alone in its step is named after the one worker it killed."""
     policy = Policy("record", poison_after=1)
     results, tally, _ = run(crash, range(40), policy, client, at=(17,), pause=0.005)
     (failure,) = failures(results)
@@ -282,7 +282,7 @@ def test_poison_after_one_with_slow_items(client: Any) -> None:
 
 
 def test_poison_after_one_with_quick_items(client: Any) -> None:
-    """Among quick items the step may tell too little: it takes at most a second worker to name the item."""
+    """Among quick items a step holds several: it takes at most a second worker to name the item."""
     policy = Policy("record", poison_after=1)
     results, tally, _ = run(crash, range(1000), policy, client, at=(417,))
     (failure,) = failures(results)
@@ -291,7 +291,7 @@ def test_poison_after_one_with_quick_items(client: Any) -> None:
 
 
 def test_a_crash_among_quick_items_is_soon_found(client: Any) -> None:
-    """After a crash in a run of many thousands, its suspects go in one run, not in one message each."""
+    """After a crash in a chunk of many thousands, its suspects go in one chunk, not in one message each."""
     results, tally, _ = run(crash, range(200_000), Policy("record"), client, at=(150_000,))
     assert [f.index for f in failures(results)] == [150_000]
     assert tally.deaths in (2, 3)

@@ -55,7 +55,7 @@ class TestOnTwoWorkers:
         """999 results and one poison, and no item counts a retry.
 
         Three workers are lost: one with many items in progress, which is held against none of them, and
-        two with the poison alone; or those two, where its run happens to begin with it.
+        two with the poison alone; or those two, where its chunk happens to begin with it.
         """
         results, runner = run(Square, fault, 417)
         (failure,) = check(results, 417, cause="poison")

@@ -1,55 +1,113 @@
-"""`parallel_for` over data without an end: flat memory, an early end, a slow consumer."""
+"""`parallel_for` over data without an end: bounded memory, an early end, a slow consumer.
+
+How far a stream runs ahead is bounded in chunks. An item that takes a known time (it sleeps) bounds how many of them
+a chunk can hold, on a machine of any speed: a chunk is at most 50 ms of work.
+"""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from espnet3.parallel import parallel_for, parallel_map, set_parallel
-from tests.parallel.faults.watching import Mailbox, acting, nothing_left, once, tell
+from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, nothing_left, once, tell
+from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
 MB = 1 << 20
+BUFFERED = 32  # chunks that an ordered stream holds back for an earlier one that is slow
+LOOKS = 5  # in a row that must find nothing new, before a stream counts as standing still
+BETWEEN = 0.1  # seconds between looks; the driver looks around every 0.2 s
+
+
+def at_most_ahead(n_workers: int, ordered: bool) -> int:
+    """Return how many chunks may be out of the data and not with the consumer.
+
+    Two are with each worker, and as many have just come back and wait to be read.
+    """
+    return 4 * n_workers + (BUFFERED if ordered else 0)
 
 
 class Counted:
-    """An endless generator that knows how far it was pulled."""
+    """An endless generator that knows how far it was pulled.
 
-    def __init__(self) -> None:
+    Args:
+        make: Makes the item of a number.
+    """
+
+    def __init__(self, make: Callable[[int], object] = int) -> None:
         self.pulled = 0
         self.closed = False
+        self._make = make
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[object]:
         try:
             for i in itertools.count():
                 self.pulled += 1
-                yield i
+                yield self._make(i)
         finally:
             self.closed = True
+
+    def stands_still(self, enough: float = float("inf")) -> int:
+        """Wait until nothing more is pulled, or more than `enough` is; return how far it was pulled."""
+        end = time.monotonic() + PATIENCE
+        last, same = -1, 0
+        while same < LOOKS and self.pulled <= enough:
+            assert time.monotonic() < end, f"{self.pulled} items were pulled, and it goes on"
+            same = same + 1 if self.pulled == last else 0
+            last = self.pulled
+            time.sleep(BETWEEN)  # there is no event for what does not happen
+        return self.pulled
+
+
+class Alive:
+    """An item or a result that is counted while this process holds it."""
+
+    now = 0
+
+    def __init__(self, x: int) -> None:
+        Alive.now += 1
+        self.x = x
+
+    def __reduce__(self) -> tuple[type[Alive], tuple[int]]:
+        return Alive, (self.x,)
+
+    def __del__(self) -> None:
+        Alive.now -= 1
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["as completed", "ordered"])
 @pytest.mark.parametrize("n_workers", [1, 2])
-def test_memory_stays_flat(n_workers: int, ordered: bool) -> None:
-    """The driver needs no more memory after 300,000 items than after 50,000."""
+def test_memory_is_bounded(n_workers: int, ordered: bool) -> None:
+    """The driver holds the items and results of the chunks that are out, and of no others."""
     set_parallel({**TWO, "n_workers": n_workers})
-    process, early = psutil.Process(), 0
+    # here one chunk of 100 ms is out; two workers have chunks of 50 ms
+    items = 100 if n_workers == 1 else 50 * at_most_ahead(n_workers, ordered)
+    gc.collect()
+    before, most = Alive.now, 0
     with nothing_left():
-        results = parallel_for(abs, itertools.count(), ordered=ordered)
+        results = parallel_for(one_ms, Counted(Alive), ordered=ordered)
         for count, _ in enumerate(results):
-            if count == 50_000:
-                early = process.memory_info().rss
-            if count == 300_000:
+            most = max(most, Alive.now - before)
+            if count == 3 * items:
                 break
-        grown = process.memory_info().rss - early
         results.close()
-    assert grown < 48 * MB  # 250,000 results that piled up would be more with every run
+    assert most <= 2 * items + 2  # an item and its result each, and what the two loops hold
+    del _
+    gc.collect()
+    assert Alive.now == before
+
+
+def one_ms(x: Alive) -> Alive:
+    """Work for a millisecond."""
+    time.sleep(0.001)
+    return Alive(x.x)
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["as completed", "ordered"])
@@ -100,15 +158,14 @@ def long_after_0(x: int, root: str) -> int:
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["as completed", "ordered"])
 def test_a_slow_consumer(ordered: bool) -> None:
-    """A consumer that does not ask holds the run back: only a few runs are pulled ahead of it."""
+    """A consumer that does not ask holds the run back: workers finish the chunks they have, and wait."""
     set_parallel(TWO)
     data = Counted()
     results = parallel_for(ten_ms, data, ordered=ordered)
-    for count in range(1, 11):
+    for _ in range(20):
         next(results)
-        time.sleep(0.1)  # the consumer's own work
-        # a run is about 50 ms of work, so five of these items; a slot may hold two of them
-        assert data.pulled - count < 100
+    bound = 20 + 5 * at_most_ahead(2, ordered)  # 50 ms are five of these items
+    assert data.stands_still(bound) <= bound
     results.close()
 
 
@@ -119,25 +176,27 @@ def ten_ms(x: int) -> int:
 
 
 def test_a_slow_consumer_of_large_results() -> None:
-    """Results of 1 MB wait in the driver by the run, not by the thousand."""
+    """Results of 1 MB wait in the driver by the chunk of 8 MB, not by the thousand."""
     set_parallel(TWO)
     data = Counted()
-    process = psutil.Process()
     results = parallel_for(megabyte, data)
     for _ in range(20):
         next(results)
-    before = process.memory_info().rss
-    for _ in range(20):
-        next(results)
-        time.sleep(0.02)  # the consumer's own work
-    assert data.pulled < 400
-    assert process.memory_info().rss - before < 200 * MB
+    bound = 20 + 9 * at_most_ahead(2, ordered=False)  # the item that makes 8 MB full is in its chunk too
+    assert data.stands_still(bound) <= bound
     results.close()
 
 
 def megabyte(x: int) -> bytes:
     """Return a large result."""
-    return os.urandom(MB)
+    return bytes([x % 256]) * MB
+
+
+def test_large_items_and_large_results() -> None:
+    """A worker that waits to send a large result is never sent a large chunk meanwhile: both would wait for ever."""
+    set_parallel(TWO)
+    results = parallel_for(bytes.upper, itertools.repeat(b"a" * MB, 60))
+    assert [len(result) for result in results] == 60 * [MB]
 
 
 def test_a_generator_that_raises() -> None:
@@ -153,23 +212,6 @@ def test_a_generator_that_raises() -> None:
             list(parallel_for(abs, data()))
 
 
-def test_one_item_that_is_slow_holds_back_an_ordered_stream() -> None:
-    """Ordered, with its first item slow, a stream runs only so far ahead, and then catches up in order."""
-    set_parallel(TWO)
-    data = Counted()
-    results = parallel_for(slow_first, data, ordered=True)
-    assert [next(results) for _ in range(2000)] == list(range(2000))
-    assert data.pulled < 40 * (1 << 18)
-    results.close()
-
-
-def slow_first(x: int) -> int:
-    """Take half a second for the first item."""
-    if x == 0:
-        time.sleep(0.5)
-    return x
-
-
 def test_no_data(folder: Path) -> None:
     """Nothing in, nothing out, and no worker started."""
     set_parallel(TWO)
@@ -180,69 +222,76 @@ def test_no_data(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("n_workers", [2, 3])
-def test_a_tail_that_an_ordered_stream_waits_for(n_workers: int, folder: Path) -> None:
-    """A run that comes back in part, behind a full buffer of later results, is finished: no deadlock.
+def test_a_tail_that_an_ordered_stream_waits_for(n_workers: int, folder: Path, mailbox: Mailbox) -> None:
+    """A chunk that comes back in part, behind a full buffer of later results, is finished: no deadlock.
 
-    Items 33 to 39 are slow, in a run with more behind them that go back; meanwhile the others fill the buffer.
+    Items 33 to 39 take long, in a chunk with more behind them that go back; meanwhile the others fill the buffer.
     """
     set_parallel({**TWO, "n_workers": n_workers})
-    results = parallel_for(slow_from_33, itertools.count(), ordered=True)
-    assert [next(results) for _ in range(50_000)] == list(range(50_000))
+    data = Counted()
+    results = parallel_for(waits_from_33, data, ordered=True, root=str(folder))
+    with acting(lambda: let_go(folder, mailbox, data)):
+        assert [next(results) for _ in range(50_000)] == list(range(50_000))
     results.close()
 
 
-def slow_from_33(x: int) -> int:
-    """Take a third of a second for a few items, far more than a run's 50 ms."""
+def let_go(folder: Path, mailbox: Mailbox, data: Counted, enough: float = float("inf")) -> int:
+    """Let the item go that the stream waits for, once the others can do no more; return how far they got."""
+    mailbox.take()
+    try:
+        return data.stands_still(enough)
+    finally:
+        (folder / "gate").touch()
+
+
+def wait_to_be_let_go(root: str) -> None:
+    """Wait for `let_go`."""
+    tell(f"{root}/mail")
+    wait_until(Path(root, "gate").exists, PATIENCE)
+
+
+def waits_from_33(x: int, root: str) -> int:
+    """Wait in a few items until the others can do no more, which is far more than a chunk's 50 ms."""
     if 33 <= x < 40:
-        time.sleep(0.3)
+        wait_to_be_let_go(root)
     return x
 
 
-def test_a_worker_that_dies_in_the_item_an_ordered_stream_waits_for(folder: Path) -> None:
-    """The same where the worker dies in that item: its run goes back, and the stream goes on in order."""
+def test_a_worker_that_dies_in_the_item_an_ordered_stream_waits_for(folder: Path, mailbox: Mailbox) -> None:
+    """The same where the worker dies in that item: its chunk goes back, and the stream goes on in order."""
     set_parallel(TWO)
-    results = parallel_for(dies_once_at_40, itertools.count(), ordered=True, root=str(folder))
-    assert [next(results) for _ in range(50_000)] == list(range(50_000))
+    data = Counted()
+    results = parallel_for(dies_once_at_40, data, ordered=True, root=str(folder))
+    with acting(lambda: let_go(folder, mailbox, data)):
+        assert [next(results) for _ in range(50_000)] == list(range(50_000))
     results.close()
 
 
 def dies_once_at_40(x: int, root: str) -> int:
-    """Take half a second for one item, and the worker along the first time."""
+    """Wait in one item, and take the worker along the first time."""
     if x == 40 and once(f"{root}/40"):
-        time.sleep(0.5)
+        wait_to_be_let_go(root)
         os._exit(3)
     return x
 
 
 @pytest.mark.parametrize("n_workers", [2, 3])
 def test_nobody_runs_far_ahead_of_an_ordered_stream(n_workers: int, folder: Path, mailbox: Mailbox) -> None:
-    """While the first item takes its time, the other workers do a bounded number of runs, and then wait."""
+    """While the first item takes its time, the other workers do a bounded number of chunks, and then wait."""
     set_parallel({**TWO, "n_workers": n_workers})
-    os.mkfifo(folder / "gate")
     data = Counted()
     results = parallel_for(first_waits, data, ordered=True, root=str(folder))
+    bound = 10 * at_most_ahead(n_workers, ordered=True)  # 50 ms are ten of these items
     pulled = []
-
-    def watch() -> None:
-        mailbox.take()  # the first item runs
-        last = -1
-        while last != data.pulled:  # until nothing more is pulled
-            last = data.pulled
-            time.sleep(0.5)
-        pulled.append(last)
-        (folder / "gate").write_text("go")
-
-    with acting(watch):
+    with acting(lambda: pulled.append(let_go(folder, mailbox, data, bound))):
         assert [next(results) for _ in range(200)] == list(range(200))
-    # 32 runs wait for the first, two are with each worker; a run is 50 ms of work, so at most ten items
-    assert pulled[0] <= (32 + 2 * n_workers) * 11
+    assert BUFFERED < pulled[0] <= bound
     results.close()
 
 
 def first_waits(x: int, root: str) -> int:
     """Wait at the first item until it is let go, and work 5 ms at all others."""
     if x == 0:
-        tell(f"{root}/mail")
-        Path(root, "gate").read_text()
+        wait_to_be_let_go(root)
     time.sleep(0.005)
     return x

@@ -20,6 +20,7 @@ from espnet3.parallel.pilots.pools import replace_pool
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import PATIENCE, nothing_left, once, workers_of
+from tests.waiting import wait_until
 
 N, AT = 1000, 417
 TWO = {"env": "local", "n_workers": 2}
@@ -101,9 +102,8 @@ def test_a_hanging_item_is_named_and_the_run_goes_on(client: Any) -> None:
 def test_its_worker_is_replaced(client: Any) -> None:
     """After a timeout there are as many workers as before, all of them at work."""
     run(hangs, range(N), timed(), client)
-    gone_by = time.monotonic() + PATIENCE
-    while len(workers_of()) < 2 and time.monotonic() < gone_by:
-        time.sleep(0.2)  # nothing tells of a replacement; to look more often would keep it from coming
+    # there is no event for a replacement, and to look more often would keep it from coming
+    wait_until(lambda: len(workers_of()) >= 2, PATIENCE, every=0.2)
     assert len(workers_of()) == 2
     assert parallel_map(abs, range(1000), client=client) == list(range(1000))
 
@@ -208,8 +208,8 @@ def test_workers_that_are_threads_of_this_process() -> None:
         run(hangs, range(10), timed(), own)
 
 
-def test_where_runs_are_tasks() -> None:
-    """Where runs travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
+def test_where_chunks_are_tasks() -> None:
+    """Where chunks travel as Dask tasks, the item is named, and the thread it hangs in left behind."""
     with get_client(TWO) as own:
         replace_pool(own, TaskPool(own, "tasks"))
         results, tally, retries = run(hangs, range(N), timed(max_retries=1), own)

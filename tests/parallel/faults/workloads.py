@@ -35,7 +35,7 @@ def leave() -> None:
 
 
 def oom() -> None:
-    """Die as the kernel's OOM killer has it."""
+    """Die as if killed by the kernel's OOM killer."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 

@@ -28,7 +28,7 @@ def program(name: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(process: subprocess.Popen[str], line: object) -> None:
-    """Give a program a line."""
+    """Send a program a line."""
     assert process.stdin is not None
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
@@ -75,7 +75,7 @@ def append_to_a_small_disk(path: str, n: str, limit: str) -> None:
 
 
 def contend() -> None:
-    """For each folder it is told: try to take its lease, say how it went, keep it until told to go on."""
+    """For each folder it is given: try to take its lease, say how it went, keep it until asked to go on."""
     from espnet3.parallel.ledger import FolderInUseError, Lease
 
     say("ready")

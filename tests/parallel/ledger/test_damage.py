@@ -17,7 +17,7 @@ SOME = range(6)
 
 
 def repaired(path: Path) -> list[str]:
-    """Return the repairs that the folder's events tell of."""
+    """Return the repairs in the folder's events."""
     return [event["what"] for event in events(path) if event["event"] == "repaired"]
 
 

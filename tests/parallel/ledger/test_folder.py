@@ -75,7 +75,7 @@ def test_a_session_that_ends_in_an_error_leaves_no_mark(tmp_path: Path) -> None:
         assert run.ok == 1
 
 
-def test_folders_and_files_are_their_owners(tmp_path: Path) -> None:
+def test_folders_and_files_are_private_to_their_owner(tmp_path: Path) -> None:
     """Every folder is 0700 and every file 0600, also those of parents that had to be created."""
     finished(tmp_path / "a/b")
     for path in (tmp_path / "a").rglob("*"):

@@ -16,6 +16,7 @@ import pytest
 from espnet3.parallel.ledger import FolderInUseError, Lease, LeaseLostError
 from espnet3.parallel.ledger.host import is_alive, process_start, this_process
 from tests.parallel.ledger.programs import heard, program, tell
+from tests.waiting import wait_until
 
 ROUNDS = 40
 DRIVERS = 4
@@ -38,7 +39,7 @@ def dead_pid() -> int:
 
 @pytest.mark.parametrize("dead", [False, True], ids=["fresh", "after a dead one"])
 def test_of_several_drivers_that_start_together_exactly_one_wins(tmp_path: Path, dead: bool) -> None:
-    """In every round one process gets the lease, and the others are told which process that is."""
+    """In every round one process gets the lease, and the error of the others names that process."""
     gone = dead_pid()
     with ExitStack() as stack:
         drivers = [stack.enter_context(program("contend")) for _ in range(DRIVERS)]
@@ -170,8 +171,7 @@ def test_a_missed_beat_is_counted_and_stops_nothing(tmp_path: Path) -> None:
     lease = Lease(tmp_path, beat=0.01)
     lease.acquire("first")
     (tmp_path / "lease.1.json").rename(tmp_path / "away")
-    while not lease.missed:
-        time.sleep(0.001)
+    wait_until(lambda: lease.missed)
     assert isinstance(lease.last_error, FileNotFoundError)
     (tmp_path / "away").rename(tmp_path / "lease.1.json")
     lease.check()
@@ -184,8 +184,7 @@ def test_the_holder_touches_its_lease(tmp_path: Path) -> None:
     lease.acquire("first")
     file = tmp_path / "lease.1.json"
     os.utime(file, (1, 1))
-    while file.stat().st_mtime < 2:
-        time.sleep(0.001)
+    wait_until(lambda: file.stat().st_mtime > 1)
     lease.release()
     assert "released" in json.loads(file.read_text())
 

@@ -55,7 +55,7 @@ def test_numpy_indices_are_numbers() -> None:
 
 
 def test_a_failure_is_read_back() -> None:
-    """A failed item's record comes back from its line; text that is no text is escaped."""
+    """A failed item's record comes back from its line; text that is not valid Unicode is escaped."""
     record = replace(failure("utt", "poison"), seconds=1.25)
     line = encode_failure(3, record)
     found = read_line(line)

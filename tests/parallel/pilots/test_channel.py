@@ -61,7 +61,7 @@ def test_arrays_arrive_writable_and_apart():
 
 
 def test_received_counts_the_bytes_of_the_last_message(pair):
-    """The size of a message is known to the receiver, which cuts runs by it."""
+    """The size of a message is known to the receiver, which cuts chunks by it."""
     both_ways(pair, b"x" * 1000)
     assert 1000 < pair[1].received < 1100
 

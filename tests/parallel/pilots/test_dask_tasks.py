@@ -1,4 +1,4 @@
-"""Runs as Dask tasks, where workers cannot connect to the driver."""
+"""Chunks as Dask tasks, where workers cannot connect to the driver."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def client():
 
 
 def test_tasks_give_the_answer_of_pilots(client):
-    """A runner's results are the same when its runs travel as tasks."""
+    """A runner's results are the same when its chunks travel as tasks."""
     assert Runner(Provider({}), progress=False)(range(5000)) == [3 * i for i in range(5000)]
     assert parallel_map(lambda x: x + 1, list(range(100)), client=client) == list(range(1, 101))
     assert isinstance(pool_of(client), TaskPool)

@@ -11,20 +11,14 @@ import pytest
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.contract_work import square
+from espnet3.parallel.testing.standins.place import NAMES
+from tests.waiting import wait_until
 
 
 def run(*command, text=None):
     """Run a command; return its exit code, output and errors."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-def until(true, seconds=60):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def test_pbs_arrays_keep_their_limit_their_index_and_their_exit_codes(script, tm
     with standin("pbs") as queue:
         code, out, _ = run("qsub", "-J", "0-3%2", "-j", "oe", "-o", f"{tmp_path}/all", path)
         assert code == 0 and out.startswith("1[].")
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
         assert [(each.index, each.exit_code) for each in queue.jobs()] == [(n, n) for n in range(4)]
         listed = json.loads(run("qstat", "-xtf", "-F", "json")[1])["Jobs"]
         assert sorted(each["Exit_status"] for each in listed.values()) == [0, 1, 2, 3]
@@ -77,7 +71,7 @@ def test_a_job_ends_at_its_walltime_with_all_it_started(script):
     path = script("trap '' TERM; sleep 300 & echo $! > child; wait; sleep 300")
     with standin("pbs") as queue:
         assert run("qsub", "-l", "walltime=00:00:01", path)[0] == 0
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
         (job,) = queue.jobs()
         assert job.ended_by == "walltime" and job.exit_code == 128 + 9
 
@@ -90,11 +84,11 @@ def test_slots_make_jobs_wait_and_cancel_takes_them_away(script):
             "Job <1> is submitted to default queue <normal>"
         )
         run("bsub", "sleep", "300")
-        until(lambda: [each.state for each in queue.jobs()] == ["running", "waiting"])
+        wait_until(lambda: [each.state for each in queue.jobs()] == ["running", "waiting"])
         assert run("bjobs", "-noheader", "-o", "jobid stat delimiter='|'")[1].split() == ["1|RUN", "2|PEND"]
         assert run("bkill", "2")[0] == 0
         assert run("bkill", "1")[0] == 0
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
         first, second = queue.jobs()
         assert (first.exit_code, second.exit_code, second.pid) == (143, 143, None)
         assert run("bjobs", "-a", "-noheader", "-o", "stat")[1].split() == ["EXIT", "EXIT"]
@@ -106,7 +100,7 @@ def test_lsf_arrays_count_from_one_and_name_their_files(script, tmp_path):
     with standin("lsf") as queue:
         text = "#!/bin/sh\n#BSUB -J many[1-3]%2\n#BSUB -o out-%J-%I\necho $LSB_JOBINDEX\n"
         assert run("bsub", text=text)[0] == 0
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
     assert [(tmp_path / f"out-1-{n}").read_text() for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
 
 
@@ -115,10 +109,10 @@ def test_moab_reads_directives_and_lists_what_runs(script):
     path = script("#PBS -N mine\nsleep 300")
     with standin("moab") as queue:
         assert run("msub", path)[1] == "\n1\n"
-        until(lambda: [each.state for each in queue.jobs()] == ["running"])
+        wait_until(lambda: [each.state for each in queue.jobs()] == ["running"])
         assert "Running" in run("showq", "-u", "anyone")[1]
         assert run("canceljob", "1")[0] == 0
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
         assert queue.jobs()[0].ended_by == "cancel"
 
 
@@ -128,7 +122,7 @@ def test_a_stand_in_leaves_nothing(script):
     path = script("sleep 300")
     with standin("pbs") as queue:
         run("qsub", path)
-        until(lambda: [each.state for each in queue.jobs()] == ["running"])
+        wait_until(lambda: [each.state for each in queue.jobs()] == ["running"])
         pid = queue.jobs()[0].pid
     assert not os.path.exists(f"/proc/{pid}")
     assert not queue.folder.exists()
@@ -160,7 +154,7 @@ def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("env", ["pbs", "lsf", "moab"])
+@pytest.mark.parametrize("env", NAMES)
 def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path):
     """After three such jobs the run ends, with the log's end in the message."""
     monkeypatch.chdir(tmp_path)
@@ -181,9 +175,9 @@ def test_work_begins_while_most_jobs_are_still_to_be_submitted(monkeypatch, tmp_
     with standin("pbs", slots=1) as queue:
         with get_client({**block("pbs"), "n_workers": 12}) as client:
             assert parallel_map(square, range(40)) == [x * x for x in range(40)]
-            until(lambda: len(queue.jobs()) == 12)
+            wait_until(lambda: len(queue.jobs()) == 12)
             assert len(client.scheduler_info()["workers"]) == 1
-        until(lambda: not queue.unfinished())
+        wait_until(lambda: not queue.unfinished())
         assert [each.ended_by for each in queue.jobs()] == ["cancel"] * 12
 
 
@@ -204,10 +198,10 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
             run("qdel", str(second.job))
             results = parallel_for(slow_square, range(120), ordered=True)
             seen = [next(results)]
-            until(lambda: len(queue.jobs()) == 3)
+            wait_until(lambda: len(queue.jobs()) == 3)
             assert seen + list(results) == [x * x for x in range(120)]
             client.cluster.scale(1)
-            until(lambda: len(queue.unfinished()) == 1)
-        until(lambda: not queue.unfinished())
+            wait_until(lambda: len(queue.unfinished()) == 1)
+        wait_until(lambda: not queue.unfinished())
         assert len(queue.jobs()) == 3
         assert first.job in [each.job for each in queue.jobs()]

@@ -36,7 +36,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
         },
     },
 }
-QUEUED = [name for name, block in BLOCKS.items() if BACKENDS[block["env"]].queue]
+QUEUED = [name for name, block in BLOCKS.items() if BACKENDS[block["env"]].scheduler]
 LOCAL = [name for name, block in BLOCKS.items() if block["env"] == "local"]
 ON_GPUS = [name for name, block in BLOCKS.items() if block["env"] == "local_gpu"]
 

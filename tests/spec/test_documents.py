@@ -21,7 +21,6 @@ from espnet3.parallel import (
     get_client,
     set_parallel,
 )
-from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import MissingPackageError
 from tests.spec import documents
 
@@ -36,7 +35,11 @@ BLOCKS: dict[str, dict[str, Any]] = {
         },
     },
 }
+<<<<<<< HEAD
 QUEUED = [name for name, block in BLOCKS.items() if BACKENDS[block["env"]].scheduler]
+=======
+QUEUED = [name for name, block in BLOCKS.items() if block["env"] == "slurm"]
+>>>>>>> F
 LOCAL = [name for name, block in BLOCKS.items() if block["env"] == "local"]
 ON_GPUS = [name for name, block in BLOCKS.items() if block["env"] == "local_gpu"]
 

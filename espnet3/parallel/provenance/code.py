@@ -96,5 +96,5 @@ def _changed(was: dict[str, str], now: dict[str, str], file: str) -> list[str]:
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             what = "has changed" if name in was and name in now else "is new" if name in now else "is gone"
-            lines.append(f"{file}: {'its statements' if name == REST else name} {what}")
+            lines.append(f"{file}: {'a statement' if name == REST else name} {what}")
     return lines

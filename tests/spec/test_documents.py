@@ -35,11 +35,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
         },
     },
 }
-<<<<<<< HEAD
-QUEUED = [name for name, block in BLOCKS.items() if BACKENDS[block["env"]].scheduler]
-=======
 QUEUED = [name for name, block in BLOCKS.items() if block["env"] == "slurm"]
->>>>>>> F
 LOCAL = [name for name, block in BLOCKS.items() if block["env"] == "local"]
 ON_GPUS = [name for name, block in BLOCKS.items() if block["env"] == "local_gpu"]
 

@@ -136,7 +136,7 @@ class _Table(Mapping[str, Backend]):
     def __getitem__(self, name: str) -> Backend:
         if name in _OWN:
             return _OWN[name]
-        return _load(_added(tuple(sys.path))[name])
+        return _load(name, tuple(sys.path))
 
     def __iter__(self) -> Iterator[str]:
         yield from _OWN
@@ -171,7 +171,9 @@ def _origin(point: EntryPoint) -> str:
 
 
 @lru_cache
-def _load(point: EntryPoint) -> Backend:
+def _load(name: str, path: tuple[str, ...]) -> Backend:
+    # by name: on Python 3.10 entry points of importlib.metadata and of its backport cannot be compared
+    point = _added(path)[name]
     where = f"the entry point {point.name} = {point.value} of {_origin(point)} (group {GROUP})"
     try:
         found = attrgetter(point.attr)(load_module(point.module))

@@ -31,6 +31,7 @@ class JobState(str, Enum):
     DONE = "done"
     FAILED = "failed"
     UNFINISHED = "unfinished"
+    NOT_STARTED = "not_started"
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
     TIMEOUT = "timeout"
@@ -57,6 +58,7 @@ _SENTENCES = {
     JobState.DONE: "every item has an outcome on disk",
     JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",
     JobState.UNFINISHED: "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
+    JobState.NOT_STARTED: "the run was stopped before its first item; retry runs it",
     JobState.CANCELLED: "it was cancelled; retry goes on where it was",
     JobState.PREEMPTED: "another job took its place; retry goes on where it was",
     JobState.TIMEOUT: "the scheduler ended it at its walltime; retry goes on where it was",

@@ -145,6 +145,8 @@ class _Attempt:
             (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
+        if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
+            state = JobState.NOT_STARTED
         requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
@@ -155,6 +157,8 @@ class _Attempt:
         if self.spec.hooks:
             ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.blame)
             self.budget.add(self.outcomes.failed)
+            if ended[0] is JobState.FAILED and self.spec.policy.on_error == "raise":
+                self._stop_all(ended[1])
             return self._check_budget(last=True) or ended
         if not left:
             return JobState.DONE, ""

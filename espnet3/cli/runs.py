@@ -97,10 +97,15 @@ def cancel(run: str, grace: float) -> None:
 @click.command()
 @_run
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "record"]),
+    help="From now on, stop at a failed item, or record it and go on.",
+)
 @_explained
-def retry(run: str, failed_items: bool) -> None:
+def retry(run: str, failed_items: bool, on_error: str | None) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    _print_status(DetachedRun.open(run).retry(failed_items))
+    _print_status(DetachedRun.open(run).retry(failed_items, on_error))
 
 
 @click.command()

@@ -35,6 +35,8 @@ from espnet3.parallel.records import ProcessEnd
 READY = "ready"
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
+_PATIENCE = 2 * GRACE  # seconds that a supervisor may take to end, once none of its jobs is left
+_RETAKE = 0.05  # seconds between two attempts at its lease
 _PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
 
 
@@ -200,6 +202,22 @@ def _appending(file: Path) -> BinaryIO:
     return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
+def _acquire(lease: Lease) -> None:
+    """Take the supervisors' lease, once the one before has ended: its last job may be gone a moment earlier.
+
+    Raises:
+        FolderInUseError: It does not end.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return lease.acquire("supervisor")
+        except FolderInUseError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_RETAKE)  # another process's end: its lease is a file, which sends no event
+
+
 def main() -> int:
     """Detach from the parent, take the lease, report that, and supervise."""
     parser = argparse.ArgumentParser(prog="espnet3.parallel.detached.job.supervisor")
@@ -219,7 +237,7 @@ def main() -> int:
     make_folder(folder)
     lease = Lease(folder)
     try:
-        lease.acquire("supervisor")
+        _acquire(lease)
     except FolderInUseError as error:
         print(error, flush=True)
         return 1

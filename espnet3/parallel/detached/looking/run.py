@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.checks import Number, argument
+from espnet3.parallel.checks import Choice, Number, argument
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
@@ -164,16 +164,21 @@ class DetachedRun(Sequence[JobRecord]):
         """Submit the shards that never were: a scheduler did not take them, say."""
         return verbs.submit_new(self._layout, self._plan)
 
-    def retry(self, failed_items: bool = False) -> RunStatus:
+    def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
         """Submit again what is missing, and nothing else.
 
         Args:
             failed_items: Run items again too that have a failure recorded.
+            on_error: "raise" or "record", in place of the runner's, from now on: with "record" an item that has
+                stopped the run keeps its failure, and the others go on. None leaves it as it is.
 
         Raises:
+            ConfigError: `on_error` is something else.
             FolderInUseError: Jobs are still queued or at work.
         """
-        return verbs.retry(self._layout, self._plan, failed_items)
+        if on_error is not None:
+            argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
+        return verbs.retry(self._layout, self._plan, failed_items, on_error)
 
     def merge(self) -> Any:
         """Put the outcomes in order and prove that none is missing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from espnet3.parallel.detached.launch import launchers
@@ -27,6 +28,12 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
         for shard in map(int, silent):
             found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+    if (layout.stopped() or {}).get("at_item"):
+        again = shlex.join(["espnet3", "retry", str(layout.run)])
+        notes.append(
+            f"on_error is 'raise', so one failed item stops the run. Mend what it failed of, then `{again}`; or "
+            f"`{again} --on-error record`, which keeps its failure and goes on with the other items"
+        )
     merged = (layout.run / RECEIPT).exists()
     return RunStatus(str(layout.run), plan.env, tuple(found), merged, tuple(notes))
 

@@ -210,7 +210,7 @@ def progress(folder: Path) -> tuple[int, int]:
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
-    newest, held = _holder(folder)
+    newest, held = _newest_lease(folder)
     if newest is None or held is None or held.get("released"):
         return False
     alive = is_alive(held)
@@ -224,11 +224,16 @@ def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
 
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
-    _, held = _holder(folder)
+    held = holder_of(folder)
     return held["pid"] if held is not None and not held.get("released") and is_alive(held) else None
 
 
-def _holder(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
+def holder_of(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder's newest lease says of its holder, living or not; None where there is none."""
+    return _newest_lease(folder)[1]
+
+
+def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the file of a folder's newest lease, and what it says."""
     newest, number = None, 0
     try:

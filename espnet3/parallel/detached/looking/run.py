@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -13,11 +13,10 @@ from espnet3.parallel.checks import Choice, Number, argument
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
+from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.ledger.split import RESULTS
 
-_POLL = (0.1, 10.0)  # seconds between two looks of `wait`: at first, and after a while
-_SHARE = 0.05  # of the time waited so far, between those
 _TAIL = 1 << 16  # bytes of a log that are shown
 
 
@@ -90,24 +89,19 @@ class DetachedRun(Sequence[JobRecord]):
         """Return how every shard is: its files first; one question to the scheduler explains the others."""
         return run_status(self._layout, self._plan)
 
-    def wait(self, timeout: float | None = None) -> RunStatus:
+    def wait(
+        self, timeout: float | None = None, seen: Callable[[RunStatus], object] | None = None
+    ) -> RunStatus:
         """Wait until no job is queued or at work any more.
 
         Args:
             timeout: Seconds after which to return in any case; None: no limit.
+            seen: Called with each status on the way, to show it.
 
         Returns:
             The last status: `done` says whether every shard is done.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        begin = time.monotonic()
-        while True:
-            status = self.status()
-            left = None if end is None else end - time.monotonic()
-            if not status.alive or (left is not None and left <= 0):
-                return status
-            pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
-            time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
+        return watch(self.status, timeout, seen)
 
     def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what each shard's jobs printed: the shard and the end of its log.

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
@@ -36,6 +36,7 @@ def read_block(path: str) -> ParallelConfig:
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")
+    check_trainer(loaded.get("trainer"))
     return ParallelConfig.parse(block)
 
 
@@ -57,6 +58,10 @@ def plan(conf: str) -> None:
     plural = "s" if planned.workers_per_job > 1 else ""
     print(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
     print(planned.script.rstrip())
+    for warning in planned.warnings:
+        print(
+            f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr
+        )
 
 
 def _fail(error: ParallelError) -> NoReturn:

@@ -100,6 +100,8 @@ def _look_at_scheduler(
     assert row.scheduler is not None
     planned = plan_jobs(row, config)
     tell(True, f"the job script can be made (espnet3 plan prints it); {planned.jobs} jobs")
+    for warning in planned.warnings:
+        tell(False, warning)
     command = planned.command.split()[0]
     if shutil.which(command) is None:
         tell(

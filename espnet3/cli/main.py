@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import platform
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 import click
 
+_PACKAGE = "espnet3-parallel"
 # In the order in which they are listed.
 _VERBS = {
     "submit": "runs",
@@ -32,6 +35,25 @@ class _Verbs(click.Group):
         return found if isinstance(found, click.Command) else None
 
 
+def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    try:
+        number = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        number = f"of the checkout in {Path(__file__).resolve().parents[2]}, not installed"
+    print(f"{_PACKAGE} {number}, Python {platform.python_version()}")
+    context.exit()
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and leave.",
+)
 def main() -> None:
     """Inspect and control runs. RUN is a run folder (output_dir); CONF is a YAML file with a parallel block."""

@@ -1,22 +1,23 @@
-"""Verbs for detached runs; each takes a run's folder, from any machine that sees it."""
+"""Verbs for runs; each takes a run's folder, from any machine that sees it."""
 
 from __future__ import annotations
 
 import functools
-import json
+import os
 import sys
-from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
+from espnet3.cli.showing import LiveLine, print_status, status_text
+from espnet3.parallel.detached.layout import FOLDER, PLAN
+from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
+from espnet3.parallel.detached.looking.watching import watch
+from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.errors import ParallelError
-
-_REASONS = 3  # that the scheduler gives for waiting jobs: the most frequent ones are shown
-_SHOWN = 10  # shards that need attention and are listed one by one
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -29,7 +30,12 @@ def _explained(verb: Callable[..., Any]) -> Callable[..., Any]:
     def explained(**arguments: Any) -> Any:
         try:
             return verb(**arguments)
-        except ParallelError as error:
+        except BrokenPipeError:  # `| head` has seen enough
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # Python writes the rest at its end
+            sys.exit(1)
+        except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(1)
 
@@ -41,20 +47,29 @@ def _explained(verb: Callable[..., Any]) -> Callable[..., Any]:
 @_explained
 def submit(run: str) -> None:
     """Submit the shards of RUN that were never submitted."""
-    _print_status(DetachedRun.open(run).submit())
+    print_status(DetachedRun.open(run).submit())
 
 
 @click.command()
 @_run
 @_as_json
+@click.option("--watch", "watched", is_flag=True, help="Show it again and again, until nobody works on RUN.")
 @_explained
-def status(run: str, as_json: bool) -> None:
-    """Say what the jobs of RUN are doing.
+def status(run: str, as_json: bool, watched: bool) -> None:
+    """Say how far RUN is, and what its jobs or its driver are doing.
 
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
     """
-    found = DetachedRun.open(run).status()
-    _print_status(found, as_json)
+    if as_json and watched:
+        raise click.UsageError(
+            "--watch is for people, --json for programs: call `status --json` again and again"
+        )
+    look = _look_of(run)
+    found = watch(look, seen=_redraw) if watched else look()
+    if watched:
+        _redraw(found)
+    else:
+        print_status(found, as_json)
     sys.exit(_exit_status(found))
 
 
@@ -64,10 +79,33 @@ def status(run: str, as_json: bool) -> None:
 @_as_json
 @_explained
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until no job of RUN is queued or at work; the exit status is that of `status`."""
-    found = DetachedRun.open(run).wait(timeout)
-    _print_status(found, as_json)
+    """Wait until nobody works on RUN any more; the exit status is that of `status`."""
+    look = _look_of(run)
+    line = LiveLine()
+    try:
+        found = watch(look, timeout, line.show)
+    except KeyboardInterrupt:
+        line.close()
+        print("not waiting any more; the run goes on", file=sys.stderr)
+        sys.exit(130)
+    line.close()
+    print_status(found, as_json)
     sys.exit(_exit_status(found))
+
+
+def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
+    """Return what says how a run is: of a run without jobs, its folder."""
+    path = Path(os.path.abspath(run))
+    if (path / FOLDER / PLAN).exists():
+        return DetachedRun.open(path).status
+    return functools.partial(folder_status, path)
+
+
+def _redraw(found: RunStatus | FolderStatus) -> None:
+    """Print a status in place of the one before, on a terminal; below it elsewhere."""
+    begin = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+    end = "" if sys.stdout.isatty() or not found.alive else "\n"
+    print(f"{begin}{status_text(found)}{end}", flush=True)
 
 
 @click.command()
@@ -91,16 +129,21 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 @_explained
 def cancel(run: str, grace: float) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    _print_status(DetachedRun.open(run).cancel(grace))
+    print_status(DetachedRun.open(run).cancel(grace))
 
 
 @click.command()
 @_run
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "record"]),
+    help="From now on, stop at a failed item, or record it and go on.",
+)
 @_explained
-def retry(run: str, failed_items: bool) -> None:
+def retry(run: str, failed_items: bool, on_error: str | None) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    _print_status(DetachedRun.open(run).retry(failed_items))
+    print_status(DetachedRun.open(run).retry(failed_items, on_error))
 
 
 @click.command()
@@ -111,31 +154,7 @@ def merge(run: str) -> None:
     print(DetachedRun.open(run).merge())
 
 
-def _exit_status(found: RunStatus) -> int:
-    if found.done:
+def _exit_status(found: RunStatus | FolderStatus) -> int:
+    if found.done or (found.merged and not found.alive):
         return 0
     return 75 if found.alive else 1
-
-
-def _print_status(found: RunStatus, as_json: bool = False) -> None:
-    if as_json:
-        print(json.dumps(found.to_json(), indent=2))
-        return
-    print(
-        f"{found.run} ({found.env}): {found.ok + found.failed} of {found.items} items, {found.failed} failed"
-    )
-    for state, count in sorted(found.counts.items(), key=lambda pair: list(JobState).index(pair[0])):
-        print(f"{count:6d} {state.value:14} {state.sentence}")
-    waiting = Counter(shard.note for shard in found.shards if shard.state is JobState.PENDING and shard.note)
-    for note, count in waiting.most_common(_REASONS):
-        print(f"{count:6d} of them: {note}")
-    fine = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW)
-    ended = [shard for shard in found.shards if shard.state not in fine]
-    for shard in ended[:_SHOWN]:
-        print(
-            f"shard {shard.shard} ({shard.job_id or 'no job'}) {shard.state.value}: {shard.note}".rstrip(": ")
-        )
-    if len(ended) > _SHOWN:
-        print(f"... and {len(ended) - _SHOWN} more; --json lists all")
-    for note in found.notes:
-        print(f"note: {note}")

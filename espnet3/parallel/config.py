@@ -10,7 +10,7 @@ from typing import Any
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
-from espnet3.parallel.backends.hints import unknown_key
+from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
@@ -138,11 +138,30 @@ def _checked(config: Any) -> dict[str, Any]:
     return raw
 
 
-def _message(problems: list[str]) -> str:
+def check_trainer(block: Any) -> None:
+    """Check that a `trainer` block holds nothing that belongs to `parallel`.
+
+    Args:
+        block: Any mapping or a `DictConfig`; what is neither is left to whoever makes the trainer.
+
+    Raises:
+        ConfigError: It does; the message holds all of it.
+    """
+    if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
+        return
+    problems: list[str] = []
+    for key in block:
+        if isinstance(key, str) and (refusal := misplaced_in_trainer(key, _names())):
+            problems.append(problem(key, _entry(block, key, key, problems), refusal))
+    if problems:
+        raise ConfigError(_message(problems, "trainer"))
+
+
+def _message(problems: list[str], block: str = "parallel") -> str:
     if len(problems) == 1:
-        return f"The parallel config is wrong: {problems[0]}"
+        return f"The {block} config is wrong: {problems[0]}"
     lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
-    return "\n".join([f"The parallel config has {len(problems)} problems:", *lines])
+    return "\n".join([f"The {block} config has {len(problems)} problems:", *lines])
 
 
 def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:

@@ -61,8 +61,8 @@ def test_a_local_block_has_no_script(conf):
         ),
         ("parallel: {env: slurm, options: {cores: 1, memory: 1GB, quue: x}}", "Did you mean 'queue'?"),
         (
-            "parallel: {env: slurm, options: {cores: 1, memory: 1GB, interface: lo0}}",
-            "no such network interface",
+            "trainer: {env: slurm, n_workers: 2}\nparallel: {env: local}",
+            "n_workers = 2: belongs to parallel, not to trainer",
         ),
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
         ("[1, 2]", "holds no mapping"),
@@ -76,3 +76,14 @@ def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_an_interface_that_this_machine_lacks(conf):
+    """The script can be printed where the run will not start: `plan` warns, and `doctor` finds it wrong."""
+    file = conf("slurm", "cores: 1, memory: 1GB, interface: ib0, scheduler_options: {interface: ib1}")
+    done = CliRunner().invoke(plan, [file])
+    assert done.exit_code == 0 and "#SBATCH" in done.stdout and "--interface ib0" in done.stdout
+    for option in ("interface = 'ib0'", "scheduler_options.interface = 'ib1'"):
+        assert f"warning: options.{option}: this machine has no such network interface" in done.stderr
+    done = CliRunner().invoke(doctor, [file])
+    assert done.exit_code == 1 and "WRONG  options.interface = 'ib0'" in done.stdout

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import espnet3
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError
 
 JOB = {"cores": 4, "memory": "32GB"}  # what dask-jobqueue requires
@@ -210,6 +210,52 @@ def test_an_env_like_no_other_is_refused_without_a_guess(env):
     assert "Did you mean" not in message
 
 
+@pytest.mark.parametrize(
+    ("env", "instead"),
+    [("run.pl", "local"), ("queue.pl --mem 4G", "sge"), ("utils/slurm.pl", "slurm"), ("pbs.pl", "pbs")],
+)
+def test_a_script_of_kaldi_is_refused_with_its_env(env, instead):
+    """What ESPnet2 recipes name as their command is refused with the env that does the same."""
+    message = refusal({"env": env})
+    assert f"Unknown env {env!r}: what " in message
+    assert f"does is env: {instead} here. Known: local, " in message
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        (
+            {"env": "slurm"},
+            "env = 'slurm': belongs to parallel, not to trainer: move it to the parallel block",
+        ),
+        ({"n_workers": 4}, "n_workers = 4: belongs to parallel"),
+        (
+            {"nj": 4},
+            "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it is",
+        ),
+        (
+            {"walltime": "4h"},
+            "walltime = '4h': belongs to parallel, not to trainer: move it to the parallel block, u",
+        ),
+        ({"parallel": {"env": "local"}}, "is a block of its own: move it out of the trainer block"),
+        (OmegaConf.create({"options": {"queue": "a"}}), "options = {'queue': 'a'}: belongs to parallel"),
+    ],
+)
+def test_a_trainer_block_with_keys_of_parallel_is_refused(block, says):
+    """A key of `parallel` in the trainer block is refused with its value and the right block."""
+    with pytest.raises(ConfigError, match="The trainer config is wrong: ") as raised:
+        check_trainer(block)
+    assert says in str(raised.value)
+
+
+def test_a_trainer_block_of_its_own_keys_passes():
+    """What belongs to lightning's Trainer passes, unknown keys too, and so does no block at all."""
+    for block in (None, {}, {"accelerator": "gpu", "devices": 2, "num_nodes": 1, "own": 1}, "text"):
+        check_trainer(block)
+    with pytest.raises(ConfigError, match="The trainer config has 2 problems:"):
+        check_trainer({"env": "slurm", "n_workers": 2, "devices": 1})
+
+
 @pytest.mark.parametrize("value", [0, -1, "4x", "", "0", "-1", "+4", "4_0", "٤", 2.5, 2.0, True, None, [4]])
 def test_n_workers_must_be_a_positive_integer(value):
     """Anything but a positive integer is refused, with the value as it was given."""
@@ -256,6 +302,13 @@ def test_options_must_be_a_mapping(options):
     [
         ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
         ({"nj": 4}, "nj = 4: unknown key: it is called n_workers here"),
+        ({"gpu_inference": True}, "gpu_inference = True: there is no such key: GPUs come with the backend"),
+        (
+            {"train_cmd": "run.pl"},
+            "train_cmd = 'run.pl': there is no such key: env chooses what starts the work",
+        ),
+        ({"cuda_cmd": "queue.pl"}, "cuda_cmd = 'queue.pl': there is no such key: env chooses"),
+        ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),
         ({"zzz": 1}, "zzz = 1: unknown key. Known: env, n_workers, options, setup_timeout, start_timeout"),
         ({7: 1}, "7 = 1: unknown key"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from espnet3.systems.base.blocks import merge_parallel
 from espnet3.systems.base.config import apply_overrides, as_dict, find_config, load_config
 
 
@@ -71,3 +73,53 @@ def test_an_override_that_fits_nothing_is_refused(override: str, message: str) -
     config = OmegaConf.create({"exp_tag": "a", "parallel": {"n_workers": 1}})
     with pytest.raises(ValueError, match=message):
         apply_overrides({"config": config}, [override])
+
+
+@pytest.mark.parametrize(
+    ("own", "small", "merged"),
+    [
+        (None, {"env": "local", "n_workers": 2}, {"env": "local", "n_workers": 2}),
+        (
+            {"n_workers": 8, "setup_timeout": 60, "options": {"memory_limit": "4GB"}},
+            {"env": "local", "options": {"threads_per_worker": 2}},
+            {
+                "env": "local",
+                "n_workers": 8,
+                "setup_timeout": 60,
+                "options": {"memory_limit": "4GB", "threads_per_worker": 2},
+            },
+        ),
+        (
+            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}, "detached": {"shards": 9}},
+            {"n_workers": 16, "detached": {"snapshot": True}},
+            {
+                "env": "slurm",
+                "n_workers": 16,
+                "options": {"queue": "gpu"},
+                "detached": {"shards": 9, "snapshot": True},
+            },
+        ),
+        (
+            {
+                "env": "slurm",
+                "n_workers": 8,
+                "options": {"queue": "gpu"},
+                "adapt": {"minimum": 0, "maximum": 2},
+            },
+            {"env": "local", "options": {"threads_per_worker": 2}},
+            {"env": "local", "n_workers": 8, "options": {"threads_per_worker": 2}},
+        ),
+    ],
+)
+def test_a_small_file_is_merged_into_the_block(own: Any, small: Any, merged: Any) -> None:
+    """The file's keys win, the others stay; options stay only with the env that they belong to."""
+    config = OmegaConf.create({"parallel": own} if own is not None else {"a": 1})
+    merge_parallel(config, OmegaConf.create({"parallel": small}))
+    assert config.parallel == merged
+
+
+def test_a_merged_block_refers_to_the_whole_config() -> None:
+    """An interpolation in the small file is resolved in the config that it is merged into."""
+    config = OmegaConf.create({"jobs": 3, "parallel": {"env": "local"}})
+    merge_parallel(config, OmegaConf.create({"parallel": {"n_workers": "${jobs}"}}))
+    assert config.parallel == {"env": "local", "n_workers": 3}

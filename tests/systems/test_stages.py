@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from omegaconf import OmegaConf
 
 from espnet3.components.metrics.abs_metric import AbsMetric
-from espnet3.parallel import set_parallel
-from espnet3.parallel.errors import ItemError, WorkerSetupError
+from espnet3.parallel import get_parallel_config, set_parallel
+from espnet3.parallel.errors import ConfigError, ItemError, WorkerSetupError
 from espnet3.systems.base.inference import infer
 from espnet3.systems.base.inference_provider import InferenceProvider
 from espnet3.systems.base.metric import measure
@@ -265,6 +265,72 @@ def test_create_dataset_builds_what_the_config_names(config: Any) -> None:
         system.run(["create_dataset"])
     config.create_dataset = {"_target_": f"{HERE}.Built"}
     assert system.run(["create_dataset"]) == {"create_dataset": True}
+
+
+class Asking(AbsMetric):
+    """Notes the configuration that is registered while it works."""
+
+    ref_key = hyp_key = "hyp"
+
+    def __call__(self, data: Any, test_name: str, inference_dir: Path) -> dict[str, Any]:
+        """Return its workers."""
+        return {"n_workers": get_parallel_config().n_workers}
+
+
+class AskingBuilder:
+    """Does the same when it builds."""
+
+    found: ClassVar[list[int]] = []
+
+    def build(self) -> bool:
+        """Note its workers."""
+        self.found.append(get_parallel_config().n_workers)
+        return True
+
+
+def test_each_stage_works_with_the_block_of_its_own_config(config: Any, tmp_path: Path) -> None:
+    """A stage registers its config's block while it runs; afterwards what was registered before is again."""
+    set_parallel({"env": "local", "n_workers": 5})
+    config.create_dataset = {"_target_": f"{HERE}.AskingBuilder"}
+    config.parallel = {"env": "local", "n_workers": 2}
+    metrics = {"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Asking"}]}
+    system = BaseSystem(inference_config=config, metrics_config=metrics)
+    assert (
+        system.run(["create_dataset", "infer", "measure"])["measure"][f"{HERE}.Asking"]["test"]["n_workers"]
+        == 5
+    )
+    assert AskingBuilder.found.pop() == 2
+    metrics["parallel"] = {"env": "local", "n_workers": 3}
+    assert system.run(["measure"])["measure"][f"{HERE}.Asking"]["test"]["n_workers"] == 3
+    assert get_parallel_config().n_workers == 5
+
+
+def test_a_stage_that_fails_leaves_what_was_registered(config: Any) -> None:
+    """Also after an error the caller's configuration is back."""
+    set_parallel({"env": "local", "n_workers": 5})
+    config.update({"parallel": {"env": "local", "n_workers": 2}, "test_sets": {}})
+    with pytest.raises(ValueError, match="test_sets must map"):
+        infer(config)
+    assert get_parallel_config().n_workers == 5
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"parallel": {"env": "local", "n_workers": 0}}, "n_workers = 0"),
+        ({"trainer": {"n_workers": 4}}, "n_workers = 4: belongs to parallel, not to trainer"),
+    ],
+)
+def test_a_wrong_block_of_any_config_is_refused_before_the_first_stage(
+    config: Any, block: Any, said: str, tmp_path: Path
+) -> None:
+    """A mistake in the config of the last stage does not cost the first one's work."""
+    metrics = {"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Exact"}], **block}
+    with pytest.raises(ConfigError, match=said):
+        BaseSystem(inference_config=config, metrics_config=metrics).run(["infer", "measure"])
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=said):
+        measure(metrics)
 
 
 def test_an_unknown_stage_is_refused_before_any_runs(config: Any, tmp_path: Path) -> None:

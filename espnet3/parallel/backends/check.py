@@ -77,7 +77,10 @@ def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any)
     if name == "walltime":
         example = _clock(value if is_number(value) else 0, seconds=scheduler.writes_seconds)
         if is_number(value):
-            return f'YAML reads a time without quotes as a number; write it in quotes: walltime: "{example}"'
+            return (
+                "YAML has read a time as a number, as it does with 4:00:00; write it in quotes: "
+                f'walltime: "{example}"'
+            )
         if walltime_seconds(value, minutes_last=scheduler.minutes_last) is None:
             return f'not a time; write it as walltime: "{example}", or as 90m, 4h, 2 days'
     if name in ("memory", "disk") and not is_size(value):

@@ -15,6 +15,7 @@ from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.messages import did_you_mean, shown
 
 TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
+TO_PARALLEL = "belongs to parallel, not to trainer: move it to the parallel block"
 
 # Words for hints, read beside the live signature of lightning.Trainer or in its absence. The last
 # two are keys of a recipe's configuration, not parameters of the Trainer.
@@ -35,6 +36,18 @@ _SCHEDULER_WORDS = {
 }
 # What ESPnet2 scripts called it.
 _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_workers"}
+_COMMAND = (
+    "there is no such key: env chooses what starts the work (local for run.pl, sge for queue.pl, slurm for "
+    "slurm.pl), and options hold what a job asks for"
+)
+_GPUS = (
+    "there is no such key: GPUs come with the backend. Write env: local_gpu for those of this machine; a scheduler "
+    'is asked for them under options, such as job_extra_directives: ["--gres=gpu:1"] of slurm'
+)
+_REPLACED = {
+    **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
+    **dict.fromkeys(("gpu_inference", "ngpu", "gpu"), _GPUS),
+}
 
 
 def is_trainer_key(name: str) -> bool:
@@ -53,6 +66,8 @@ def owners(name: str) -> tuple[str, ...]:
 def unknown_option(row: Backend, name: str) -> str:
     """Return why an option that the row does not have is wrong, and what to do."""
     instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
+    if name in _REPLACED:
+        return _REPLACED[name]
     if others := owners(name):
         return f"belongs to {', '.join(others)}, not to {row.name}{instead}"
     if is_trainer_key(name):
@@ -73,6 +88,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     """
     if row is not None and name in row.controlled:
         return f"unknown key: {row.controlled[name]}"
+    if name in _REPLACED:
+        return _REPLACED[name]
     having = owners(name)
     if row is not None and row.name in having:
         return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
@@ -87,3 +104,23 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     if not guess and row is not None:
         guess = did_you_mean(name, allowed_options(row) or ()).replace("?", ", under options?")
     return f"unknown key.{guess} Known: {', '.join(known)}"
+
+
+def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
+    """Return why a key of a `trainer` block belongs to `parallel`, and what to do; empty where it does not.
+
+    Args:
+        name: The key.
+        known: The keys of the `parallel` block.
+    """
+    if name in known:
+        return TO_PARALLEL
+    if name == "parallel":
+        return "is a block of its own: move it out of the trainer block"
+    if is_trainer_key(name):
+        return ""
+    if name in _RENAMED:
+        return f"{TO_PARALLEL}, where it is called {_RENAMED[name]}"
+    if name in _SCHEDULER_WORDS:
+        return "belongs to parallel, not to trainer: move it to the parallel block, under options"
+    return ""

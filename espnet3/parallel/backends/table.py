@@ -6,6 +6,7 @@ A package adds a row by an entry point of the group `espnet3.parallel.backends`,
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -127,6 +128,16 @@ _ROWS = (
     ),
 )
 
+# What Kaldi's scripts, which ESPnet2 recipes name as their command, are called here.
+_SCRIPTS = {
+    "run.pl": "local",
+    "queue.pl": "sge",
+    "slurm.pl": "slurm",
+    "pbs.pl": "pbs",
+    "ssh.pl": "ssh",
+    "stdout.pl": "local",
+}
+
 _OWN = {row.name: row for row in _ROWS}
 
 
@@ -202,6 +213,10 @@ def row(env: str) -> Backend:
 
 def unknown_env(env: object) -> str:
     """Return the message for a value of `env` that no row has."""
+    script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
+    if script in _SCRIPTS:
+        instead = _SCRIPTS[script]
+        return f"Unknown env {shown(env)}: what {script} does is env: {instead} here. Known: {', '.join(BACKENDS)}"
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)
     return f"Unknown env {shown(env)}.{guess} Known: {', '.join(BACKENDS)}"

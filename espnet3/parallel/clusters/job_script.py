@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.clusters.options import prepare
+from espnet3.parallel.clusters.options import interface_problems, prepare
 from espnet3.parallel.config import ParallelConfig
 
 # What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
@@ -26,12 +26,14 @@ class JobPlan:
         workers_per_job: Worker processes of each.
         command: The command that submits one.
         script: The job script, with placeholders in capitals for what is known at the start only.
+        warnings: What keeps this machine from starting such a run; another one may.
     """
 
     jobs: int
     workers_per_job: int
     command: str
     script: str
+    warnings: tuple[str, ...] = ()
 
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
@@ -44,6 +46,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     job_class = getattr(load_cluster_class(row), "job_cls")  # noqa: B009  # the loaded class is a callable to mypy
     options = dict(config.options)
     given = options.get("log_directory")
+    warnings = interface_problems(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
         options["log_directory"] = logs  # a job makes its folder when it is built
@@ -54,4 +57,4 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         processes = job.worker_processes
         script = job.job_script().replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    return JobPlan(math.ceil(config.n_workers / processes), processes, command, script)
+    return JobPlan(math.ceil(config.n_workers / processes), processes, command, script, tuple(warnings))

@@ -23,7 +23,7 @@ from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.http_guard import dask_setup
 from espnet3.parallel.clusters.keeper import JobKeeper
-from espnet3.parallel.clusters.options import prepare, secure
+from espnet3.parallel.clusters.options import interface_problems, prepare, secure
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import (
@@ -166,6 +166,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """
     make = watched_cluster(row)
     options = dict(config.options)
+    if missing := interface_problems(row, options):
+        raise ConfigError("\n".join(missing))
     folder = prepare(row, options)
     cluster = None
     certificate = None

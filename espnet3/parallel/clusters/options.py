@@ -24,6 +24,27 @@ logger = logging.getLogger(__name__)
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
+def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return which network interfaces of the options this machine lacks, in a sentence each."""
+    section = options.get("config_name") or row.name
+
+    def site(name: str) -> Any:
+        return dask.config.get(f"jobqueue.{section}.{name}", None)
+
+    scheduler = {**(site("scheduler-options") or {}), **(options.get("scheduler_options") or {})}
+    wanted = {
+        "options.interface": options.get("interface") or site("interface"),
+        "options.scheduler_options.interface": scheduler.get("interface"),
+    }
+    there = psutil.net_if_addrs()
+    return [
+        f"{where} = {name!r}: this machine has no such network interface.{did_you_mean(name, there)} "
+        f"It has {', '.join(sorted(there))}"
+        for where, name in wanted.items()
+        if name is not None and name not in there
+    ]
+
+
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
     assert row.scheduler is not None
@@ -33,10 +54,8 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         found = options.get(name)
         return dask.config.get(f"jobqueue.{section}.{name}", default) if found is None else found
 
-    _check_interface(site("interface"), "options.interface")
     scheduler = dict(site("scheduler-options") or options.get("scheduler_options") or {})
     scheduler.update(options.get("scheduler_options") or {})
-    _check_interface(scheduler.get("interface"), "options.scheduler_options.interface")
     # Dask's default is port 8787 on every interface
     scheduler.setdefault("dashboard_address", "127.0.0.1:0")
     options["scheduler_options"] = scheduler
@@ -59,15 +78,6 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
     return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
-
-
-def _check_interface(name: Any, where: str) -> None:
-    there = psutil.net_if_addrs()
-    if name is not None and name not in there:
-        raise ConfigError(
-            f"{where} = {name!r}: this machine has no such network interface.{did_you_mean(name, there)} "
-            f"It has {', '.join(sorted(there))}"
-        )
 
 
 def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> int | None:

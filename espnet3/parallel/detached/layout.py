@@ -153,6 +153,15 @@ class Layout:
         try:
             return Plan(**read_json(self.folder / PLAN))
         except FileNotFoundError:
+            from espnet3.parallel.ledger.folder import (
+                RUN,  # jobs, which read the plan too, do not open run folders
+            )
+
+            if (self.run / RUN).exists():
+                raise ConfigError(
+                    f"the run in {self.run} was not submitted as detached jobs: `espnet3 status` and `wait` work on "
+                    "it; to go on with it, call its runner again"
+                ) from None
             raise ConfigError(
                 f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
                 "that was printed at submission, the runner's output_dir"

@@ -31,6 +31,7 @@ class JobState(str, Enum):
     DONE = "done"
     FAILED = "failed"
     UNFINISHED = "unfinished"
+    NOT_STARTED = "not_started"
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
     TIMEOUT = "timeout"
@@ -57,6 +58,7 @@ _SENTENCES = {
     JobState.DONE: "every item has an outcome on disk",
     JobState.FAILED: "it stopped at an error; its log and `status` say which, and retry runs it again",
     JobState.UNFINISHED: "it ended in order before its last item, at its walltime or on a signal; retry goes on there",
+    JobState.NOT_STARTED: "the run was stopped before its first item; retry runs it",
     JobState.CANCELLED: "it was cancelled; retry goes on where it was",
     JobState.PREEMPTED: "another job took its place; retry goes on where it was",
     JobState.TIMEOUT: "the scheduler ended it at its walltime; retry goes on where it was",
@@ -208,7 +210,7 @@ def progress(folder: Path) -> tuple[int, int]:
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
-    newest, held = _holder(folder)
+    newest, held = _newest_lease(folder)
     if newest is None or held is None or held.get("released"):
         return False
     alive = is_alive(held)
@@ -222,11 +224,16 @@ def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
 
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
-    _, held = _holder(folder)
+    held = holder_of(folder)
     return held["pid"] if held is not None and not held.get("released") and is_alive(held) else None
 
 
-def _holder(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
+def holder_of(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder's newest lease says of its holder, living or not; None where there is none."""
+    return _newest_lease(folder)[1]
+
+
+def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the file of a folder's newest lease, and what it says."""
     newest, number = None, 0
     try:

@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from espnet3.parallel.checks import Whole, argument
-from espnet3.parallel.parallel import set_parallel
 from espnet3.parallel.records import ItemFailure
+from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.inference_provider import fingerprint_of
 from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
@@ -74,7 +74,8 @@ def infer(config: Any) -> dict[str, InferResult]:
       such as `on_error` or `resume` of the runner; with `async_mode` of the runner the items are submitted
       as detached jobs, and `espnet3 merge` of the test set's folder, or the stage run again without it, writes
       the files when they are done;
-    - `parallel` (optional): given to `set_parallel`.
+    - `parallel` (optional): registered while the stage runs (`set_parallel`); then what was registered before is
+      again.
 
     Args:
         config: A mapping or an OmegaConf config.
@@ -83,15 +84,15 @@ def infer(config: Any) -> dict[str, InferResult]:
         What was done, by the name of the test set.
 
     Raises:
+        ConfigError: The block `parallel` or `trainer` is wrong.
         ValueError: A required key is missing, or a value is of the wrong kind.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     for key in ("dataset", "model", "inference_dir", "input_key"):
         if config.get(key) is None:
             raise ValueError(f"the inference config has no {key!r} (it has {', '.join(map(str, config))})")
-    if config.get("parallel") is not None:
-        set_parallel(config.parallel)
-    return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
+    with stage_parallel(config):
+        return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
 
 
 def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from espnet3.components.data.files import write_text_atomic
 from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import read_aligned
 
@@ -30,7 +31,8 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
       Where the columns are not called as the metric expects, the block is
       `{metric: {_target_: ...}, inputs: {ref: text, hyp: best}}`: column -> file without `.scp`;
     - `test_sets` (optional): their names (a list, or the mapping of the inference config); without
-      it, every folder in `inference_dir` that holds an `.scp` file.
+      it, every folder in `inference_dir` that holds an `.scp` file;
+    - `parallel` (optional): registered while the stage runs, for metrics that use `parallel_map` or a runner.
 
     Items that failed are in no file and thus in no metric; their number is added as `failed_items`
     to the metric's own entries.
@@ -42,11 +44,17 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
         Import path of the metric -> test set -> what the metric returned.
 
     Raises:
+        ConfigError: The block `parallel` or `trainer` is wrong.
         FileNotFoundError: There is nothing to measure.
         TypeError: A metric is not an `AbsMetric`.
         ValueError: A required key is missing.
     """
     whole = as_dict(config)
+    with stage_parallel(config):
+        return _measure(whole)
+
+
+def _measure(whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for key in ("inference_dir", "metrics"):
         if not whole.get(key):
             raise ValueError(f"the metrics config has no {key!r} (it has {', '.join(whole)})")

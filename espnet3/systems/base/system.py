@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from espnet3.systems.base.blocks import check_blocks, stage_parallel
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.inference_provider import instantiate_block
 from espnet3.systems.base.metric import measure
@@ -23,6 +24,9 @@ class BaseSystem:
     Args:
         inference_config: Config of `create_dataset` and `infer`.
         metrics_config: Config of `measure`.
+
+    Each stage works with the `parallel` block of its own config, for as long as it runs. Where that has none, it
+    works with what `set_parallel` has registered.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("create_dataset", "infer", "measure")
@@ -38,10 +42,13 @@ class BaseSystem:
             What each stage returned, by its name.
 
         Raises:
+            ConfigError: The block `parallel` or `trainer` of a config is wrong; as below.
             ValueError: There is no such stage, or one needs what another only submits; raised before the first
                 one runs.
         """
         wanted = list(stages)
+        check_blocks(self.inference_config)
+        check_blocks(self.metrics_config)
         self.check_stages(wanted)
         self.check_jobs(wanted)
         results: dict[str, Any] = {}
@@ -85,7 +92,8 @@ class BaseSystem:
             True when it was built now, False when it was complete before.
         """
         config = _needed(self, "inference_config", "create_dataset")
-        return bool(instantiate_block(config, "create_dataset").build())
+        with stage_parallel(config):
+            return bool(instantiate_block(config, "create_dataset").build())
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""

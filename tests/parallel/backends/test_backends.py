@@ -375,7 +375,9 @@ def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
 def test_a_walltime_that_yaml_made_a_number_is_shown_quoted(env, number, quoted):
     """A numeric walltime is refused with the time it was, in quotes, in the scheduler's own form."""
     (problem,) = option_problems(row(env), {**required(env), "walltime": number})
-    assert f"options.walltime = {number}: YAML reads a time without quotes as a number" in problem
+    assert (
+        f"options.walltime = {number}: YAML has read a time as a number, as it does with 4:00:00" in problem
+    )
     assert f"write it in quotes: walltime: {quoted}" in problem
 
 

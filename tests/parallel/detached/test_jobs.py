@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import SubmissionError, set_parallel
+from espnet3.parallel import ParallelError, SubmissionError, set_parallel
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
+from espnet3.parallel.detached.launch import scheduler
 from espnet3.parallel.detached.launch.scheduler import make_job
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.run import DetachedRun
@@ -219,6 +220,68 @@ def test_a_refused_submission_leaves_shards_that_submit_takes(
     assert run.status().shards[0].note == "PENDING: Priority"
     assert run.cancel().counts == {JobState.CANCELLED: 2}
     assert not calls(tmp_path)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a SLURM of four small scripts on the PATH, whose queue lists two jobs until they are cancelled."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    listed = "echo '7_0|PENDING|Priority|'; echo '7_1|PENDING|Priority|'"
+    texts = {
+        "sbatch": "echo Submitted batch job 7",
+        "scontrol": "echo 'MaxArraySize = 1001'",
+        "squeue": listed,
+        "scancel": 'printf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"',
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    options = {"cores": 1, "memory": "1GB", "queue": "x"}
+    set_parallel({"env": "slurm", "n_workers": 3, "options": options, "detached": {"shards": 2}})
+    return programs
+
+
+def squares(tmp_path: Path) -> DetachedRun:
+    """Submit squares to the scheduler."""
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    runner = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True, progress=False)
+    run: DetachedRun = runner(range(4))
+    return run
+
+
+def test_cancel_says_that_the_scheduler_answers_with_errors(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that cannot be read is an error with the scheduler's words and what to do; a later cancel ends all."""
+    monkeypatch.setattr(scheduler, "_SILENCE", 0.0)
+    run = squares(tmp_path)
+    queue = (slurm / "squeue").read_text()
+    down = "slurm_load_jobs error: Unable to contact slurm controller"
+    for name in ("squeue", "scancel"):
+        os.rename(slurm / name, slurm / f"{name}.good")
+        (slurm / name).write_text(f"#!/bin/sh\necho '{down}' >&2; exit 1\n")
+        (slurm / name).chmod(0o700)
+    with pytest.raises(ParallelError) as raised:
+        run.cancel(grace=0.1)
+    said = str(raised.value)
+    assert f"scancel 7 ended with 1: {down}" in said and "error: squeue" in said
+    assert "`espnet3 cancel` again" in said and str(run.path / "detached/stop.json") in said
+    for name in ("squeue", "scancel"):
+        os.rename(slurm / f"{name}.good", slurm / name)
+    assert (slurm / "squeue").read_text() == queue
+    assert run.cancel().counts == {JobState.CANCELLED: 2}
+
+
+def test_cancel_bears_a_scheduler_that_refuses_one_query(slurm: Path, tmp_path: Path) -> None:
+    """A query that a busy scheduler refuses is asked again, and the cancellation goes on."""
+    run = squares(tmp_path)
+    (slurm / "scancel").write_text(
+        '#!/bin/sh\ncd "$(dirname "$0")"\n'
+        'printf \'#!/bin/sh\\nprintf "#!/bin/sh\\\\n" > "$0"; echo Socket timed out >&2; exit 1\\n\' > squeue\n'
+    )
+    assert run.cancel().counts == {JobState.CANCELLED: 2}
 
 
 def test_memory_is_raised_by_the_factor() -> None:

@@ -79,8 +79,9 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, workers=1)
     status = run.wait(60)
     states = [shard.state for shard in status.shards]
-    assert states[0] is JobState.FAILED and JobState.DONE not in states
+    assert states == [JobState.FAILED, JobState.NOT_STARTED, JobState.NOT_STARTED]
     assert status.shards[0].note == "item 3 failed: ValueError: no square of 3"
+    assert status.shards[1].note == "shard 0 stopped the run: item 3 failed: ValueError: no square of 3"
     assert "no square of 3" in dict(run.logs(failed=True))[0]
     with pytest.raises(IncompleteRunError, match=r"1 failed.*item 3 failed.*espnet3 retry"):
         run.merge()

@@ -127,7 +127,8 @@ def run_of(folder: Path, n: int = 12, workers: int = 2, shards: int = 3, **argum
     config = {"folder": str(folder), **arguments.pop("config", {})}
     set_parallel({"env": "local", "n_workers": workers, "detached": {"shards": shards}})
     defaults = {"output_dir": folder / "run", "async_specs_dir": folder / "specs", "async_mode": True}
-    return cls(Provider(config), progress=False, **{**defaults, **arguments})(range(n))
+    defaults["progress"] = False
+    return cls(Provider(config), **{**defaults, **arguments})(range(n))
 
 
 def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:

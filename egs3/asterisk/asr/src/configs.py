@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from espnet3.parallel import ParallelConfig
+from espnet3.systems.base.blocks import check_blocks, merge_parallel
 from espnet3.systems.base.config import apply_overrides, find_config, load_config
 
 RECIPE_DIR = Path(__file__).resolve().parents[1]
@@ -22,7 +22,7 @@ class Configs:
     """The configs of the stages.
 
     Attributes:
-        inference: Of create_dataset and infer, with the `parallel` block.
+        inference: Of create_dataset and infer; its `parallel` block is theirs.
         metrics: Of measure.
     """
 
@@ -36,12 +36,12 @@ def load_configs(
     parallel: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Configs:
-    """Read the configs, merge the parallel config in, and apply overrides.
+    """Read the configs, merge the small parallel file in, and apply overrides.
 
     Args:
         inference: Name of the inference config.
         metrics: Name of the metrics config.
-        parallel: Name of a config with a `parallel` block; None runs in this process.
+        parallel: Name of a small config with a `parallel` block, which is merged into that of the inference config.
         overrides: `dotted.key=value`, YAML values.
 
     Raises:
@@ -51,15 +51,16 @@ def load_configs(
     infer = load_config(find_config(inference, RECIPE_DIR))
     if parallel is not None:
         path = find_config(parallel, RECIPE_DIR)
-        block = load_config(path)
-        if list(block) != ["parallel"]:
-            raise ValueError(f"{path} must hold the block 'parallel' and nothing else, it has {list(block)}")
-        infer["parallel"] = block["parallel"]
+        small = load_config(path)
+        if list(small) != ["parallel"]:
+            raise ValueError(f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}")
+        merge_parallel(infer, small)
     measure = load_config(find_config(metrics, RECIPE_DIR))
     apply_overrides({"inference": infer, "metrics": measure}, overrides)
     if infer.get("recipe_dir") == ".":
         infer["recipe_dir"] = str(RECIPE_DIR)
-    ParallelConfig.parse(infer.get("parallel"))  # a mistake is reported before the first stage runs
+    for config in (infer, measure):
+        check_blocks(config)  # a mistake is reported before the first stage runs
     whole = OmegaConf.to_container(infer, resolve=True)
     assert isinstance(whole, dict)
     for key in _SHARED:

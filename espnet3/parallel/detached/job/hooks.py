@@ -49,7 +49,7 @@ def run_hooks(
     if skip and spec.policy.on_error == "raise":
         first = min(skip)
         outcomes.append_failure(spec.begin + first, skip[first])
-        return JobState.FAILED, sentence_of(skip[first])
+        return JobState.FAILED, sentence_of(skip[first], spec.begin + first in outcomes.failed_before)
     shard = Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=blame.one_by_one)
 
     def mark(in_progress: tuple[int, int] | None) -> None:
@@ -73,12 +73,19 @@ def _stopped(spec: JobSpec, outcomes: ShardOutcomes, result: ShardResult, stop: 
         outcomes.append_failure(spec.begin + at, stop)
     print(stop.traceback, flush=True)
     return (
-        sentence_of(stop)
+        sentence_of(stop, spec.begin + at in outcomes.failed_before)
         if stop.cause != "runner"
         else f"the runner failed: {stop.error_type}: {stop.message}"
     )
 
 
-def sentence_of(failure: ItemFailure) -> str:
-    """Return an item's failure in a sentence, for the states of a run."""
-    return f"item {failure.index!r} failed: {failure.error_type}: {failure.message}"
+def sentence_of(failure: ItemFailure, again: bool) -> str:
+    """Return an item's failure in a sentence, for the states of a run.
+
+    Args:
+        failure: The failure.
+        again: The item had failed in an earlier attempt, too.
+    """
+    return (
+        f"item {failure.index!r} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
+    )

@@ -25,6 +25,7 @@ class ShardOutcomes:
 
     Attributes:
         state: One byte for each of its items: `LEFT`, `OK` or `FAILED`.
+        failed_before: Positions that had failed when this attempt began.
     """
 
     def __init__(self, spec: JobSpec, lease: Lease) -> None:
@@ -43,6 +44,7 @@ class ShardOutcomes:
             self._take(range(begin, end), OK)
         self._take(self._read(ERRORS), FAILED)
         self._take(self._read(RESULTS), OK)
+        self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
 
     @property
     def ok(self) -> int:

@@ -94,6 +94,11 @@ class Stopping:
             self._why = str(ordered.get("why", "the run was told to stop"))
 
     @property
+    def ordered(self) -> bool:
+        """Whether the run was told to stop, by somebody or by another shard."""
+        return self._ordered is not None
+
+    @property
     def warned(self) -> bool:
         """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
         if self._ordered is not None:

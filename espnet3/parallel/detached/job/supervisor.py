@@ -23,8 +23,8 @@ from typing import BinaryIO
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
-from espnet3.parallel.detached.marks import job_name, note_end
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
+from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
 from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.ledger.errors import FolderInUseError
@@ -35,6 +35,8 @@ from espnet3.parallel.records import ProcessEnd
 READY = "ready"
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
+_PATIENCE = 2 * GRACE  # seconds that a supervisor may take to end, once none of its jobs is left
+_RETAKE = 0.05  # seconds between two attempts at its lease
 _PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
 
 
@@ -56,6 +58,8 @@ class Supervisor:
         self.stopping = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
+        self._started: set[int] = set()
+        self._killing = False
 
     async def run(self) -> None:
         """Run until every shard is done, or the run is told to stop."""
@@ -70,6 +74,7 @@ class Supervisor:
             watch.cancel()
             end.cancel()
             await asyncio.gather(watch, end, return_exceptions=True)
+        self._leave()
 
     async def _watch(self) -> None:
         """Look for stop.json, which may be written on another host, whose disk sends no event."""
@@ -87,6 +92,7 @@ class Supervisor:
         await self.stopping.wait()
         self._signal(signal.SIGTERM)
         await asyncio.sleep(GRACE)
+        self._killing = True
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -96,6 +102,9 @@ class Supervisor:
 
     async def _slot(self, slot: int) -> None:
         while self.todo and not self.stopping.is_set():
+            if self.layout.stopped() is not None:  # by the job that has just ended: not yet seen by the watch
+                self.stopping.set()
+                return
             shard = self.todo.popleft()
             if not self._is_others(shard) and not (self.layout.shard(shard) / DONE).exists():
                 await self._job(shard, slot)
@@ -119,6 +128,7 @@ class Supervisor:
                 start_new_session=True,
             )
         self._running[shard] = process
+        self._started.add(shard)
         if self.stopping.is_set():
             self._signal(signal.SIGTERM)
         try:
@@ -128,6 +138,10 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
         say(f"shard {shard} ended with {status}")
+        killed = self._killing and status == -signal.SIGKILL
+        if killed:  # by this process, whatever item it was in
+            excuse_dead(folder)
+            self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
         over_items = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
         await self._settle(shard, status, over_items)
 
@@ -151,6 +165,31 @@ class Supervisor:
         why = f"its process {end} {deaths} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
+    def _leave(self) -> None:
+        """Say of the shards that this process would have run why it did not; the others have their last word."""
+        if not self.stopping.is_set():
+            return
+        now = disk_now(self.layout.folder)
+        for shard in self.todo:
+            if holder_lives(self.layout.shard(shard), now):
+                continue  # another host's
+            if shard in self._started:
+                self._note_stop(shard, "its process had died, and was not started again")
+            else:
+                self._note_stop(shard, "", JobState.NOT_STARTED)
+
+    def _note_stop(self, shard: int, how: str, state: JobState = JobState.UNFINISHED) -> None:
+        """Write how a shard ended because the run was stopped, unless its own job has said so."""
+        folder = self.layout.shard(shard)
+        if (folder / DONE).exists() or (folder / ENDED).exists():
+            return
+        order = self.layout.stopped() or {"why": "its supervisor was told to end"}
+        if order.get("state") == JobState.CANCELLED:
+            state = JobState.CANCELLED
+        why = "; ".join(part for part in (order.get("why", ""), how) if part)
+        make_folder(folder)
+        write_quickly(folder / ENDED, {"state": state.value, "why": why})
+
     def _gpu(self, slot: int) -> dict[str, str]:
         if row(self.plan.env).kind is not Kind.GPU:
             return {}
@@ -161,6 +200,22 @@ class Supervisor:
 
 def _appending(file: Path) -> BinaryIO:
     return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _acquire(lease: Lease) -> None:
+    """Take the supervisors' lease, once the one before has ended: its last job may be gone a moment earlier.
+
+    Raises:
+        FolderInUseError: It does not end.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return lease.acquire("supervisor")
+        except FolderInUseError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_RETAKE)  # another process's end: its lease is a file, which sends no event
 
 
 def main() -> int:
@@ -182,7 +237,7 @@ def main() -> int:
     make_folder(folder)
     lease = Lease(folder)
     try:
-        lease.acquire("supervisor")
+        _acquire(lease)
     except FolderInUseError as error:
         print(error, flush=True)
         return 1

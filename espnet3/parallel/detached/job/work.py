@@ -145,6 +145,8 @@ class _Attempt:
             (self.folder / ENDED).unlink(missing_ok=True)
             say(f"done: {counts['ok']} ok, {counts['failed']} failed")
             return EXIT_DONE
+        if state is JobState.UNFINISHED and self.stopping.ordered and not self.outcomes.n_lines:
+            state = JobState.NOT_STARTED
         requeue = state is JobState.UNFINISHED and self.stopping.warned and self.outcomes.n_lines > 0
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
@@ -155,6 +157,8 @@ class _Attempt:
         if self.spec.hooks:
             ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.blame)
             self.budget.add(self.outcomes.failed)
+            if ended[0] is JobState.FAILED and self.spec.policy.on_error == "raise":
+                self._stop_all(ended[1], at_item=True)
             return self._check_budget(last=True) or ended
         if not left:
             return JobState.DONE, ""
@@ -232,7 +236,7 @@ class _Attempt:
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length
                 raise block.error
-            return self._fail(block.stop)
+            return self._fail(begin + len(block.values), block.stop)
         return self._check_budget()
 
     def _enter(self, at: int, n: int) -> None:
@@ -244,14 +248,14 @@ class _Attempt:
         self.outcomes.append_failure(position, failure)
         self.budget.add(1)
         if self.spec.policy.on_error == "raise":
-            return self._fail(failure)
+            return self._fail(position, failure)
         return self._check_budget()
 
-    def _fail(self, failure: ItemFailure) -> tuple[JobState, str]:
+    def _fail(self, position: int, failure: ItemFailure) -> tuple[JobState, str]:
         """Stop the whole run at an item, as on_error="raise" says."""
-        why = sentence_of(failure)
+        why = sentence_of(failure, position in self.outcomes.failed_before)
         say(failure.traceback)
-        self._stop_all(why)
+        self._stop_all(why, at_item=True)
         return JobState.FAILED, why
 
     def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
@@ -262,9 +266,9 @@ class _Attempt:
         self._stop_all(why)
         return JobState.FAILED, why
 
-    def _stop_all(self, why: str) -> None:
+    def _stop_all(self, why: str, at_item: bool = False) -> None:
         stopped = f"shard {self.spec.shard} stopped the run: {why}"
-        self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped})
+        self.layout.order_stop({"state": JobState.UNFINISHED.value, "why": stopped, "at_item": at_item})
 
     def _count(self, in_flight: tuple[int, int] | None = None) -> None:
         self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed

@@ -18,6 +18,7 @@ from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan
 from espnet3.parallel.detached.losses import LossFile
 from espnet3.parallel.detached.spec import JobSpec, items_to_json
 from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 
 
@@ -86,6 +87,10 @@ def put_specs(
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
+    if shards:
+        (layout.run / RECEIPT).unlink(
+            missing_ok=True
+        )  # the merged files no longer cover what the jobs will add
     return shards
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
 _PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 _SECONDS = 120.0  # a busy scheduler answers late
+_SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 
@@ -259,27 +261,52 @@ def _starved(scheduler: Scheduler, folder: Path, jobs: dict[str, str]) -> dict[i
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """Cancel all arrays of the last submission with one command, and wait until they have left the queue."""
+    """Cancel all arrays of the last submission with one command, and wait until they have left the queue.
+
+    Raises:
+        ParallelError: The scheduler still lists some, or does not say what it lists.
+    """
     jobs = layout.jobs()
     arrays = jobs.get("arrays", [])
     if not arrays:
         return
-    _cancel(make_job(plan), arrays, layout.folder)
-    end = time.monotonic() + grace + _SECONDS
-    while any(state.alive for state, _ in query(layout, jobs["jobs"]).values()):
-        if time.monotonic() > end:
-            raise ParallelError(
-                f"the scheduler still lists jobs of {' '.join(arrays)} after their cancellation"
-            )
+    refused = _cancel(make_job(plan), arrays, layout.folder)
+    told = f" ({refused})" if refused else ""
+    again = (
+        f"Jobs of {' '.join(arrays)} that start or run end by themselves, because {layout.stop} tells them to; "
+        "`espnet3 cancel` again when the scheduler answers, to take the others from its queue"
+    )
+    begin = time.monotonic()
+    answered = begin
+    while True:
+        try:
+            left = any(state.alive for state, _ in query(layout, jobs["jobs"]).values())
+        except OSError as error:  # a busy scheduler refuses a query now and then
+            if time.monotonic() > answered + _SILENCE:
+                raise ParallelError(
+                    f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
+                    f"an error: {error}\n{again}"
+                ) from error
+        else:
+            if not left:
+                return
+            answered = time.monotonic()
+            if answered > begin + grace + _SECONDS:
+                raise ParallelError(f"the scheduler still lists jobs after their cancellation{told}. {again}")
         time.sleep(_LOOK)
 
 
-def _cancel(job: Any, arrays: list[str], folder: Path) -> None:
+def _cancel(job: Any, arrays: list[str], folder: Path) -> str:
+    """Cancel arrays; return what the scheduler had against it: some refuse where an element has just ended."""
+    command = [*shlex.split(job.cancel_command), *arrays]
     try:
-        _call([*shlex.split(job.cancel_command), *arrays], folder)
-    except ParallelError as error:
-        # some fail where an element has just ended; the caller waits until the queue is empty
-        print(f"while cancelling: {error}", flush=True)
+        _call(command, folder)
+    except SubmissionError as error:
+        how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
+        refused = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
+        print(f"while cancelling: {refused}", file=sys.stderr, flush=True)
+        return refused
+    return ""
 
 
 def walltime(config: ParallelConfig) -> float | None:

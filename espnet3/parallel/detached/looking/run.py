@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.checks import Number, argument
+from espnet3.parallel.checks import Choice, Number, argument
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
+from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
 from espnet3.parallel.ledger.split import RESULTS
 
-_POLL = (0.1, 10.0)  # seconds between two looks of `wait`: at first, and after a while
-_SHARE = 0.05  # of the time waited so far, between those
 _TAIL = 1 << 16  # bytes of a log that are shown
 
 
@@ -90,24 +89,19 @@ class DetachedRun(Sequence[JobRecord]):
         """Return how every shard is: its files first; one question to the scheduler explains the others."""
         return run_status(self._layout, self._plan)
 
-    def wait(self, timeout: float | None = None) -> RunStatus:
+    def wait(
+        self, timeout: float | None = None, seen: Callable[[RunStatus], object] | None = None
+    ) -> RunStatus:
         """Wait until no job is queued or at work any more.
 
         Args:
             timeout: Seconds after which to return in any case; None: no limit.
+            seen: Called with each status on the way, to show it.
 
         Returns:
             The last status: `done` says whether every shard is done.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        begin = time.monotonic()
-        while True:
-            status = self.status()
-            left = None if end is None else end - time.monotonic()
-            if not status.alive or (left is not None and left <= 0):
-                return status
-            pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
-            time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
+        return watch(self.status, timeout, seen)
 
     def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what each shard's jobs printed: the shard and the end of its log.
@@ -164,16 +158,21 @@ class DetachedRun(Sequence[JobRecord]):
         """Submit the shards that never were: a scheduler did not take them, say."""
         return verbs.submit_new(self._layout, self._plan)
 
-    def retry(self, failed_items: bool = False) -> RunStatus:
+    def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
         """Submit again what is missing, and nothing else.
 
         Args:
             failed_items: Run items again too that have a failure recorded.
+            on_error: "raise" or "record", in place of the runner's, from now on: with "record" an item that has
+                stopped the run keeps its failure, and the others go on. None leaves it as it is.
 
         Raises:
+            ConfigError: `on_error` is something else.
             FolderInUseError: Jobs are still queued or at work.
         """
-        return verbs.retry(self._layout, self._plan, failed_items)
+        if on_error is not None:
+            argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
+        return verbs.retry(self._layout, self._plan, failed_items, on_error)
 
     def merge(self) -> Any:
         """Put the outcomes in order and prove that none is missing.

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
-from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, shard_status
+from espnet3.parallel.detached.states import (
+    JobState,
+    RunStatus,
+    disk_now,
+    holder_lives,
+    holder_of,
+    shard_status,
+)
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.provenance.code import changed_files
@@ -27,8 +36,27 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
         for shard in map(int, silent):
             found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+    if (layout.stopped() or {}).get("at_item"):
+        again = shlex.join(["espnet3", "retry", str(layout.run)])
+        notes.append(
+            f"on_error is 'raise', so one failed item stops the run. Mend what it failed of, then `{again}`; or "
+            f"`{again} --on-error record`, which keeps its failure and goes on with the other items"
+        )
     merged = (layout.run / RECEIPT).exists()
-    return RunStatus(str(layout.run), plan.env, tuple(found), merged, tuple(notes))
+    status = RunStatus(str(layout.run), plan.env, tuple(found), merged, ())
+    if (driver := driver_of(layout.run)) and not status.alive:
+        notes = [f"a driver is at work in this folder: {driver}"]
+    elif merged and not status.done and not status.alive:
+        notes = ["a driver has finished the run since: its merged files hold an outcome of every item"]
+    return replace(status, notes=tuple(notes))
+
+
+def driver_of(run: Path) -> str:
+    """Return process, host and start of the driver that is at work in a run's folder; empty where none is."""
+    if not holder_lives(run, disk_now(run)):
+        return ""
+    held = holder_of(run) or {}
+    return f"process {held.get('pid')} on {held.get('host')}, since {held.get('since')}"
 
 
 def job_ids(layout: Layout) -> dict[str, str]:

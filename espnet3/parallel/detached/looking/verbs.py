@@ -5,29 +5,31 @@ from __future__ import annotations
 import datetime
 import getpass
 import json
+import shlex
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
-from espnet3.parallel.detached.layout import ENDED, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking.status import refuse_living, run_status
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import IncompleteRunError
-from espnet3.parallel.ledger.files import Appender, make_folder, read_json
+from espnet3.parallel.ledger.files import Appender, make_folder, read_json, write_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
-from espnet3.parallel.ledger.scan import LEFT, scan_splits
+from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
@@ -91,18 +93,52 @@ def submit_new(layout: Layout, plan: Plan) -> RunStatus:
     return run_status(layout, plan)
 
 
-def retry(layout: Layout, plan: Plan, failed_items: bool) -> RunStatus:
-    """Submit what is missing."""
+def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) -> RunStatus:
+    """Submit what is missing.
+
+    Args:
+        layout: The run's paths.
+        plan: Its plan.
+        failed_items: Run items again that have a failure recorded.
+        on_error: What a failed item does from now on; None leaves it as it is.
+    """
     with _driving(layout) as who:
         refuse_living(layout.run)
+        if on_error is not None:
+            _change_policy(layout, on_error)
         raised = _raised(layout, plan)  # before the marks of the last attempts are removed
         items = layout.items()
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
         shards = put_specs(layout, plan, items, scan.state, who, failed_items)
         left = scan.state.count(LEFT)
-        _event(layout, "retried", shards=shards, items=left, **({"raised": raised} if raised else {}))
+        changed = {"on_error": on_error} if on_error is not None else {}
+        _event(
+            layout, "retried", shards=shards, items=left, **changed, **({"raised": raised} if raised else {})
+        )
         hand_over(layout, plan, shards, raised)
-    return run_status(layout, plan)
+    status = run_status(layout, plan)
+    note = _runs_again(layout, items, scan.state)
+    return replace(status, notes=(*status.notes, note)) if note else status
+
+
+def _change_policy(layout: Layout, on_error: str) -> None:
+    """Change `on_error` in what the specs, and the runner of the merge, are made from."""
+    template = read_json(layout.folder / TEMPLATE)
+    template["policy"]["on_error"] = on_error
+    write_json(layout.folder / TEMPLATE, template)
+    runner = read_json(layout.folder / RUNNER)
+    write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
+
+
+def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
+    """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
+    if FAILED not in state or read_json(layout.folder / TEMPLATE)["policy"]["on_error"] != "raise":
+        return ""
+    return (
+        f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
+        f"the run again. `{shlex.join(['espnet3', 'retry', str(layout.run)])} --on-error record` keeps its failure "
+        "and goes on with the other items"
+    )
 
 
 def _raised(layout: Layout, plan: Plan) -> dict[str, float]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import sys
 import uuid
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
@@ -34,6 +37,8 @@ from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.runner.run import Run
+
+_CALLER = 3  # frames from here to the line that calls the runner
 
 
 def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
@@ -70,6 +75,11 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
                     shutil.rmtree(written, ignore_errors=True)
             raise
     left = sum(plan.size(shard) for shard in shards)
+    if run.folder is not None and (unused := _unused_result_dir(runner)):
+        warnings.warn(
+            f"async_result_dir = {unused} is not used: the run is in output_dir, {folder}. Leave one of them out",
+            stacklevel=_CALLER,
+        )
     if not runner.progress:
         return DetachedRun(layout, runner)
     print(
@@ -77,7 +87,24 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
         f"is in {folder}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
+    if run.policy.on_error == "raise" and left > 1:
+        print(
+            'on_error is "raise": the first item that fails stops all shards. With on_error="record" its failure is '
+            "recorded, and the others go on",
+            file=sys.stderr,
+        )
     return DetachedRun(layout, runner)
+
+
+def _unused_result_dir(runner: Any) -> str:
+    """Return the `async_result_dir` that a runner was given; empty where it is the default."""
+    for cls in type(runner).__mro__:
+        made = vars(cls).get("__init__")
+        parameter = inspect.signature(made).parameters.get("async_result_dir") if made is not None else None
+        if parameter is not None and parameter.default is not parameter.empty:
+            given = Path(runner.async_result_dir)
+            return "" if given == Path(parameter.default) else str(given)
+    return ""
 
 
 def _write_and_submit(

@@ -1,0 +1,69 @@
+"""The blocks `parallel` and `trainer` of a stage's config: checked, and registered while the stage runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from espnet3.parallel.config import ParallelConfig, check_trainer
+from espnet3.parallel.parallel import get_parallel_config, set_parallel
+
+_OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or something else
+
+
+def check_blocks(config: Any) -> None:
+    """Check the blocks `parallel` and `trainer` of a stage's config.
+
+    Args:
+        config: A mapping or an OmegaConf config; None has none.
+
+    Raises:
+        ConfigError: One of them is wrong, or holds what belongs to the other.
+    """
+    if config is not None:
+        check_trainer(config.get("trainer"))
+        ParallelConfig.parse(config.get("parallel"))
+
+
+@contextmanager
+def stage_parallel(config: Any) -> Iterator[None]:
+    """Register a stage's own `parallel` block for a `with` block, and then what was registered before.
+
+    Where the config has none, what is registered stays.
+
+    Args:
+        config: A mapping or an OmegaConf config.
+
+    Raises:
+        ConfigError: As `check_blocks`.
+    """
+    check_blocks(config)
+    before = get_parallel_config()
+    if config.get("parallel") is not None:
+        set_parallel(config.get("parallel"))
+    try:
+        yield
+    finally:
+        set_parallel(before)
+
+
+def merge_parallel(config: DictConfig, small: DictConfig) -> None:
+    """Merge the `parallel` block of a small file into a config, key by key; the file's values win.
+
+    `options` and `adapt` belong to a backend: where the file names another `env` than the config, the config's are
+    left out.
+
+    Args:
+        config: Changed in place; it may have no such block yet.
+        small: A config that holds the block `parallel`.
+    """
+    own: Any = OmegaConf.to_container(config, resolve=False)
+    own = own.get("parallel") or {}
+    new: Any = OmegaConf.to_container(small, resolve=False)
+    new = new.get("parallel") or {}
+    if new.get("env", own.get("env")) != own.get("env", "local"):
+        own = {key: value for key, value in own.items() if key not in _OF_A_BACKEND}
+    config["parallel"] = OmegaConf.merge(own, new)

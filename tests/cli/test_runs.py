@@ -1,0 +1,197 @@
+"""`espnet3 status` and `wait`, of runs with jobs and without, and `--version`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from espnet3.cli.main import main
+from espnet3.cli.runs import merge, retry, status, wait
+from espnet3.cli.showing import LiveLine, status_text
+from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel.detached.looking.ordinary import FolderStatus
+from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
+from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
+
+HELD = """
+import sys
+from pathlib import Path
+from tests.parallel.detached.work import Provider, Squares
+folder = Path(sys.argv[1])
+Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False)(range(3))
+"""
+
+
+def ordinary(folder: Path, **config: Any) -> Squares:
+    """Return a runner without jobs."""
+    set_parallel(None)
+    return Squares(Provider({"folder": str(folder), **config}), output_dir=folder / "run", progress=False)
+
+
+def test_an_ordinary_run_has_a_status(tmp_path: Path) -> None:
+    """A run that an item stopped says what is done and how to go on; a finished one that it is complete."""
+    with pytest.raises(ItemError):
+        ordinary(tmp_path, bad=[2, "raise"])(range(4))
+    done = CliRunner().invoke(status, [str(tmp_path / "run")])
+    assert done.exit_code == 1
+    words = " ".join(done.output.split())
+    assert (
+        "3 of 4 items, 1 failed" in words and "the same call of the runner computes the 1 that are" in words
+    )
+    (tmp_path / "repaired").touch()
+    ordinary(tmp_path, bad=[2, "raise"])(range(4))
+    done = CliRunner().invoke(status, [str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0
+    said = json.loads(done.output)
+    assert {name: said[name] for name in ("items", "ok", "failed", "alive", "merged", "done")} == {
+        "items": 4,
+        "ok": 4,
+        "failed": 0,
+        "alive": False,
+        "merged": True,
+        "done": True,
+    }
+
+
+def test_wait_waits_for_an_ordinary_driver(tmp_path: Path) -> None:
+    """While a driver is at work `status` names it and `wait` waits; they end with it."""
+    hold(tmp_path, 1)
+    command = [sys.executable, "-c", HELD, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT) as driver:
+        assert held(tmp_path, 1) == driver.pid
+        done = CliRunner().invoke(status, [str(tmp_path / "run")])
+        assert done.exit_code == 75 and f"process {driver.pid} on" in " ".join(done.output.split())
+        timed = CliRunner().invoke(wait, [str(tmp_path / "run"), "--timeout", "0.3"])
+        assert timed.exit_code == 75 and re.search(r"^\d of 3 items, 0 failed$", timed.stderr, re.MULTILINE)
+        let_go(tmp_path, 1)
+        assert CliRunner().invoke(wait, [str(tmp_path / "run")]).exit_code == 0
+        assert driver.wait() == 0
+
+
+def test_a_run_with_jobs_that_a_driver_finished_is_complete(tmp_path: Path) -> None:
+    """What jobs left and an ordinary call finished is complete for `status`, until a retry adds to it."""
+    run = run_of(tmp_path, n=4, shards=2, workers=1, config={"bad": [1, "raise"]}, on_error="record")
+    run.cancel()
+    run_of(tmp_path, n=4, config={"bad": [1, "raise"]}, on_error="record", async_mode=False)
+    done = CliRunner().invoke(status, [str(run.path)])
+    assert done.exit_code == 0, done.output
+    run.retry(failed_items=True)
+    assert not run.status().merged
+    run.wait(60)
+    shut(run)
+
+
+def test_other_verbs_say_that_an_ordinary_run_has_no_jobs(tmp_path: Path) -> None:
+    """`retry` and `merge` of an ordinary run say what to do instead; a folder without a run names those below."""
+    ordinary(tmp_path)(range(2))
+    for verb in (retry, merge):
+        done = CliRunner().invoke(verb, [str(tmp_path / "run")])
+        assert done.exit_code == 1 and "was not submitted as detached jobs" in done.stderr
+    done = CliRunner().invoke(status, [str(tmp_path)])
+    assert done.exit_code == 1 and "holds no run (there are runs in run)" in done.stderr
+
+
+def test_watch_shows_every_change_until_the_end(tmp_path: Path) -> None:
+    """`status --watch` prints until no job is left, and its exit status is that of the end."""
+    hold(tmp_path, 0)
+    run = run_of(tmp_path, n=2, shards=2)
+    held(tmp_path, 0)
+    command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "status", str(run.path)]
+    with subprocess.Popen([*command, "--watch"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().startswith(f"{run.path} (local): ")
+        let_go(tmp_path, 0)
+        assert "2 of 2 items, 0 failed" in " ".join(watching.stdout.read().split())
+    assert watching.returncode == 0
+    done = CliRunner().invoke(status, [str(run.path), "--watch", "--json"])
+    assert done.exit_code == 2 and "--json for programs" in done.stderr
+
+
+def status_of(**changes: Any) -> RunStatus:
+    """Return the status of a run with long notes."""
+    note = "shard 0 stopped the run: item 'a long name of an item' failed: ValueError: no square of it"
+    shards = [
+        ShardStatus(0, JobState.FAILED, 5, 1, 1, "7_0", "item 'x' failed:\nseveral words\n" + "word " * 30),
+        ShardStatus(1, JobState.NOT_STARTED, 5, 0, 0, "7_1", note),
+        ShardStatus(2, JobState.RUNNING, 5, 2, 0, "7_2"),
+    ]
+    facts: dict[str, Any] = {"run": "/a/" + "b" * 90, "env": "slurm", "shards": tuple(shards)}
+    return RunStatus(**{**facts, "merged": False, "notes": ("one note " * 20,), **changes})
+
+
+def test_a_status_has_80_columns() -> None:
+    """Lines break between words at 80 columns; only a word that is longer by itself sticks out, whole."""
+    lines = status_text(status_of()).splitlines()
+    assert [line for line in lines if len(line) > 80 and "b" * 90 not in line] == []
+    assert "     1 not started" in status_text(status_of())
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "b" * 90 in text
+        and "1 of them: shard 0 stopped the run: item 'a long name of an item' failed" in text
+    )
+    assert "shard 1 (7_1)" not in text
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_the_live_line_has_rate_and_time_left() -> None:
+    """From the second look on there is a rate over the last minute, and what is left at that rate."""
+    times = iter([0.0, 0.0, 10.0, 20.0, 200.0])
+    stream = Terminal()
+    line = LiveLine(stream, lambda: next(times))
+    for ok in (100, 150, 200, 920):
+        line.show(FolderStatus("run", 1000, ok, 0, True, False))
+    line.close()
+    shown = [text.strip() for text in stream.getvalue().split("\r")]
+    assert shown == [
+        "",
+        "100 of 1,000 items, 0 failed",
+        "150 of 1,000 items, 0 failed, 5.0 items/s, 170 s left".replace("170 s", "3 min"),
+        "200 of 1,000 items, 0 failed, 5.0 items/s, 3 min left",
+        "920 of 1,000 items, 0 failed, 4.0 items/s, 20 s left",
+        "",
+        "",
+    ]
+
+
+def test_without_a_terminal_the_lines_are_few() -> None:
+    """A log gets a line every ten seconds at first, and one a minute later; jobs that live are counted."""
+    now = 0.0
+    stream = io.StringIO()
+    line = LiveLine(stream, lambda: now)
+    for second in range(300):
+        now = float(second)
+        line.show(status_of())
+    line.close()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 6 + 4
+    assert set(lines) == {"4 of 15 items, 1 failed; jobs: 1 running"}
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    """`espnet3 --version` names the distribution, its version and the Python."""
+    done = CliRunner().invoke(main, ["--version"])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"espnet3-parallel {version('espnet3-parallel')}, Python 3.")
+
+
+def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
+    """An error of the file system is one line, as an error of the package is."""
+    (tmp_path / "detached/plan.json").mkdir(parents=True)
+    done = CliRunner().invoke(merge, [str(tmp_path)])
+    assert done.exit_code == 1 and done.stderr.startswith("IsADirectoryError: [Errno 21]")

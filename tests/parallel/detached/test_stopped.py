@@ -1,0 +1,135 @@
+"""A run that one item, or a signal, stops: what is said of the shards that it stops in their middle, or before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ConfigError, ItemFailure
+from espnet3.parallel.detached.job import supervisor as supervising
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
+from tests.parallel.detached.test_jobs import worker
+from tests.parallel.detached.work import Files, calls, espnet3, gone, held, hold, let_go, run_of, supervisor
+
+STOPPED = "shard 0 stopped the run: item 0 failed: ValueError: no square of 0"
+
+
+class BadFiles(Files):
+    """Files whose item 0 fails."""
+
+    @staticmethod
+    def forward(idx: int, folder: Path, bad: object) -> int:
+        """Return the square, or fail."""
+        if idx == 0:
+            raise ValueError("no square of 0")
+        return idx * idx
+
+
+def test_writers_stop_the_run_too(tmp_path: Path) -> None:
+    """An item that fails in a runner with writers stops the other shards, as it does in any other runner."""
+    run = run_of(tmp_path / "a", n=6, workers=1, runner=BadFiles)
+    first, *others = run.wait(60).shards
+    assert (first.state, first.note) == (JobState.FAILED, STOPPED.partition(": ")[2])
+    assert {(shard.state, shard.note) for shard in others} == {(JobState.NOT_STARTED, STOPPED)}
+
+
+def test_a_job_that_starts_after_the_stop_has_not_begun(tmp_path: Path) -> None:
+    """A scheduler starts queued jobs of a stopped run: each ends at once, as not started, with the reason."""
+    run = run_of(tmp_path / "a", n=4, shards=2, workers=1, config={"bad": [0, "raise"]})
+    assert not run.wait(60).alive
+    ended = Layout(run.path).shard(1) / "ended.json"
+    ended.unlink()
+    worker(run[1].spec)
+    assert json.loads(ended.read_text())["why"] == STOPPED
+    assert run.status().shards[1].state is JobState.NOT_STARTED
+
+
+def test_a_supervisor_that_is_told_to_end_says_so(tmp_path: Path) -> None:
+    """SIGTERM, as at the shutdown of a host, leaves no shard `lost`: each has a state and a reason."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 0)
+    run = run_of(folder, n=3, shards=3, workers=1)
+    held(folder, 0)
+    pid = supervisor(run)
+    os.kill(pid, signal.SIGTERM)
+    let_go(folder, 0)
+    gone(pid)
+    states = [(shard.state, shard.note) for shard in run.status().shards]
+    assert states[1:] == [(JobState.NOT_STARTED, "its supervisor was told to end")] * 2
+    assert states[0][0] in (JobState.DONE, JobState.UNFINISHED)
+
+
+def test_an_item_that_does_not_end_is_excused(tmp_path: Path) -> None:
+    """A job killed after the grace because the run was stopped says which shard stopped it, and blames no item."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    hold(folder, 1)
+    run = run_of(folder, n=2, shards=2, workers=2, config={"bad": [0, "raise"]})
+    held(folder, 1)
+    shard = run.wait(60).shards[1]
+    let_go(folder, 1, dead=True)
+    assert shard.state is JobState.UNFINISHED, shard
+    assert shard.note == f"{STOPPED}; killed 10 s after it was asked to end, in the middle of an item"
+    assert json.loads((Layout(run.path).shard(1) / "mark.json").read_text())["stopping"]
+    assert DetachedRun.open(run.path).status().shards[1].note == shard.note
+    assert supervising.GRACE == 10
+
+
+def test_a_retry_that_stops_again_says_so_and_can_record(tmp_path: Path) -> None:
+    """The retry names the item that may stop the run again, the state says that it did; `--on-error record` goes on."""
+    run = run_of(tmp_path / "a", config={"bad": [5, "raise"]}, workers=1)
+    assert any(f"retry {run.path} --on-error record" in note for note in run.wait(60).notes)
+    said = espnet3("retry", run.path, cwd=tmp_path).stdout
+    assert "item 5 stopped this run before" in " ".join(said.split())
+    status = run.wait(60)
+    assert status.shards[1].note == "item 5 failed again: ValueError: no square of 5"
+    espnet3("retry", run.path, "--on-error", "record", cwd=tmp_path)
+    status = run.wait(60)
+    assert (status.done, status.ok, status.failed, status.notes) == (True, 11, 1, ())
+    results = DetachedRun.open(run.path).merge()
+    assert isinstance(results[5], ItemFailure) and results[6]["square"] == 36
+    assert calls(tmp_path / "a") == {i: 2 if i == 5 else 1 for i in range(12)}
+
+
+def test_writers_that_stop_again_say_so(tmp_path: Path) -> None:
+    """The same holds for a runner with writers."""
+    run = run_of(tmp_path / "a", n=4, shards=1, runner=BadFiles)
+    assert not run.wait(60).alive
+    run.retry()
+    assert run.wait(60).shards[0].note == "item 0 failed again: ValueError: no square of 0"
+    run.retry(on_error="record")
+    assert run.wait(60).done
+
+
+def test_an_on_error_that_is_neither_is_refused(tmp_path: Path) -> None:
+    """`retry` takes the two words that a runner takes, and nothing is submitted for another."""
+    run = run_of(tmp_path / "a", n=2, shards=1)
+    assert run.wait(60).done
+    with pytest.raises(
+        ConfigError, match=r"on_error must be \"raise\" or \"record\"\. Did you mean 'record'\?"
+    ):
+        run.retry(on_error="recrod")
+
+
+@pytest.mark.parametrize(("on_error", "warned"), [("raise", True), ("record", False)])
+def test_a_submission_says_that_one_item_will_stop_it(
+    on_error: str, warned: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where one bad item would end the whole run, that is said when it is submitted."""
+    run = run_of(tmp_path / "a", n=2, shards=2, on_error=on_error, progress=True)
+    assert run.wait(60).done
+    assert ('With on_error="record" its failure is recorded' in capfd.readouterr().err) is warned
+
+
+def test_a_result_folder_beside_an_output_dir_is_a_warning(tmp_path: Path) -> None:
+    """A given `async_result_dir` that is not used is said to be; the default one is nobody's wish."""
+    with pytest.warns(UserWarning, match=r"async_result_dir = mine is not used: the run is in output_dir"):
+        run = run_of(tmp_path / "a", n=2, shards=1, async_result_dir="mine")
+    assert run.wait(60).done

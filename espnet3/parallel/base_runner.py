@@ -151,7 +151,7 @@ class BaseRunner(ABC):
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
         Args:
-            indices: Any iterable; a `range` or list is not copied.
+            indices: Any iterable; what is done to a list while the run goes on does not change the run.
 
         Returns:
             The results in the order of the indices: a list, or with `output_dir` a sequence that is read

@@ -34,12 +34,12 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     size = policy.batch_size if call.many is not None else None
 
     def plain(part: Sequence[Any], out: list[Any]) -> None:
-        had = len(out)
-        out.extend(map(call.one, feed.of(part)))
-        done = len(out) - had
-        if done < len(part) and (not feed.ended or not done):
-            # an item raised StopIteration, which the C loop took for its own end: call it again, to have it raised
-            out.append(call.one(part[done]))
+        one, append, had = call.one, out.append, len(out)
+        # not `extend(map(...))`, which is no faster and takes an item's StopIteration for its own end
+        for item in feed.of(part):
+            append(one(item))
+        if feed.ended and len(out) == had:  # before its first item: a step runs one at least
+            append(one(part[0]))
 
     def batches(part: Sequence[Any], out: list[Any]) -> None:
         assert size is not None

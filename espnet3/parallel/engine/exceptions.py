@@ -20,7 +20,9 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
-    except Exception as wrong:  # user classes may raise anything here
+    except KeyboardInterrupt:
+        raise
+    except BaseException as wrong:  # user classes may raise anything here, SystemExit too
         text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
     return name, text, "".join(traceback.format_exception(kind, error, error.__traceback__))
 

@@ -61,6 +61,14 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     return batches if size else plain
 
 
+class WrongBatch(Exception):  # noqa: N818  never seen outside: it says whose the error in it is
+    """Carries the error of a `batch_forward` that returned another number of results: no item is to blame."""
+
+    def __init__(self, mistake: BatchLengthError) -> None:
+        super().__init__(mistake)
+        self.mistake = mistake
+
+
 def _batch(call: Call, items: list[Any]) -> list[Any]:
     assert call.many is not None
     results = call.many(items)
@@ -68,8 +76,10 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
         results = list(results)
     if not isinstance(results, (list, tuple)) or len(results) != len(items):
         got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
-        raise BatchLengthError(
-            f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
-            "it must return one result per index, in their order"
+        raise WrongBatch(
+            BatchLengthError(
+                f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
+                "it must return one result per index, in their order"
+            )
         )
     return list(results)

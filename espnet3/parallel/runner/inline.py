@@ -12,7 +12,7 @@ from types import FrameType
 from espnet3.parallel.engine.loop import Block, run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import SetupFn, build_env, setup_timeout_message
+from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.records import Policy
 
@@ -30,16 +30,8 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
     try:
         with _alarm(timeout):
             return build_env(build)
-    except _TimeUp as late:
+    except TimeUp as late:
         raise WorkerSetupError(setup_timeout_message(timeout or 0.0, late.stack)) from None
-
-
-class _TimeUp(BaseException):
-    """Not an Exception, so that a provider's own `except Exception` does not swallow it."""
-
-    def __init__(self, stack: str) -> None:
-        super().__init__()
-        self.stack = stack
 
 
 @contextmanager
@@ -53,7 +45,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         return
 
     def on_alarm(signum: int, frame: FrameType | None) -> None:
-        raise _TimeUp("".join(traceback.format_stack(frame)))
+        raise TimeUp("".join(traceback.format_stack(frame)))
 
     before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout)

@@ -82,7 +82,7 @@ class ItemError(ParallelError, RuntimeError):
     def __str__(self) -> str:
         f = self.failure
         again = f" after {f.attempts} attempts" if f.attempts > 1 else ""
-        return f"item {f.index!r} failed on {f.worker}{again}: {f.error_type}: {f.message}"
+        return f"{f.name} failed {f.place}{again}: {f.error_type}: {f.message}"
 
 
 class PoisonItemError(ItemError):

@@ -281,7 +281,7 @@ def _submit_here(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a future carries its call's exception to `result()`
-        add_note(error, f"in the call {call_text(func, args, kwargs)}, on this process")
+        add_note(error, f"in the call {call_text(func, args, kwargs)}, in this process")
         future.set_exception(error)
     return future
 

@@ -129,7 +129,7 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
         return error
     if failure.cause == "poison":
         error = PoisonItemError(failure)
-    note = f"in item {position} ({failure.index!r:.200}), on {failure.worker}"
+    note = f"in item {position} ({failure.index!r:.200}), {failure.place}"
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
     add_note(error, note)

@@ -14,9 +14,8 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.records import Policy
+from espnet3.parallel.records import THIS_PROCESS, Policy
 
-NAME = "this process"
 _SLICE = 0.1  # seconds of work after which the progress bar is looked at
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
@@ -76,13 +75,13 @@ def run_inline(
         if chunk is None:
             work.raise_broken()
             return
-        block = run_items(chunk.items, call, policy, NAME, _SLICE)
+        block = run_items(chunk.items, call, policy, THIS_PROCESS, _SLICE)
         if as_lines:
             from espnet3.parallel.engine.recording import (
                 to_lines,  # here: a run without a folder needs no ledger
             )
 
-            to_lines(block, work.positions(chunk), chunk.items, policy, NAME)
+            to_lines(block, work.positions(chunk), chunk.items, policy, THIS_PROCESS)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))

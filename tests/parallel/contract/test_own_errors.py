@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from espnet3.parallel import (
-    BaseRunner,
     BatchLengthError,
     EnvironmentProvider,
     ItemError,

@@ -206,6 +206,7 @@ class RunSummary:
         busy_seconds: Sum over workers of the time spent inside chunks of items.
         slots: Worker slots that took part.
         kept: Items that were not run because the run folder already had their outcome.
+        kept_failed: Those of them whose outcome is a failure.
     """
 
     items: int
@@ -216,6 +217,7 @@ class RunSummary:
     busy_seconds: float
     slots: int
     kept: int = 0
+    kept_failed: int = 0
 
     @property
     def efficiency(self) -> float:

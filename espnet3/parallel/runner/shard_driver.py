@@ -13,6 +13,7 @@ from espnet3.parallel.engine.exceptions import item_error, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.files import writing
+from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, RunSummary, Tally
 from espnet3.parallel.runner.shards import Shard, ShardResult, take_mark
 
@@ -61,7 +62,10 @@ def run_shards(
             for chunk, block in pairs:
                 run.take(chunk, block, work)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
-    return tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    summary = tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    again = {place for shard in left for place in _marked(shard)[1]}
+    failed_before = sum(state == FAILED and place not in again for place, state in enumerate(folder.state))
+    return replace(summary, kept_failed=failed_before)
 
 
 class _Run:
@@ -104,7 +108,7 @@ class _Run:
         self.items += len(result.values)
         self.failed += len(result.failed)
         self.retries += result.retries
-        self._report(len(result.values), len(result.failed))
+        self._report(result.values, result.failed)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
         """Return the shard to run in place of one that has lost its worker.

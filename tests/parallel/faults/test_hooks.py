@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import LedgerError, ParallelError, PoisonItemError
-from tests.parallel.faults.workloads import CRASHES, BadHook, FailsTwice, InTheWay, Provider
+from tests.parallel.faults.workloads import CRASHES, BadHook, FailsThenEnds, InTheWay, Provider
 
 HOOKS = ["open_writers", "write_record", "close_writers"]
 
@@ -56,7 +56,7 @@ class TestHooks:
     @pytest.mark.parametrize("on_error", ["raise", "record"])
     def test_that_crashes_after_an_error(self, on_error: str, folder: Path) -> None:
         """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""
-        runner = FailsTwice(Provider({}), progress=False, on_error=on_error, output_dir=folder / "out")
+        runner = FailsThenEnds(Provider({}), progress=False, on_error=on_error, output_dir=folder / "out")
         with pytest.raises(
             PoisonItemError, match="shard 3 failed .* in close_writers, with no item"
         ) as caught:

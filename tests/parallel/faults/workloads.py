@@ -468,7 +468,7 @@ class BadHook(Square):
             FAULTS[act]()
 
 
-class FailsTwice(Square):
+class FailsThenEnds(Square):
     """In one shard the disk seems full to write_record, and close_writers ends the process."""
 
     @staticmethod

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from espnet3.parallel.messages import did_you_mean
+
 _PACKAGE = "espnet3-parallel"
 # In the order in which they are listed.
 _VERBS = {
@@ -27,6 +29,15 @@ _VERBS = {
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            ctx.fail(
+                f"no such command {args[0]!r}.{did_you_mean(args[0], _VERBS)} There are: {', '.join(_VERBS)}"
+            )
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:

@@ -12,7 +12,14 @@ from typing import Any
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.parallel import active_client, get_parallel_config
 from espnet3.parallel.records import RunSummary
-from espnet3.parallel.runner.arguments import check_provider, checked
+from espnet3.parallel.runner.arguments import (
+    check_batches,
+    check_provider,
+    checked,
+    no_attribute,
+    with_suggestions,
+)
+from espnet3.parallel.runner.batches import in_batches_of_one, is_in_batches_of_one
 from espnet3.parallel.runner.run import Run, compute
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
@@ -62,6 +69,8 @@ class BaseRunner(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.forward is BaseRunner.forward and cls.batch_forward is not BaseRunner.batch_forward:
+            cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
         for name in _STATIC:
             own = inspect.getattr_static(cls, name)
             if inspect.isfunction(own):  # plain, so a method; also one that a mixin brings
@@ -75,6 +84,7 @@ class BaseRunner(ABC):
                     "def` returns. Call asyncio.run(...) in it"
                 )
 
+    @with_suggestions
     def __init__(
         self,
         provider: Any,
@@ -114,6 +124,12 @@ class BaseRunner(ABC):
         self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
+        own = type(self).batch_forward
+        has_own, only = own is not BaseRunner.batch_forward, is_in_batches_of_one(type(self).forward)
+        check_batches(self.batch_size, own, has_own, only)
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 
@@ -124,7 +140,7 @@ class BaseRunner(ABC):
 
     @staticmethod
     def batch_forward(indices: Any, *args: Any, **env: Any) -> Any:
-        """Compute several items' results, one per index, in their order. Optional."""
+        """Compute several items' results, one per index, in their order. Optional; it may stand without `forward`."""
         raise NotImplementedError
 
     @staticmethod
@@ -151,7 +167,7 @@ class BaseRunner(ABC):
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
         Args:
-            indices: Any iterable; a `range` or list is not copied.
+            indices: Any iterable; what is done to a list while the run goes on does not change the run.
 
         Returns:
             The results in the order of the indices: a list, or with `output_dir` a sequence that is read
@@ -159,6 +175,7 @@ class BaseRunner(ABC):
             a `DetachedRun`: a sequence of job records.
 
         Raises:
+            TypeError: The indices are a text, a mapping or a table, whose items are hardly what is meant.
             ItemError: The first failed item, unless failures are recorded.
             TooManyFailuresError: More failed than `max_failures`.
             WorkerSetupError: The env could not be built.

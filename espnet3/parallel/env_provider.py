@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+_MOST_COPIED = 10_000  # lists, dicts and configs among a provider's arguments: more are data, and no settings
+_DEEPEST = 50  # levels that are copied: more are a value that holds itself
 
 
 class EnvironmentProvider(ABC):
@@ -12,23 +18,34 @@ class EnvironmentProvider(ABC):
 
     Only `build_env_local` must be written. The provider itself is not shipped: a worker builds
     its own from the class and the arguments it was made with, so a model kept on `self`
-    never travels; `config` and `params` do, as they are when the run starts.
+    never travels. What was changed since does: `config` and `params`, an argument kept on `self`, and
+    each attribute that was set from outside (`provider.beam = 5`), as they are when the run starts.
 
     Args:
         config: Any mapping, or whatever the subclass wants.
     """
 
-    # subclasses keep what they like on `self`: a name that is nobody else's
+    # subclasses keep what they like on `self`: names that are nobody else's
     _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _espnet3_made_from: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same, as they were then
+    _espnet3_set: frozenset[str] = frozenset()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""
         self = super().__new__(cls)
-        object.__setattr__(self, "_espnet3_made_with", (args, kwargs))  # also where a subclass is frozen
+        # by object: also where a subclass is frozen
+        object.__setattr__(self, "_espnet3_made_with", (args, kwargs))
+        object.__setattr__(self, "_espnet3_made_from", _copied((args, kwargs)))
         return self
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; what is set by other code than the provider's own methods goes to workers too."""
+        super().__setattr__(name, value)
+        if not _in_a_method_of(self, sys._getframe(1)):
+            super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     @abstractmethod
     def build_env_local(self) -> dict[str, Any]:
@@ -41,13 +58,10 @@ class EnvironmentProvider(ABC):
     def make_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:
         """Return a function without arguments that builds the env on a worker.
 
-        The default makes the same provider again there, with the `config` and `params` this one has
-        now, and calls its `build_env_local`.
+        The default makes the same provider again there, with what was changed in this one since, and calls its
+        `build_env_local`.
         """
-        cls, (args, kwargs) = type(self), self._espnet3_made_with
-        now = {
-            name: vars(self)[name] for name in ("config", "params") if name in getattr(self, "__dict__", {})
-        }
+        cls, (args, kwargs), now = type(self), self._espnet3_made_from, state_now(self)
 
         def setup() -> dict[str, Any]:
             provider = cls(*args, **kwargs)
@@ -58,17 +72,85 @@ class EnvironmentProvider(ABC):
         return setup
 
 
+def state_now(provider: Any) -> dict[str, Any]:
+    """Return the attributes that a provider made again must be given: those that may have changed since.
+
+    These are `config` and `params`, what was set from outside, and the lists, dicts and configs among the
+    arguments that it keeps as they are: their owner may have changed them.
+    """
+    here: dict[str, Any] = getattr(provider, "__dict__", {})
+    shared = _containers(getattr(provider, "_espnet3_made_with", ()))
+    wanted = {"config", "params"} | getattr(provider, "_espnet3_set", frozenset())
+    return {
+        name: value
+        for name, value in here.items()
+        if name in wanted or (id(value) in shared and not name.startswith("_espnet3_"))
+    }
+
+
 def made_with(provider: Any) -> dict[str, Any]:
     """Return what a provider was made with, as far as that is known: its config, params and other arguments.
+
+    What was set from outside counts as such an argument.
 
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.
     """
-    facts = {name: getattr(provider, name) for name in ("config", "params") if hasattr(provider, name)}
+    names = ["config", "params", *sorted(getattr(provider, "_espnet3_set", ()))]
+    facts = {name: getattr(provider, name) for name in names if hasattr(provider, name)}
     args, kwargs = getattr(provider, "_espnet3_made_with", ((), {}))
     rest = [arg for arg in args if not any(arg is known for known in facts.values())]
     more = {name: value for name, value in kwargs.items() if name not in facts}
     return {**facts, **({"args": rest} if rest else {}), **more}
+
+
+def _in_a_method_of(instance: Any, frame: FrameType | None) -> bool:
+    """Whether code runs for a method of an object, or for a function that is given the object first."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of lists, dicts and configs, in any depth; all other objects are the same in the copy.
+
+    Of arguments with very many of them nothing is copied: they are data, which nobody edits by hand.
+    """
+    return value if len(_containers(value)) > _MOST_COPIED else _copy(value)
+
+
+def _copy(value: Any, depth: int = 0) -> Any:
+    if depth < _DEEPEST and type(value) is dict:
+        return {key: _copy(item, depth + 1) for key, item in value.items()}
+    if depth < _DEEPEST and type(value) in (list, tuple):
+        return type(value)(_copy(item, depth + 1) for item in value)
+    return copy.deepcopy(value) if _is_config(value) else value
+
+
+def _containers(value: Any) -> set[int]:
+    """Return the identities of the lists, dicts and configs in a value, or of too many of them where there are more."""
+    found: set[int] = set()
+    left = [value]
+    while left and len(found) <= _MOST_COPIED:
+        one = left.pop()
+        if id(one) in found:
+            continue
+        if type(one) is dict:
+            left += one.values()
+        elif type(one) in (list, tuple):
+            left += one
+        elif not _is_config(one):
+            continue
+        found.add(id(one))
+    return found
+
+
+def _is_config(value: Any) -> bool:
+    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    return omegaconf is not None and bool(omegaconf.OmegaConf.is_config(value))
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:

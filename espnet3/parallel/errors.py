@@ -82,7 +82,7 @@ class ItemError(ParallelError, RuntimeError):
     def __str__(self) -> str:
         f = self.failure
         again = f" after {f.attempts} attempts" if f.attempts > 1 else ""
-        return f"item {f.index!r} failed on {f.worker}{again}: {f.error_type}: {f.message}"
+        return f"{f.name} failed {f.place}{again}: {f.error_type}: {f.message}"
 
 
 class PoisonItemError(ItemError):
@@ -94,7 +94,15 @@ class PoisonItemError(ItemError):
 
 
 class TooManyFailuresError(ParallelError, RuntimeError):
-    """More items failed than `max_failures` allows."""
+    """More items failed than `max_failures` allows.
+
+    Attributes:
+        failures: What failed in this session, by the error's type: how many items, and the first one's record.
+    """
+
+    def __init__(self, message: str, failures: dict[str, tuple[int, ItemFailure]] | None = None) -> None:
+        super().__init__(message)
+        self.failures = dict(failures or {})
 
 
 class NoWorkersError(ParallelError, RuntimeError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import add_note, named_error
 from espnet3.parallel.engine.loop import Block, inside_item
-from espnet3.parallel.engine.work import Chunk, Work, as_items
+from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
@@ -200,7 +200,7 @@ def parallel_for(
 
     Args:
         func: As for `parallel_map`.
-        args: The items; taken as they are needed.
+        args: The items; taken as they are needed (a list is copied first).
         client: As for `parallel_map`.
         setup_fn: As for `parallel_map`.
         ordered: Yield in the order of `args` instead.
@@ -210,10 +210,7 @@ def parallel_for(
         Exception: As `parallel_map`, from the iteration.
     """
     task = _task(func, setup_fn, kwargs)
-    if not isinstance(args, Iterable):
-        raise TypeError(f"args must be an iterable of items, not {args!r:.100}")
-    items = args if isinstance(args, (list, tuple, range)) else iter(args)
-    return _stream(task, Work(items), active_client(client), _config, ordered)
+    return _stream(task, Work(as_stream(args, "args")), active_client(client), _config, ordered)
 
 
 def _stream(
@@ -284,7 +281,7 @@ def _submit_here(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a future carries its call's exception to `result()`
-        add_note(error, f"in the call {call_text(func, args, kwargs)}, on this process")
+        add_note(error, f"in the call {call_text(func, args, kwargs)}, in this process")
         future.set_exception(error)
     return future
 

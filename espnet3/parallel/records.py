@@ -11,6 +11,7 @@ from typing import Any
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 )
+THIS_PROCESS = "this process"  # a worker's name where the driver itself runs the items
 MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 
 
@@ -39,12 +40,24 @@ class Policy:
     poison_after: int = 2
 
 
+class NoItem(str):
+    """What has failed, where it is no item: "shard 3", "close_writers of shard 3"; in the place of an index.
+
+    It equals its text, and is shown without quotes, so that messages can be told from those about items.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
     """What is put in the place of a failed item's result.
 
     Attributes:
-        index: The index as the caller gave it.
+        index: The index as the caller gave it; a `NoItem` where no item has failed but something around the items.
         error_type: Name of the exception's class, with its module where it is not a builtin.
         message: `str()` of the exception.
         traceback: The traceback on the worker, as text.
@@ -68,6 +81,28 @@ class ItemFailure:
         """Return the fields as a plain dict."""
         return asdict(self)
 
+    @property
+    def name(self) -> str:
+        """What has failed, as a message names it: "item 7", "shard 3"."""
+        return str(self.index) if isinstance(self.index, NoItem) else f"item {self.index!r:.200}"
+
+    @property
+    def place(self) -> str:
+        """Where it ran, to follow what has failed: "on worker 1", "in this process"."""
+        return place_of(self.worker)
+
+    def __repr__(self) -> str:
+        message = " ".join(self.message.split())
+        tries = f", {self.attempts} attempts" if self.attempts > 1 else ""
+        return f"<ItemFailure: {self.name}, {self.error_type}: {message:.200}, {self.place}{tries}>"
+
+
+def place_of(worker: str) -> str:
+    """Return a worker's name with what it needs to stand in a sentence: "on worker 1", "in this process"."""
+    if worker == THIS_PROCESS:
+        return f"in {worker}"
+    return f"in {worker}" if worker.startswith("shard ") else f"on worker {worker}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
@@ -78,17 +113,21 @@ class ProcessEnd:
         signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
         reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
             allows); else "".
+        used: Bytes that it used then; 0 where that is not known.
+        limit: Bytes that it was allowed; 0 where that is not known.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
+    used: int = 0
+    limit: int = 0
 
     @classmethod
-    def from_wait_status(cls, status: int, reason: str = "") -> ProcessEnd:
+    def from_wait_status(cls, status: int, reason: str = "", used: int = 0, limit: int = 0) -> ProcessEnd:
         """Read a status as `os.waitpid` returns it; the reason holds only if a signal killed the process."""
         if os.WIFSIGNALED(status):
-            return cls(signal=os.WTERMSIG(status), reason=reason)
+            return cls(signal=os.WTERMSIG(status), reason=reason, used=used, limit=limit)
         return cls(exit_code=os.WEXITSTATUS(status))
 
     @classmethod
@@ -107,7 +146,24 @@ class ProcessEnd:
         if self.signal is None:
             return "ended"
         words = f"was killed by {signal_name(self.signal)}"
-        return f"{words} for using more than its memory_limit" if self.reason == MEMORY_LIMIT else words
+        if self.reason != MEMORY_LIMIT:
+            return words
+        sizes = f" ({_gib(self.used)} of {_gib(self.limit)})" if self.limit else ""
+        return f"{words} for using more than its memory_limit{sizes} allows"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, where that is known; else ""."""
+        if self.reason != MEMORY_LIMIT:
+            return ""
+        return (
+            "give each worker more (a higher memory_limit in the options of the `parallel` block, with a smaller "
+            "n_workers where the machine has no more), or let an item need less (a smaller batch_size, shorter items)"
+        )
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f} GiB"
 
 
 def signal_name(number: int) -> str:
@@ -150,6 +206,7 @@ class RunSummary:
         busy_seconds: Sum over workers of the time spent inside chunks of items.
         slots: Worker slots that took part.
         kept: Items that were not run because the run folder already had their outcome.
+        kept_failed: Those of them whose outcome is a failure.
     """
 
     items: int
@@ -160,6 +217,7 @@ class RunSummary:
     busy_seconds: float
     slots: int
     kept: int = 0
+    kept_failed: int = 0
 
     @property
     def efficiency(self) -> float:

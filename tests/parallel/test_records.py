@@ -63,6 +63,6 @@ def test_nothing_known() -> None:
 def test_the_reason_is_said() -> None:
     """A process killed for its memory says so; one that exited before the signal came does not."""
     killed = ProcessEnd.from_wait_status(signal.SIGKILL, MEMORY_LIMIT)
-    assert str(killed) == "was killed by SIGKILL for using more than its memory_limit"
+    assert str(killed) == "was killed by SIGKILL for using more than its memory_limit allows"
     assert not killed.by_itself
     assert str(ProcessEnd.from_wait_status(3 << 8, MEMORY_LIMIT)) == "exited with code 3"

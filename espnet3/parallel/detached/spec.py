@@ -10,6 +10,7 @@ from typing import Any
 
 from espnet3.parallel.detached.code import ClassRef
 from espnet3.parallel.detached.surroundings import Surroundings
+from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.files import read_json
@@ -140,7 +141,7 @@ def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
 
 
 def provider_arguments(provider: Any) -> dict[str, Any]:
-    """Describe how a provider is made again: its arguments, and `config` and `params` as they are now.
+    """Describe how a provider is made again: its arguments, and what was changed since, as it is now.
 
     Raises:
         ConfigError: It does not know its arguments, or JSON cannot hold one of them.
@@ -152,17 +153,21 @@ def provider_arguments(provider: Any) -> dict[str, Any]:
             "let it inherit from EnvironmentProvider"
         )
     args, kwargs = made_with
-    here = vars(provider) if hasattr(provider, "__dict__") else {}
-    now = {name: here[name] for name in ("config", "params") if name in here}
+    was_args, was_kwargs = provider._espnet3_made_from
+    now = state_now(provider)
     written = {name: _argument(value, name) for name, value in now.items()}
 
-    def argument(value: Any, name: str) -> Any:
+    def argument(value: Any, was: Any, name: str) -> Any:
         same = next((key for key, other in now.items() if other is value and value is not None), None)
-        return _argument(value, name) if same is None else {"now": same}
+        written_then = _argument(was, name)
+        return written_then if same is None or written_then != written[same] else {"now": same}
 
     return {
-        "args": [argument(value, f"argument {place}") for place, value in enumerate(args)],
-        "kwargs": {name: argument(value, name) for name, value in kwargs.items()},
+        "args": [
+            argument(value, was, f"argument {place}")
+            for place, (value, was) in enumerate(zip(args, was_args, strict=True))
+        ],
+        "kwargs": {name: argument(value, was_kwargs[name], name) for name, value in kwargs.items()},
         "now": written,
     }
 

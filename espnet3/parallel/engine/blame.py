@@ -77,6 +77,7 @@ class Loss:
         seen: Whether a mark says what was in progress; else it is all that the process had been given.
         seconds: How long the call had taken when its process was killed for it; None: that was not the reason.
         stack: Where the call was, as text; "" where nobody could look.
+        hook: The writer hook that the process was in, where it was in no item; "" where that is not known.
     """
 
     begin: int
@@ -86,6 +87,7 @@ class Loss:
     seen: bool = True
     seconds: float | None = None
     stack: str = ""
+    hook: str = ""
 
     @property
     def positions(self) -> range:
@@ -189,12 +191,14 @@ def failure_of_item(
 
 
 def _death(loss: Loss, charges: Charges) -> str:
+    count = f"; this is the {_ordinal(charges.deaths)} worker lost" if charges.deaths > 1 else ""
     if loss.begin == OUTSIDE:
-        where = "no item was in progress there: it was in a writer hook"
+        hook = loss.hook or "a writer hook"
+        where, lost = f" in {hook}, with no item in progress", " in it"
     else:
-        where = "it was the only item in progress there"
-    count = "" if charges.deaths < 2 else f", and this is the {_ordinal(charges.deaths)} worker lost with it"
-    return f"its worker process {loss.end}; {where}{count}"
+        where, lost = ", with no other item in progress", " to this item"
+    advice = f". What to do: {loss.end.advice}" if loss.end.advice else ""
+    return f"its worker process {loss.end}{where}{count and count + lost}{advice}"
 
 
 def _delay(loss: Loss, policy: Policy, place: str) -> str:

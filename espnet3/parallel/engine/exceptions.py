@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.engine import pickling
@@ -20,9 +21,23 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
-    except Exception as wrong:  # user classes may raise anything here
+    except KeyboardInterrupt:
+        raise
+    except BaseException as wrong:  # user classes may raise anything here, SystemExit too
         text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
-    return name, text, "".join(traceback.format_exception(kind, error, error.__traceback__))
+    return name, text, "".join(traceback.format_exception(kind, error, below_ours(error.__traceback__)))
+
+
+def below_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package that it begins with; all of it, if there are no others."""
+    found = trace
+    while found is not None and _is_ours(found.tb_frame.f_globals.get("__name__", "")):
+        found = found.tb_next
+    return found or trace
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("espnet3.parallel.") and not module.startswith("espnet3.parallel.testing.")
 
 
 def failure_of(
@@ -112,6 +127,10 @@ def load_error(blob: bytes | None) -> BaseException | None:
         return None
     if cause is not None:
         error.__cause__ = cause
+    for each in _chain(error):
+        each.__traceback__ = (
+            None  # Dask has them pickled without columns, so that carets would point anywhere
+        )
     return error  # type: ignore[no-any-return]  # what pickle_error put there
 
 
@@ -127,10 +146,11 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
         return error
     if failure.cause == "poison":
         error = PoisonItemError(failure)
-    note = f"in item {position} ({failure.index!r:.200}), on {failure.worker}"
+    note = f"in item {position} ({failure.index!r:.200}), {failure.place}"
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
     add_note(error, note)
+    error.__traceback__ = below_ours(error.__traceback__)
     _show_remote(error, failure)
     return error
 
@@ -141,6 +161,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
         return error
     if failure.cause == "poison":
         return PoisonItemError(failure)
+    error.__traceback__ = below_ours(error.__traceback__)
     _show_remote(error, failure)
     wrapped = ItemError(failure)
     wrapped.__cause__ = error
@@ -148,8 +169,21 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
 
 
 def _show_remote(error: BaseException, failure: ItemFailure) -> None:
-    if failure.traceback and error.__cause__ is None and error.__traceback__ is None:
-        error.__cause__ = RemoteTraceback(failure.traceback)
+    """Put the worker's traceback, which has all of an exception's causes, under the first of them."""
+    if failure.traceback and error.__traceback__ is None:
+        first = _chain(error)[-1]
+        if not isinstance(first, RemoteTraceback):
+            first.__cause__ = RemoteTraceback(failure.traceback)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an exception, what it was raised from or while, and so on."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and all(each is not known for known in chain):
+        chain.append(each)
+        each = each.__cause__ if each.__cause__ is not None or each.__suppress_context__ else each.__context__
+    return chain
 
 
 def add_note(error: BaseException, note: str) -> None:

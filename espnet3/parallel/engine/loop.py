@@ -26,9 +26,8 @@ from typing import Any
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.seeding import seeded
-from espnet3.parallel.engine.steps import Call, Step, stepper
+from espnet3.parallel.engine.steps import Call, Step, WrongBatch, stepper
 from espnet3.parallel.engine.watch import Feed, Report, Watch
-from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
@@ -263,8 +262,10 @@ def _is_the_runners(error: BaseException, block: Block) -> bool:
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    if isinstance(error, BatchLengthError):
-        block.error = error
+    if isinstance(
+        error, WrongBatch
+    ):  # not BatchLengthError: a run inside an item raises that, or the user does
+        block.error = error.mistake
         return True
     return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import sys
 import threading
 import uuid
 import weakref
@@ -31,6 +32,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         """Reduce an object; a class that is pickled by value takes its token along."""
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send its whole text, as a StringIO
+            raise TypeError(f"cannot pickle the open file {obj.name!r:.200}; its path can be sent")
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
         reduced = super().reducer_override(obj)

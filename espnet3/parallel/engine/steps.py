@@ -34,12 +34,12 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     size = policy.batch_size if call.many is not None else None
 
     def plain(part: Sequence[Any], out: list[Any]) -> None:
-        had = len(out)
-        out.extend(map(call.one, feed.of(part)))
-        done = len(out) - had
-        if done < len(part) and (not feed.ended or not done):
-            # an item raised StopIteration, which the C loop took for its own end: call it again, to have it raised
-            out.append(call.one(part[done]))
+        one, append, had = call.one, out.append, len(out)
+        # not `extend(map(...))`, which is no faster and takes an item's StopIteration for its own end
+        for item in feed.of(part):
+            append(one(item))
+        if feed.ended and len(out) == had:  # before its first item: a step runs one at least
+            append(one(part[0]))
 
     def batches(part: Sequence[Any], out: list[Any]) -> None:
         assert size is not None
@@ -61,6 +61,14 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
     return batches if size else plain
 
 
+class WrongBatch(Exception):  # noqa: N818  never seen outside: it says whose the error in it is
+    """Carries the error of a `batch_forward` that returned another number of results: no item is to blame."""
+
+    def __init__(self, mistake: BatchLengthError) -> None:
+        super().__init__(mistake)
+        self.mistake = mistake
+
+
 def _batch(call: Call, items: list[Any]) -> list[Any]:
     assert call.many is not None
     results = call.many(items)
@@ -68,8 +76,10 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
         results = list(results)
     if not isinstance(results, (list, tuple)) or len(results) != len(items):
         got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
-        raise BatchLengthError(
-            f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
-            "it must return one result per index, in their order"
+        raise WrongBatch(
+            BatchLengthError(
+                f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
+                "it must return one result per index, in their order"
+            )
         )
     return list(results)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
+_UNCHANGING = (tuple, range)
 _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
 
 
@@ -50,7 +51,10 @@ class Chunk:
 
 
 def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
-    """Return what can be sliced: lists, tuples and ranges as they are, anything else as a list.
+    """Return a sequence of the items that nobody else can change: tuples and ranges as they are, the rest as a list.
+
+    A list is copied too, as its owner may change it while the run goes on. A subclass is iterated over, as it may
+    have an order of its own.
 
     Args:
         data: What the caller gave.
@@ -59,12 +63,27 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
     Raises:
         TypeError: It cannot be iterated over.
     """
-    if isinstance(data, (list, tuple, range)):
-        return data
+    if type(data) in _UNCHANGING:
+        return data  # type: ignore[return-value]  # a tuple or a range
+    return list(_iterated(data, name))
+
+
+def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
+    """Return what is known as a whole as `as_items` does, and an iterator of anything else: it may never end.
+
+    Raises:
+        TypeError: It cannot be iterated over.
+    """
+    if type(data) in _UNCHANGING or type(data) is list:
+        return as_items(data, name)
+    return _iterated(data, name)
+
+
+def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
     try:
-        return list(data)
+        return iter(data)
     except TypeError as error:
-        if isinstance(data, Iterable):
+        if isinstance(data, Iterable):  # its own __iter__ failed
             raise
         raise TypeError(f"{name} must be an iterable of items, not {data!r:.100}") from error
 

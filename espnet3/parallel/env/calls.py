@@ -17,6 +17,7 @@ from espnet3.parallel.engine.exceptions import RemoteTraceback, add_note, pickle
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.records import THIS_PROCESS, place_of
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
@@ -94,10 +95,10 @@ class EnvCall:
         if isinstance(error, WorkerSetupError):  # no call's own, and it is the same error for all of them
             return portable_setup_error(error)
         try:
-            place = str(get_worker().name)
+            place = place_of(str(get_worker().name))
         except ValueError:  # called directly
-            place = "this process"
-        add_note(error, f"in the call {call_text(self.func, args, {**self._given, **kwargs})}, on {place}")
+            place = place_of(THIS_PROCESS)
+        add_note(error, f"in the call {call_text(self.func, args, {**self._given, **kwargs})}, {place}")
         return error if _survives(error) else _Parcel.of(error)
 
     def in_env(self, key: str | None) -> EnvCall:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
 
@@ -177,11 +178,9 @@ def build_env(build: SetupFn) -> dict[str, Any]:
     """
     try:
         env = build()
-    except (WorkerSetupError, KeyboardInterrupt):
+    except (WorkerSetupError, KeyboardInterrupt, TimeUp):
         raise
-    except Exception as error:
-        raise _not_built(error) from error
-    except SystemExit as error:  # a provider must not end its worker quietly
+    except BaseException as error:  # SystemExit too: a provider must not end its worker quietly
         raise _not_built(error) from error
     if not isinstance(env, dict):
         raise EnvTypeError(
@@ -197,9 +196,20 @@ def build_env(build: SetupFn) -> dict[str, Any]:
 
 
 def _not_built(error: BaseException) -> WorkerSetupError:
-    return WorkerSetupError(
-        f"the env could not be built: {type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-    )
+    _, message, text = describe_error(error)
+    return WorkerSetupError(f"the env could not be built: {type(error).__name__}: {message}\n\n{text}")
+
+
+class TimeUp(BaseException):
+    """Raised in a builder whose time is over; not an Exception, so that its own `except Exception` lets it pass.
+
+    Args:
+        stack: Where the builder was, as text.
+    """
+
+    def __init__(self, stack: str) -> None:
+        super().__init__()
+        self.stack = stack
 
 
 class SetupWatch:

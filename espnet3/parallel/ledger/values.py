@@ -267,9 +267,10 @@ def _read_numpy_scalar(value: dict[str, Any]) -> Any:
     numpy = _numpy()
     if "value" in value:
         return numpy.dtype(value["dtype"]).type(decode(value["value"]))
-    if not value["base64"]:
-        return numpy.bytes_()  # the one scalar without any bytes
-    return numpy.frombuffer(_bytes_of(value), numpy.dtype(value["dtype"]))[0]
+    dtype = numpy.dtype(value["dtype"])
+    if not dtype.itemsize:  # an empty bytes_, whose bytes are none or a zero, as numpy's version has it
+        return dtype.type()
+    return numpy.frombuffer(_bytes_of(value), dtype)[0]
 
 
 def _read_numpy_array(value: dict[str, Any]) -> Any:

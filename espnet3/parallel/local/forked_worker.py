@@ -81,7 +81,10 @@ class ForkedWorker(ProcessInterface):
         self._watch: asyncio.Task[None] | None = None
         self._restart: asyncio.Task[None] | None = None
         self._up = False
-        self._over_limit = 0  # pid of the process that was killed for the memory it used
+        self._over_limit = (
+            0,
+            0,
+        )  # pid of the process that was killed for the memory it used, and how many bytes those were
 
     async def start(self) -> None:
         """Fork the process and wait until its worker is registered with the scheduler."""
@@ -151,8 +154,13 @@ class ForkedWorker(ProcessInterface):
                 self._on_exit(pid, None)
 
     def _on_exit(self, pid: int, status: int | None) -> None:
-        reason = MEMORY_LIMIT if pid == self._over_limit else ""
-        self.exits[pid] = ProcessEnd() if status is None else ProcessEnd.from_wait_status(status, reason)
+        if status is None:
+            self.exits[pid] = ProcessEnd()
+        elif pid == self._over_limit[0]:
+            used, limit = self._over_limit[1], self.memory_limit or 0
+            self.exits[pid] = ProcessEnd.from_wait_status(status, MEMORY_LIMIT, used, limit)
+        else:
+            self.exits[pid] = ProcessEnd.from_wait_status(status)
         if pid != self.pid:  # reported late: another has taken its place
             return
         if self._watch is not None:
@@ -207,7 +215,7 @@ class ForkedWorker(ProcessInterface):
                     used / 2**30,
                     limit / 2**30,
                 )
-                self._over_limit = pid
+                self._over_limit = pid, used
                 kill_group(pid)
                 return
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from espnet3.parallel.checks import RESUME, Choice, Kind, Location, Number, Whole, argument
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import shown
+from espnet3.parallel.messages import did_you_mean, shown
+from espnet3.parallel.runner.advice import warn_caller
+
+_TABLES = ("pandas", "polars", "cudf", "modin")
 
 _KINDS: dict[str, Kind] = {
     "async_num_workers": Whole(least=1, none="None"),
@@ -45,3 +52,88 @@ def check_provider(provider: Any) -> None:
         )
     if not callable(getattr(provider, "build_env_local", None)):
         raise ConfigError(f"the provider must have a method build_env_local, and {shown(provider)} has none")
+
+
+def check_indices(indices: Any) -> None:
+    """Raise a TypeError where what is given can be iterated over, and its items are hardly what is meant."""
+    kind = type(indices)
+    name, package = kind.__name__, kind.__module__.partition(".")[0]
+    if isinstance(indices, (str, bytes, bytearray, memoryview)):
+        fix = f"[{shown(indices)}] is a list of one; list(...) gives its characters or bytes one by one"
+    elif isinstance(indices, Mapping):
+        fix = "list(...) gives its keys, list(... .items()) its pairs"
+    elif package in _TABLES and name in ("DataFrame", "Series"):
+        numbers = "df.index" if package == "pandas" else "range(len(df))"
+        values = "list(series)" if name == "Series" else 'df.to_dict("records") or df["column"].to_list()'
+        fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
+    elif isinstance(indices, Integral):
+        fix = f"range({indices}) counts that far"
+    else:
+        return
+    raise TypeError(
+        f"indices must be an iterable of the indices that forward gets, and this is of type {name}: {fix}"
+    )
+
+
+def check_batches(batch_size: int | None, batch_forward: Any, has_own: bool, only: bool) -> None:
+    """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size.
+
+    Args:
+        batch_size: As given.
+        batch_forward: The runner's.
+        has_own: Whether a runner of the user's own has defined it.
+        only: Whether there is no `forward`, so that it is called for each index.
+    """
+    if batch_size is not None and not has_own:
+        warn_caller(
+            f"batch_size={batch_size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
+            "**env), which returns one result per index, or leave batch_size out"
+        )
+    elif batch_size is None and has_own and not batch_forward.__module__.startswith("espnet3."):
+        now = "it is called for one index at a time" if only else "it is not called: forward is"
+        warn_caller(
+            f"{batch_forward.__qualname__} is there and batch_size is not, so {now}; give a batch_size"
+        )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_suggestions(init: F) -> F:
+    """Have a constructor name the argument that was meant, where it is given one that it does not know."""
+    known = list(signature(init).parameters)[1:]
+
+    @wraps(init)
+    def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{type(self).__qualname__}() has no argument {name!r}.{did_you_mean(name, known)} "
+                    f"It takes {', '.join(known)}"
+                )
+        init(self, *args, **kwargs)
+
+    return checked_init  # type: ignore[return-value]  # the same signature, by wraps
+
+
+_CALLED_BY = (
+    "run",
+    "start",
+    "execute",
+    "map",
+    "submit",
+    "process",
+    "infer",
+    "__iter__",
+    "launch",
+    "forward_all",
+)
+
+
+def no_attribute(runner: Any, name: str) -> AttributeError:
+    """Return the error for an attribute that a runner does not have; it says what was meant."""
+    what = f"{type(runner).__qualname__!r} object has no attribute {name!r}"
+    if name in _CALLED_BY:
+        return AttributeError(f"{what}: call the runner itself, runner(indices)")
+    known = [one for one in dir(type(runner)) + list(vars(runner)) if not one.startswith("_")]
+    return AttributeError(what + (did_you_mean(name, known) and f".{did_you_mean(name, known)}"))

@@ -12,11 +12,10 @@ from types import FrameType
 from espnet3.parallel.engine.loop import Block, run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import SetupFn, build_env, setup_timeout_message
+from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
-from espnet3.parallel.records import Policy
+from espnet3.parallel.records import THIS_PROCESS, Policy
 
-NAME = "this process"
 _SLICE = 0.1  # seconds of work after which the progress bar is looked at
 _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
@@ -30,16 +29,8 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
     try:
         with _alarm(timeout):
             return build_env(build)
-    except _TimeUp as late:
+    except TimeUp as late:
         raise WorkerSetupError(setup_timeout_message(timeout or 0.0, late.stack)) from None
-
-
-class _TimeUp(BaseException):
-    """Not an Exception, so that a provider's own `except Exception` does not swallow it."""
-
-    def __init__(self, stack: str) -> None:
-        super().__init__()
-        self.stack = stack
 
 
 @contextmanager
@@ -53,7 +44,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         return
 
     def on_alarm(signum: int, frame: FrameType | None) -> None:
-        raise _TimeUp("".join(traceback.format_stack(frame)))
+        raise TimeUp("".join(traceback.format_stack(frame)))
 
     before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout)
@@ -84,13 +75,13 @@ def run_inline(
         if chunk is None:
             work.raise_broken()
             return
-        block = run_items(chunk.items, call, policy, NAME, _SLICE)
+        block = run_items(chunk.items, call, policy, THIS_PROCESS, _SLICE)
         if as_lines:
             from espnet3.parallel.engine.recording import (
                 to_lines,  # here: a run without a folder needs no ledger
             )
 
-            to_lines(block, work.positions(chunk), chunk.items, policy, NAME)
+            to_lines(block, work.positions(chunk), chunk.items, policy, THIS_PROCESS)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))

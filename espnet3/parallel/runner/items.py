@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import item_error
@@ -21,8 +21,8 @@ _AT_RISK = 0.005  # of a run's items may be in flight at once: a killed driver c
 
 # Takes the work; gives an iterator of chunks with their outcomes, and a tally of the workers' time and deaths
 Launch = Callable[[Work], AbstractContextManager[tuple[Any, Tally]]]
-# Called with the number of newly finished items and how many of those failed; may raise to stop the run
-Report = Callable[[int, int], None]
+# Called with new outcomes and the positions of the failures among them; may raise to stop the run
+Report = Callable[[Sequence[Any], Sequence[int]], None]
 
 
 def run_to_list(
@@ -35,7 +35,7 @@ def run_to_list(
         cost: Cost of each, or None.
         align: The batch size, or 1.
         launch: Runs the work.
-        report: Is given the counts of finished and failed items.
+        report: Is given the outcomes as they come.
 
     Returns:
         The results in the order of the indices, and the run's figures.
@@ -57,7 +57,7 @@ def run_to_list(
                     results[place] = value
             retries += block.retries
             failed += len(block.failed)
-            report(n, len(block.failed))
+            report(block.values, block.failed)
             if block.error is not None:
                 raise item_error(block.error, block.stop)
     return results, tally.summary(len(items), failed, retries, time.perf_counter() - begin)
@@ -82,7 +82,7 @@ def run_to_folder(
         cost: Cost of each, or None.
         align: The batch size, or 1.
         launch: Runs the work; it gives lines in place of results.
-        report: Is given the counts of finished and failed items.
+        report: Is given the outcomes as they come.
         retry_failed: Run those that failed before as well.
 
     Returns:
@@ -109,11 +109,12 @@ def run_to_folder(
                     folder.append_failures(lost)
                 retries += block.retries
                 failed += len(bad)
-                report(len(values), len(bad))
+                report(values, bad)
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
     seconds = time.perf_counter() - begin
     summary = tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
+    summary = replace(summary, kept_failed=0 if retry_failed else folder.failed)
     folder.event("computed", **asdict(summary))
     folder.merge()
     return folder.results(), summary

@@ -89,7 +89,10 @@ def last_line(summary: RunSummary) -> str:
     """Return the line a run ends with: items, failures, seconds, items/s, efficiency."""
     s = summary
     if s.kept and not s.items:
-        return f"all {s.kept:,} items were done before"
+        again = (
+            f", {s.kept_failed:,} of them failed: retry_failed=True runs those again" if s.kept_failed else ""
+        )
+        return f"all {s.kept:,} items were done before{again}"
     rate = s.items / max(s.seconds, 1e-9)
     failures = f"{s.failed:,} failed" if s.failed else "none failed"
     extra = f", {s.retries:,} retries" if s.retries else ""

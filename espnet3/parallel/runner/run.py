@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env_provider import made_with, worker_setup_of
-from espnet3.parallel.errors import ConfigError, TooManyFailuresError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
+from espnet3.parallel.runner.advice import NoneWatch
+from espnet3.parallel.runner.arguments import check_indices
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.runner.progress import Progress
+from espnet3.parallel.runner.reporting import Reporter
 from espnet3.parallel.runner.shard_driver import run_shards
 from espnet3.parallel.runner.shards import Hooks, cut, make_check, make_shard_function, shards_of
 
@@ -66,13 +69,14 @@ class Run:
         """Read a runner's arguments, and which of its base's hooks it has overridden.
 
         Raises:
-            TypeError: The indices are no iterable.
+            TypeError: The indices are no iterable, or one whose items are hardly what is meant.
             ConfigError: `item_cost` returns something that is not a cost.
         """
 
         def overrides(name: str) -> bool:
             return getattr(type(runner), name) is not getattr(base, name)
 
+        check_indices(indices)
         items = as_items(indices, "indices")
         batched = bool(runner.batch_size) and overrides("batch_forward")
         where = runner.output_dir
@@ -139,19 +143,27 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     def launcher(task: Task) -> Launch:
         return lambda work: outcomes(task, work, client, config)
 
-    progress = Progress(len(run.items), type(run.runner).__name__, run.runner.progress)
+    name, total = type(run.runner).__name__, len(run.items)
+    progress = Progress(total, name, run.runner.progress)
+    nones = NoneWatch(f"{name}.{_called(run)}", 0 if run.writes else total)
+    report = Reporter(total, run.runner.max_failures, run.folder, run.writes, progress, nones)
     try:
         if run.folder is None:
-            report = _reporter(run, progress)
             launch = launcher(_task(run))
             result, summary = run_to_list(run.items, run.cost, run.align, launch, report)
         else:
-            result, summary = _in_folder(run, run.folder, launcher, progress)
-    except BaseException:
+            result, summary = _in_folder(run, run.folder, launcher, progress, report)
+    except BaseException as error:
         progress.close()
+        report.stopped(error)
         raise
     progress.close(summary)
+    report.end()
     return result, summary
+
+
+def _called(run: Run) -> str:
+    return "forward" if run.batch_forward is None else "batch_forward"
 
 
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
@@ -176,15 +188,15 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
 
 
 def _in_folder(
-    run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress
+    run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
 
     retry = run.retry_failed
     with open_run(path, run.identity(), run.items, run.runner.resume) as folder:
-        progress.resume(len(run.items) - len(folder.left(retry)), folder.resuming(retry))
-        report = _reporter(run, progress, 0 if retry else folder.failed)
-        report(0, 0)  # too many failed in earlier sessions already
+        kept = len(run.items) - len(folder.left(retry))
+        progress.resume(kept, folder.resuming(retry))
+        report.resume(kept, 0 if retry else folder.failed)
         if run.writes:
             return _in_shards(run, folder, launcher, report)
         launch = launcher(replace(_task(run), as_lines=True))
@@ -224,26 +236,3 @@ def _task(run: Run) -> Task:
         killable=run.policy.item_timeout is not None,
         show_progress=run.runner.progress,
     )
-
-
-def _reporter(run: Run, progress: Progress, failed: int = 0) -> Report:
-    """Return what counts finished items and stops a run that is hopeless.
-
-    Args:
-        run: The run, whose `max_failures` is the limit.
-        progress: Shows what is counted.
-        failed: Items that had failed before this session.
-    """
-    limit, total = run.runner.max_failures, len(run.items)
-
-    def report(n: int, n_failed: int) -> None:
-        nonlocal failed
-        failed += n_failed
-        progress.add(n)
-        if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
-            again = "; retry_failed=True runs them again" if run.folder is not None else ""
-            raise TooManyFailuresError(
-                f"{failed} of {total} items failed, and max_failures is {limit:g}{again}"
-            )
-
-    return report

@@ -13,7 +13,8 @@ from espnet3.parallel.engine.exceptions import item_error, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.files import writing
-from espnet3.parallel.records import ItemFailure, Policy, RunSummary, Tally
+from espnet3.parallel.ledger.scan import FAILED
+from espnet3.parallel.records import ItemFailure, NoItem, Policy, RunSummary, Tally
 from espnet3.parallel.runner.shards import Shard, ShardResult, take_mark
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def run_shards(
             for chunk, block in pairs:
                 run.take(chunk, block, work)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
-    return tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    summary = tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    again = {place for shard in left for place in _marked(shard)[1]}
+    failed_before = sum(state == FAILED and place not in again for place, state in enumerate(folder.state))
+    return replace(summary, kept_failed=failed_before)
 
 
 class _Run:
@@ -90,7 +94,9 @@ class _Run:
             if not isinstance(value, ItemFailure):
                 self._done(shard, value)
             elif block.loss is None:  # its result could not travel, though its values are checked
-                raise item_error(RuntimeError(value.message), value)
+                raise item_error(
+                    RuntimeError(value.message), replace(value, index=NoItem(f"shard {shard.number}"))
+                )
             else:
                 again = self._after_loss(shard, block.loss, value.worker)
                 work.put_back(Chunk(place, [again], suspect=True))
@@ -102,7 +108,7 @@ class _Run:
         self.items += len(result.values)
         self.failed += len(result.failed)
         self.retries += result.retries
-        self._report(len(result.values), len(result.failed))
+        self._report(result.values, result.failed)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
         """Return the shard to run in place of one that has lost its worker.
@@ -112,12 +118,15 @@ class _Run:
             PoisonItemError: The same where it has ended its workers; also if a hook has.
         """
         history = self._histories.setdefault(shard.number, History(self._policy))
-        begin, end = take_mark(shard) or (OUTSIDE, OUTSIDE + 1)
-        fate = history.add(replace(loss, begin=begin, items=end - begin))
+        found = take_mark(shard)
+        begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)
+        fate = history.add(
+            replace(loss, begin=begin, items=end - begin, hook=found if isinstance(found, str) else "")
+        )
         if not fate.failed:
             self.retries += loss.seconds is not None and end - begin == 1
             return replace(shard, one_by_one=shard.one_by_one or end - begin > 1)
-        index = f"shard {shard.number}" if begin == OUTSIDE else shard.items[begin]
+        index = NoItem(f"shard {shard.number}") if begin == OUTSIDE else shard.items[begin]
         failure = history.failure(begin, index, worker)
         if begin == OUTSIDE or self._policy.on_error == "raise":
             kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError

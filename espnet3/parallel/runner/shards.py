@@ -21,14 +21,18 @@ from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind
+from espnet3.parallel.ledger.errors import FolderWriteError
+from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import ItemFailure, NoItem, Policy
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
 
-# Is told which positions [begin, end) of a shard are in progress; None: no item is
-Mark = Callable[[tuple[int, int] | None], None]
+# Positions [begin, end) of a shard, or the name of a hook
+InProgress = tuple[int, int] | str
+# Is told what of a shard is in progress; None: nothing is
+Mark = Callable[[InProgress | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,9 @@ class Shard:
     cost: float = 1.0
     skip: dict[int, ItemFailure] = field(default_factory=dict)
     one_by_one: bool = False
+
+    def __repr__(self) -> str:
+        return f"shard {self.number} (items {self.begin} to {self.begin + len(self.items) - 1})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,20 +178,28 @@ class _Attempt:
 
     def run(self) -> ShardResult:
         """Run it; an exception of a hook is a result too, under any policy."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
         try:
+            with writing(self.folder):
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self.folder.mkdir(parents=True)
+            self.mark("open_writers")
             writers = bind(self.hooks.open_writers, self.env)(self.folder)
             try:
                 self._run_items(writers)
-                self.mark(None)
                 self.hook = "close_writers"
             finally:
+                self.mark(
+                    "close_writers"
+                )  # after an error too: if it ends this process, that is no item's doing
                 bind(self.hooks.close_writers, self.env, n_positional=2)(writers, self.state)
+            self.mark(None)
         except KeyboardInterrupt:
             raise
+        except FolderWriteError as error:  # the run's own files, not the hook's
+            self._stop(error, failure_of(error, NoItem(self.name), 1, self.name, "runner"))
         except BaseException as error:  # SystemExit too
-            index = self.state["index"] if self.hook == "write_record" else f"{self.hook} of {self.name}"
+            of_item = self.hook == "write_record"
+            index = self.state["index"] if of_item else NoItem(f"{self.hook} of {self.name}")
             self._stop(error, failure_of(error, index, 1, self.name))
         return self.result
 
@@ -251,24 +266,25 @@ def marker(shard: Shard) -> Mark:
     """Return a mark that is a file in the shard's folder, where the driver finds it."""
     file = Path(shard.folder, _MARK)
 
-    def mark(in_progress: tuple[int, int] | None) -> None:
-        if in_progress is None:
-            file.unlink(missing_ok=True)  # none where all items were skipped
-        else:
-            file.write_text(json.dumps(in_progress))
+    def mark(in_progress: InProgress | None) -> None:
+        with writing(file):
+            if in_progress is None:
+                file.unlink(missing_ok=True)  # a hook may have emptied the folder
+            else:
+                file.write_text(json.dumps(in_progress))
 
     return mark
 
 
-def take_mark(shard: Shard) -> tuple[int, int] | None:
-    """Return the positions [begin, end) that a shard's worker was in when it ended, and remove its mark.
+def take_mark(shard: Shard) -> InProgress | None:
+    """Return what a shard's worker was in when it ended, and remove its mark.
 
-    None where it was in no item, or died while it wrote a mark: then it had not begun the item.
+    None where it was in nothing, or died while it wrote a mark: then it had not begun what that says.
     """
     file = Path(shard.folder, _MARK)
     try:
-        begin, end = json.loads(file.read_text())
+        found = json.loads(file.read_text())
     except (FileNotFoundError, ValueError):
-        begin = end = None
+        found = None
     file.unlink(missing_ok=True)
-    return None if begin is None else (begin, end)
+    return tuple(found) if isinstance(found, list) else found

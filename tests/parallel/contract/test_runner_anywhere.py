@@ -379,9 +379,9 @@ class Key:
         [{"id": 1}, {"id": 2}],
         np.arange(4),
         range(10, 0, -3),
-        {"utt1": "path1", "utt2": "path2"},
+        {"utt1": "path1", "utt2": "path2"}.items(),
     ],
-    ids=["text", "tuples", "objects", "mixed", "dicts", "array", "backwards", "mapping"],
+    ids=["text", "tuples", "objects", "mixed", "dicts", "array", "backwards", "pairs"],
 )
 def test_indices_may_be_anything(indices):
     """forward gets each index as the caller gave it."""

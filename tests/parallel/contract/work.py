@@ -30,6 +30,12 @@ def noted(x, folder, y=0):
     return x + y
 
 
+def noted_and_stopped(x, folder):
+    """Note that the item has run, and let a StopIteration out as a forgotten `next()` does."""
+    log(folder, x)
+    raise StopIteration(x)
+
+
 def noted_with(x, folder, model):
     """Note that the item has run, with what the env gives."""
     log(folder, x)

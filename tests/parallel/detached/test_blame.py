@@ -129,8 +129,12 @@ def test_poison_is_the_same_in_every_store(tmp_path: Path, poison_after: int, en
     assert failures[0] == failures[1] == failures[2]
     deaths = max(poison_after, 2) if end is SHOT else poison_after
     assert (failures[0].index, failures[0].cause, failures[0].attempts) == (BAD, "poison", deaths)
-    assert failures[0].message.startswith(f"its worker process {end}; it was the only item in progress")
-    count = {1: "progress there", 2: "the second worker lost with it", 3: "the third worker lost with it"}
+    assert failures[0].message.startswith(f"its worker process {end}, with no other item in progress")
+    count = {
+        1: "in progress",
+        2: "the second worker lost to this item",
+        3: "the third worker lost to this item",
+    }
     assert failures[0].message.endswith(count[deaths])
 
 
@@ -156,7 +160,7 @@ def test_an_unknown_end_names_nobody_at_once(tmp_path: Path) -> None:
         blame = ShardBlame(tmp_path, spec_of(Policy(poison_after=1)), "w")
         assert len(blame.failures()) == (deaths == 2)
         blame.marks.set((BAD, BAD + 1))
-    assert blame.failures()[BAD].message.startswith("its worker process ended; ")
+    assert blame.failures()[BAD].message.startswith("its worker process ended, ")
 
 
 def test_a_worker_that_was_told_to_stop_blames_nobody(tmp_path: Path) -> None:
@@ -269,7 +273,7 @@ def test_a_crash_is_the_same_everywhere(tmp_path: Path, bad: str, deaths: int) -
     assert found == found[:1] * len(WAYS)
     assert found[0][:4] == (BAD, "poison", "WorkerDied", deaths)
     end = {"leave": LEFT, "shot": SHOT}[bad]
-    assert found[0][4].startswith(f"its worker process {end}; ")
+    assert found[0][4].startswith(f"its worker process {end}, ")
 
 
 def test_a_hang_is_the_same_everywhere(tmp_path: Path) -> None:

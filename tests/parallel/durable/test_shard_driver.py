@@ -109,7 +109,7 @@ def test_of_a_batch_the_items_go_one_by_one(tmp_path: Path) -> None:
 def test_a_hook_that_ends_its_worker_stops_the_run(tmp_path: Path, end: ProcessEnd, deaths: int) -> None:
     """Outside of items the rules are the same, for the hook: the error names the shard, under any policy."""
     played = Played(*[death(None, end)] * deaths)
-    with pytest.raises(PoisonItemError, match=r"it was in a writer hook") as caught:
+    with pytest.raises(PoisonItemError, match=r"in a writer hook, with no item in progress") as caught:
         played.run(tmp_path, Policy("record", poison_after=1))
     assert (caught.value.index, caught.value.failure.attempts) == ("shard 0", deaths)
 

@@ -116,17 +116,32 @@ def deaths_until_poison(loss: Loss, policy: Policy) -> int:
 # --- words ----------------------------------------------------------------------------------------------------
 
 
-ALONE = "; it was the only item in progress there"
-IN_HOOK = "; no item was in progress there: it was in a writer hook"
+ALONE = ", with no other item in progress"
+IN_HOOK = ", with no item in progress"
+OVER = ProcessEnd(signal=signal.SIGKILL, reason="memory_limit", used=1 << 30, limit=1 << 30)
 
 
 @pytest.mark.parametrize(
     ("loss", "deaths", "words"),
     [
         (poison(), 1, ["was killed by SIGSEGV", ALONE]),
-        (poison(end=LEFT), 2, ["exited with code 3", ALONE, ", and this is the second worker lost with it"]),
-        (poison(end=UNKNOWN), 22, ["ended", ALONE, ", and this is the 22nd worker lost with it"]),
-        (poison(begin=OUTSIDE), 1, ["was killed by SIGSEGV", IN_HOOK]),
+        (poison(end=LEFT), 2, ["exited with code 3", ALONE, "; this is the second worker lost to this item"]),
+        (poison(end=UNKNOWN), 22, ["ended", ALONE, "; this is the 22nd worker lost to this item"]),
+        (poison(begin=OUTSIDE), 1, ["was killed by SIGSEGV in a writer hook", IN_HOOK]),
+        (
+            poison(begin=OUTSIDE, hook="close_writers"),
+            2,
+            ["was killed by SIGSEGV in close_writers", IN_HOOK, "; this is the second worker lost in it"],
+        ),
+        (
+            poison(end=OVER),
+            1,
+            [
+                "was killed by SIGKILL for using more than its memory_limit (1.00 GiB of 1.00 GiB) allows",
+                ALONE,
+                f". What to do: {OVER.advice}",
+            ],
+        ),
     ],
 )
 def test_the_words_of_poison(loss: Loss, deaths: int, words: list[str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ParallelError, PoisonItemError
-from tests.parallel.faults.workloads import CRASHES, BadHook, Provider
+from espnet3.parallel import LedgerError, ParallelError, PoisonItemError
+from tests.parallel.faults.workloads import CRASHES, BadHook, FailsThenEnds, InTheWay, Provider
 
 HOOKS = ["open_writers", "write_record", "close_writers"]
 
@@ -49,3 +49,25 @@ class TestHooks:
         assert "Shard(" not in str(caught.value)
         assert type(caught.value) is PoisonItemError
         assert caught.value.index == (3 if hook == "write_record" else "shard 3")
+        if hook != "write_record":
+            assert str(caught.value).startswith("shard 3 failed on worker ")
+            assert f" in {hook}, with no item in progress" in str(caught.value)
+
+    @pytest.mark.parametrize("on_error", ["raise", "record"])
+    def test_that_crashes_after_an_error(self, on_error: str, folder: Path) -> None:
+        """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""
+        runner = FailsThenEnds(Provider({}), progress=False, on_error=on_error, output_dir=folder / "out")
+        with pytest.raises(
+            PoisonItemError, match="shard 3 failed .* in close_writers, with no item"
+        ) as caught:
+            runner(range(100))
+        assert caught.value.index == "shard 3"
+        assert not list((folder / "out").glob("session.*/errors.jsonl"))
+
+    def test_of_a_folder_that_cannot_be_made(self, folder: Path) -> None:
+        """Where a shard's folder cannot be written, the error names it and what to do, and no internal object."""
+        provider = InTheWay({"hook": "", "act": "", "path": str(folder / "out" / "split.3")})
+        runner = BadHook(provider, progress=False, output_dir=folder / "out")
+        with pytest.raises(LedgerError, match=r"cannot write split\.3: .*start again") as caught:
+            runner(range(10))
+        assert "Shard(" not in str(caught.value)

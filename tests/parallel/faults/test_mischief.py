@@ -96,7 +96,8 @@ def test_memory_beyond_the_limit() -> None:
         results, tally, _ = run(fills_memory, range(20), Policy("record"), client, at=7)
         (failure,) = failures(results)
         assert (failure.index, failure.cause, tally.deaths) == (7, "poison", 2)
-        assert "was killed by SIGKILL for using more than its memory_limit" in failure.message
+        assert "was killed by SIGKILL for using more than its memory_limit (" in failure.message
+        assert "a higher memory_limit" in failure.message and "let an item need less" in failure.message
 
 
 @pytest.mark.parametrize("act", ["daemon_and_death", "closes_descriptors"])

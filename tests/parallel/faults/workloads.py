@@ -466,3 +466,38 @@ class BadHook(Square):
         """Fail, or do nothing."""
         if hook == "close_writers" and writers == "split.3":
             FAULTS[act]()
+
+
+class FailsThenEnds(Square):
+    """In one shard the disk seems full to write_record, and close_writers ends the process."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """Return the square."""
+        return idx * idx
+
+    @staticmethod
+    def open_writers(shard_dir: Path) -> str:
+        """Name the shard."""
+        return shard_dir.name
+
+    @staticmethod
+    def write_record(writers: str, result: Any, state: dict[str, Any]) -> None:
+        """Fail in one shard."""
+        if writers == "split.3":
+            raise OSError(28, "No space left on device")
+
+    @staticmethod
+    def close_writers(writers: str, state: dict[str, Any]) -> None:
+        """End the process in that shard."""
+        if writers == "split.3":
+            leave()
+
+
+class InTheWay(Provider):
+    """Puts a file where a shard's folder is to be made, on the worker."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return the config, without the file's path."""
+        Path(self.config["path"]).write_text("in the way")
+        return {name: value for name, value in self.config.items() if name != "path"}

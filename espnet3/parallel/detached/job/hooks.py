@@ -15,7 +15,7 @@ from espnet3.parallel.engine.loop import Block, on_a_worker
 from espnet3.parallel.ledger.files import write_json
 from espnet3.parallel.ledger.split import DONE
 from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.runner.shards import Hooks, Shard, ShardResult, make_check, run_shard
+from espnet3.parallel.runner.shards import Hooks, InProgress, Shard, ShardResult, make_check, run_shard
 
 BuildEnv = Callable[[], tuple[Any, dict[str, Any]]]
 
@@ -52,9 +52,12 @@ def run_hooks(
         return JobState.FAILED, sentence_of(skip[first], spec.begin + first in outcomes.failed_before)
     shard = Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=blame.one_by_one)
 
-    def mark(in_progress: tuple[int, int] | None) -> None:
-        begin, end = in_progress or (0, 0)
-        blame.marks.set((spec.begin + begin, spec.begin + end) if in_progress else None)
+    def mark(in_progress: InProgress | None) -> None:
+        if isinstance(in_progress, tuple):
+            begin, end = in_progress
+            blame.marks.set((spec.begin + begin, spec.begin + end))
+        else:  # a hook's end is no item's
+            blame.marks.set(None)
 
     with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
         result = run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
@@ -86,6 +89,4 @@ def sentence_of(failure: ItemFailure, again: bool) -> str:
         failure: The failure.
         again: The item had failed in an earlier attempt, too.
     """
-    return (
-        f"item {failure.index!r} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
-    )
+    return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"

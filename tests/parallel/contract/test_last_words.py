@@ -1,0 +1,180 @@
+"""What a run says where it ends before its time, and of what failed: the whole story in the exception itself."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+
+import pytest
+
+from espnet3.parallel import BaseRunner, ItemError, ItemFailure, TooManyFailuresError, parallel_map
+from tests.parallel.contract import work
+
+BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
+
+
+class Fails(BaseRunner):
+    """Fails for some items."""
+
+    @staticmethod
+    def forward(idx):
+        if idx in BAD:
+            raise BAD[idx]
+        return idx
+
+
+class FailsInPlaces(BaseRunner):
+    """Fails in an expression of several parts."""
+
+    @staticmethod
+    def forward(idx):
+        table = {"a": 1}
+        return len(table) + table[f"key {idx}"] + 1
+
+
+class Interrupted(BaseRunner):
+    """Has its driver interrupted in its sixth item, as Ctrl-C does, and does not finish that."""
+
+    @staticmethod
+    def forward(idx, factor):
+        if idx == 5:
+            os.kill(factor, signal.SIGINT)
+            threading.Event().wait()
+        return idx
+
+
+def last_line(error):
+    """Return the last line of what Python prints of an exception."""
+    return (
+        traceback.format_exception(error)[-1].rstrip().splitlines()[-1]
+        if sys.version_info >= (3, 11)
+        else note(error)
+    )
+
+
+def note(error):
+    """Return the last note of an exception."""
+    return error.__notes__[-1]
+
+
+def run(runner, folder=None, **options):
+    """Run ten items, and return the exception that it ends with."""
+    provider = work.Provider({"factor": os.getpid()})
+    with pytest.raises(BaseException) as caught:  # noqa: PT011  KeyboardInterrupt too
+        runner(provider, progress=False, output_dir=folder, **options)(range(10))
+    return caught.value
+
+
+def test_an_item_error_ends_with_what_is_kept(place, tmp_path):
+    """The last line says how many items are done, where they are kept and what the same call does."""
+    folder = tmp_path / "run"
+    error = run(Fails, folder)
+    assert type(error) is ItemError
+    kept = re.fullmatch(
+        r"stopped with (\d+) of 10 items done, which are kept in (.*): "
+        r"the same call goes on with the (\d+) left, the failed item among them",
+        last_line(error),
+    )
+    assert kept[2] == str(folder)
+    assert int(kept[1]) + int(kept[3]) == 10
+    assert len((folder / "split.0" / "results.jsonl").read_text().splitlines()) == int(kept[1])
+
+
+def test_an_error_without_a_folder_ends_with_the_way_to_keep_results(place):
+    """Without a folder the last line says that nothing is kept, and what would keep it."""
+    line = last_line(run(Fails))
+    assert re.match(
+        r"stopped with \d+ of 10 items done, and nothing is kept: the same call starts from the", line
+    )
+    assert "output_dir" in line
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
+def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
+    """An interrupted run ends with the same line."""
+    error = run(Interrupted, tmp_path / "run" if stored else None)
+    assert type(error) is KeyboardInterrupt
+    where = (
+        f"are kept in {tmp_path / 'run'}: the same call goes on"
+        if stored
+        else "nothing is kept: the same call"
+    )
+    assert where in last_line(error)
+
+
+def test_too_many_failures_are_listed_by_type(place, tmp_path):
+    """The error counts the failures of each type, with one message and index, and carries their records."""
+    error = run(Fails, tmp_path / "run", on_error="record", max_failures=2)
+    assert type(error) is TooManyFailuresError
+    text = str(error)
+    assert text.startswith("3 of 10 items failed, and max_failures is 2\n")
+    assert "  2 x ValueError, the first in item 3: bad value\n" in text
+    assert "  1 x KeyError, the first in item 6: 'c'" in text
+    assert {name: (count, first.index) for name, (count, first) in error.failures.items()} == {
+        "ValueError": (2, 3),
+        "KeyError": (1, 6),
+    }
+    assert "the same call stops again; a higher max_failures" in last_line(error)
+    again = run(Fails, tmp_path / "run", on_error="record", max_failures=2)
+    assert "3 in earlier sessions; retry_failed=True runs them again" in str(again)
+
+
+def test_a_finished_run_says_what_failed_in_it(place, tmp_path, capsys):
+    """The last line of a call that had nothing to do says how many items failed, and how they are run again."""
+    runner = Fails(work.Whole(), output_dir=tmp_path / "run", on_error="record")
+    for _ in range(2):
+        capsys.readouterr()
+        runner(range(10))
+    printed = capsys.readouterr().err
+    assert "all 10 items were done before, 3 of them failed: retry_failed=True runs those again" in printed
+    assert (runner.summary.kept, runner.summary.kept_failed) == (10, 3)
+
+
+def test_a_traceback_begins_with_forward_and_points_at_the_fault(place):
+    """No frame of this package stands above forward, and the carets are under what raised."""
+    failure = FailsInPlaces(work.Whole(), on_error="record", progress=False)([0])[0]
+    assert failure.traceback.count("  File ") == 1 and "in forward" in failure.traceback
+    error = run(FailsInPlaces)
+    shown = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if sys.version_info >= (3, 11):
+        line, carets = failure.traceback.splitlines()[2:4]
+        assert line[carets.index("~") : carets.rindex("^") + 1] == 'table[f"key {idx}"]'
+        assert carets in shown
+    stray = [
+        text
+        for text in shown.splitlines()
+        if set(text.strip()) == {"^"} and text in shown.split("KeyError")[0]
+    ]
+    assert stray == []
+
+
+def raised_from(x):
+    """Raise an error that has a cause."""
+    try:
+        return {}[x]
+    except KeyError as error:
+        raise ValueError("no such item") from error
+
+
+def test_an_error_with_a_cause_is_shown_with_both_places(place):
+    """What Python prints of an item's error has the lines that raised it and its cause, on a worker as here."""
+    with pytest.raises(ValueError, match="no such item") as caught:
+        parallel_map(raised_from, [1])
+    shown = "".join(traceback.format_exception(ValueError, caught.value, caught.value.__traceback__))
+    assert "return {}[x]" in shown
+    assert 'raise ValueError("no such item") from error' in shown
+    assert type(caught.value.__cause__) is KeyError
+
+
+def test_a_failure_is_shown_in_one_line(place):
+    """The repr of a failure names item, error and worker in a line; messages say "worker 1", and not "1"."""
+    (failure,) = Fails(work.Whole(), on_error="record", progress=False)([3])
+    where = "in this process" if place == 1 else r"on worker \d"
+    assert re.fullmatch(rf"<ItemFailure: item 3, ValueError: bad value, {where}>", repr(failure))
+    assert isinstance(failure, ItemFailure) and failure.message == "bad\nvalue"
+    assert re.match(rf"item 3 failed {where}: ValueError: bad", str(run(Fails)))
+    with pytest.raises(KeyError) as caught:
+        parallel_map(Fails.forward, [6])
+    assert re.fullmatch(rf"in item 0 \(6\), {where}", note(caught.value))

@@ -1,0 +1,212 @@
+"""Slips of a newcomer: each is one error or one warning that says what to do, and none goes unnoticed."""
+
+import warnings
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from espnet3.cli.main import main
+from espnet3.parallel import BaseRunner, set_parallel
+from tests.parallel.contract import work
+
+PROVIDER = work.Provider({"factor": 2})
+
+
+class Forgets(BaseRunner):
+    """Lacks a return."""
+
+    @staticmethod
+    def forward(idx):
+        idx * 2
+
+
+class Sometimes(BaseRunner):
+    """Has results for some items, and none for others."""
+
+    @staticmethod
+    def forward(idx):
+        return idx if idx == 3 else None
+
+
+class OnlyBatches(BaseRunner):
+    """Has no forward."""
+
+    @staticmethod
+    def batch_forward(indices, factor):
+        return [(len(indices), idx * factor) for idx in indices]
+
+
+class WritesNothing(Forgets):
+    """Returns nothing on purpose: it writes."""
+
+    @staticmethod
+    def write_record(writers, result, state):
+        pass
+
+
+def warned(recorded):
+    """Return the texts of the warnings of a block."""
+    return [str(warning.message) for warning in recorded]
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
+@pytest.mark.parametrize(
+    ("n", "words"), [(2, "all 2 items"), (5, "all 5 items"), (500, "the first .* of 500")]
+)
+def test_a_forgotten_return_is_one_warning(place, n, words, stored, tmp_path):
+    """Where every result is None a warning asks for the return, once, at the caller's line."""
+    runner = Forgets(work.Whole(), progress=False, output_dir=tmp_path / "run" if stored else None)
+    with pytest.warns(UserWarning, match=f"Forgets.forward returned None for {words}.*`return`") as recorded:
+        assert list(runner(range(n))) == [None] * n
+    assert len(recorded) == 1
+    assert recorded[0].filename == __file__
+
+
+def test_results_that_may_be_none_are_no_slip(place, tmp_path):
+    """Nothing is said of one item, of some results that are None, of writer hooks and of none at all."""
+    assert Sometimes(work.Whole(), progress=False)(range(5)) == [None, None, None, 3, None]
+    assert Forgets(work.Whole(), progress=False)([1]) == [None]
+    assert Forgets(work.Whole(), progress=False)([]) == []
+    assert list(WritesNothing(work.Whole(), progress=False, output_dir=tmp_path)(range(3))) == [None] * 3
+
+
+# --- indices ----------------------------------------------------------------------------------------
+
+
+def tables():
+    """Return a table, a column of it and what is said of them."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [1, 2]})
+    return [(table, r"DataFrame: df\.index"), (table.a, r"Series: df\.index .* list\(series\)")]
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        ("abc", r"str: \['abc'\] is a list of one; list\(\.\.\.\)"),
+        (b"abc", r"bytes: .*list\(\.\.\.\)"),
+        (bytearray(b"abc"), r"bytearray: .*list\(\.\.\.\)"),
+        ({"utt1": "path"}, r"dict: list\(\.\.\.\) gives its keys, .*\.items\(\)"),
+        (7, r"int: range\(7\)"),
+        (np.int64(7), r"range\(7\)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_hardly_meant_as_indices_is_refused(indices, words):
+    """A text, a mapping or a number as indices is a TypeError that says what to give."""
+    with pytest.raises(TypeError, match=words):
+        work.Echo(work.Whole(), progress=False)(indices)
+
+
+def test_tables_as_indices_are_refused_and_their_index_is_taken():
+    """A DataFrame's columns would be run: a TypeError names df.index, which is taken."""
+    for indices, words in tables():
+        with pytest.raises(TypeError, match=words):
+            work.Echo(work.Whole(), progress=False)(indices)
+        assert work.Echo(work.Whole(), progress=False)(indices.index) == [0, 1]
+
+
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_size_without_batch_forward_is_a_warning():
+    """A batch size that nothing uses is said, once, when the runner is made."""
+    with pytest.warns(UserWarning, match="batch_size=4 has no effect.*define batch_forward") as recorded:
+        runner = work.Times(PROVIDER, batch_size=4, progress=False)
+    assert runner(range(3)) == [0, 2, 4]
+    assert len(recorded) == 1
+
+
+def test_a_batch_forward_without_batch_size_is_a_warning():
+    """A batch_forward that is never called is said, once, when the runner is made."""
+    with pytest.warns(
+        UserWarning, match="TimesInBatches.batch_forward .* not called.*give a batch_size"
+    ) as recorded:
+        runner = work.TimesInBatches(PROVIDER, progress=False)
+    assert runner(range(3)) == [0, 2, 4]
+    assert len(recorded) == 1
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
+def test_batch_forward_may_stand_alone(place, stored, tmp_path):
+    """A runner with batch_forward alone runs: in batches of the size given, of one where none is given."""
+    folder = tmp_path / "run" if stored else None
+    runner = OnlyBatches(PROVIDER, batch_size=2, progress=False, output_dir=folder)
+    assert list(runner(range(5))) == [(2, 0), (2, 2), (2, 4), (2, 6), (1, 8)]
+    with pytest.warns(UserWarning, match="one index at a time; give a batch_size"):
+        runner = OnlyBatches(PROVIDER, progress=False)
+    assert runner(range(3)) == [(1, 0), (1, 2), (1, 4)]
+    assert list(OnlyBatches(PROVIDER, batch_size=3, progress=False, output_dir=folder)(range(5)))[-1][1] == 8
+
+
+def test_batch_forward_alone_in_a_script_that_is_run(tmp_path):
+    """Such a runner may be defined in the script itself, and be sent to workers."""
+    from tests.parallel.contract.helpers import run_script
+
+    code = """
+    from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client
+
+    class Empty(EnvironmentProvider):
+        def build_env_local(self):
+            return {"factor": 3}
+
+    class Batches(BaseRunner):
+        @staticmethod
+        def batch_forward(indices, factor):
+            return [factor * idx for idx in indices]
+
+    if __name__ == "__main__":
+        with get_client({"env": "local", "n_workers": 2}):
+            print(Batches(Empty(), batch_size=1, progress=False)([1, 2]))
+    """
+    assert run_script(tmp_path, code) == "[3, 6]\n"
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("ouput_dir", "output_dir"), ("batchsize", "batch_size"), ("onerror", "on_error")]
+)
+def test_a_misspelled_argument_is_named_with_the_right_one(wrong, right):
+    """A typo in the constructor is a TypeError with the name that was meant."""
+    with pytest.raises(TypeError, match=f"Echo.* no argument '{wrong}'. Did you mean '{right}'"):
+        work.Echo(work.Whole(), **{wrong: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run", r"call the runner itself, runner\(indices\)"),
+        ("map", r"call the runner itself, runner\(indices\)"),
+        ("outputdir", "Did you mean 'output_dir'"),
+        ("sumary", "Did you mean 'summary'"),
+        ("nothing_like_it", "has no attribute 'nothing_like_it'$"),
+    ],
+)
+def test_a_misspelled_attribute_is_named_with_the_right_one(name, words):
+    """What a runner does not have is an AttributeError that says what was meant."""
+    with pytest.raises(AttributeError, match=words):
+        getattr(work.Echo(work.Whole()), name)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("stauts", "status"), ("dotcor", "doctor"), ("merg", "merge")])
+def test_a_misspelled_verb_is_named_with_the_right_one(wrong, right):
+    """The command says which verb was meant, and all that there are."""
+    result = CliRunner().invoke(main, [wrong, "run"])
+    assert result.exit_code == 2
+    assert f"no such command '{wrong}'. Did you mean '{right}'?" in result.output
+
+
+def test_nothing_is_said_of_a_runner_without_a_slip():
+    """A runner that is used as documented warns of nothing."""
+    set_parallel(None)
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        work.TimesInBatches(PROVIDER, batch_size=2, progress=False)(range(3))
+        work.Times(PROVIDER, progress=False)(range(3))
+    assert warned(recorded) == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -63,12 +64,14 @@ class Whole:
 
     Attributes:
         least: The smallest; None: any.
+        most: The largest; None: any.
         none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
         example: One that is right, for the message.
         called: What it is called in the message; "" words it by `least`.
     """
 
     least: int | None = None
+    most: int | None = None
     none: str = ""
     example: str = ""
     called: str = ""
@@ -78,7 +81,9 @@ class Whole:
         if value is None and self.none:
             return ""
         if is_whole(value) and (self.least is None or value >= self.least):
-            return ""
+            if self.most is None or value <= self.most:
+                return ""
+            return f"must be {self.most} at most"
         words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
         called = self.called or words.get(self.least, f"an integer, {self.least} or more")
         return _must_be(called, self.example, self.none)
@@ -196,8 +201,43 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits: no float can hold it
+        return False
 
 
 def _must_be(what: str, example: str, none: str) -> str:
     return f"must be {what}{f', such as {example}' if example else ''}{f', or {none}' if none else ''}"
+
+
+def search_path() -> list[str]:
+    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
+
+    It skips a `Path`, and a relative entry where the working directory is deleted.
+
+    Raises:
+        ConfigError: An entry is neither text nor a path; packages that look for others' plugins, as Dask does, would
+            break on it with an error of their own.
+    """
+    for at, entry in enumerate(sys.path):
+        if not isinstance(entry, str) and (isinstance(entry, bytes) or not isinstance(entry, os.PathLike)):
+            raise ConfigError(
+                f"sys.path[{at}] = {shown(entry)}: must be text, and Python itself skips it; take it out, or put the "
+                "folder's name there as a str"
+            )
+    here = working_folder()
+    entries = [entry for entry in sys.path if isinstance(entry, str)]
+    return [
+        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
+    ]
+
+
+def working_folder() -> str | None:
+    """Return the working directory; None where it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None

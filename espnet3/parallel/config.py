@@ -14,7 +14,10 @@ from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import masked, shown
+from espnet3.parallel.messages import masked, named, shown
+
+_MOST_WORKERS = 1_000_000
+_LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
 class Options(Mapping[str, Any]):
@@ -53,6 +56,8 @@ class ParallelConfig(Mapping[str, Any]):
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
+        frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
+            no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
         detached: Settings of detached runs (`DetachedSettings`).
         security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
         adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
@@ -66,6 +71,7 @@ class ParallelConfig(Mapping[str, Any]):
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = None
     start_timeout: float = 60.0
+    frozen_timeout: float | None = 300.0
     detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = "auto"
     adapt: Mapping[str, int] | None = None
@@ -111,7 +117,12 @@ def _checked(config: Any) -> dict[str, Any]:
     if _is_none(config):
         return {}
     problems: list[str] = []
-    raw = _plain(config, "", problems)
+    try:
+        raw = _plain(config, "", problems)
+    except RecursionError:
+        raise ConfigError(
+            "The parallel config contains itself, or is nested hundreds of levels deep: write plain values into it"
+        ) from None
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(
@@ -127,6 +138,7 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_n_workers(raw, problems)
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
+    _check_timeout(raw, "frozen_timeout", problems, or_none=True, above=2)
     _check_security(raw, problems)
     _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
@@ -176,9 +188,9 @@ def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str
     known = _names()
     for key, value in raw.items():
         if not isinstance(key, str):
-            problems.append(f"{key!r} = {shown(value)}: unknown key. Known: {', '.join(known)}")
+            problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
         elif key not in known:
-            problems.append(f"{key} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
+            problems.append(f"{named(key)} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
 
 
 def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
@@ -186,20 +198,23 @@ def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
     if is_missing(value):
         return
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _LONG_NUMBER:
         value = int(value)
-    if refusal := Whole(least=1, example="4").refusal(value):
+    if refusal := Whole(least=1, most=_MOST_WORKERS, example="4").refusal(value):
         problems.append(problem("n_workers", raw["n_workers"], refusal))
     elif "n_workers" in raw:
         raw["n_workers"] = value
 
 
-def _check_timeout(raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False) -> None:
-    value = raw.get(name, 1.0)
+def _check_timeout(
+    raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False, above: float = 0
+) -> None:
+    value = raw.get(name, above + 1.0)
     if is_missing(value):
         return
     none = "null for no limit" if or_none else ""
-    kind = Number(above=0, none=none, example="600", called="a positive number of seconds")
+    called = f"a number of seconds above {above:g}" if above else "a positive number of seconds"
+    kind = Number(above=above, none=none, example="600", called=called)
     if refusal := kind.refusal(value):
         problems.append(problem(name, value, refusal))
     elif name in raw and value is not None:
@@ -226,6 +241,8 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
         refusal = f"minimum and maximum are numbers of workers; {example}"
     elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
         refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
+    elif value["maximum"] > _MOST_WORKERS:
+        refusal = f"the maximum must be {_MOST_WORKERS} at most; {example}"
     elif backend is not None and backend.scheduler is None:
         refusal = f"only batch schedulers adapt; {backend.name} has n_workers"
     if refusal:
@@ -256,7 +273,7 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     """
     if isinstance(value, Mapping):
         place = f"{where}." if where else ""
-        return {key: _entry(value, key, f"{place}{key}", problems) for key in value}
+        return {key: _entry(value, key, f"{place}{named(key)}", problems) for key in value}
     if isinstance(value, (list, tuple)) or _is_omegaconf(value):
         return [_entry(value, at, f"{where}[{at}]", problems) for at in range(len(value))]
     if isinstance(value, Set):

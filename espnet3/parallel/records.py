@@ -112,7 +112,8 @@ class ProcessEnd:
         exit_code: What it exited with; None where it was killed, or where nobody saw its status.
         signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
         reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
-            allows); else "".
+            allows), or words that follow "was killed by SIGKILL"; of a process that goes on, what became of it, to
+            follow "the process"; else "".
         used: Bytes that it used then; 0 where that is not known.
         limit: Bytes that it was allowed; 0 where that is not known.
     """
@@ -144,10 +145,10 @@ class ProcessEnd:
         if self.exit_code is not None:
             return f"exited with code {self.exit_code}"
         if self.signal is None:
-            return "ended"
+            return self.reason or "ended"
         words = f"was killed by {signal_name(self.signal)}"
         if self.reason != MEMORY_LIMIT:
-            return words
+            return f"{words} {self.reason}".rstrip()
         sizes = f" ({_gib(self.used)} of {_gib(self.limit)})" if self.limit else ""
         return f"{words} for using more than its memory_limit{sizes} allows"
 

@@ -9,28 +9,33 @@ Work ──take──> Chunk ──channel──> pilot (run_items) ──channe
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
-from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
+from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
-from espnet3.parallel.pilots.pending_losses import PendingLosses
+from espnet3.parallel.pilots.pending_losses import UNHEARD, PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
-from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, caller_path, pack, setup_error
+from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
+
+logger = logging.getLogger(__name__)
 
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
@@ -47,6 +52,7 @@ class PilotRun:
         spec: What the slots run.
         cluster: Whose workers they are.
         start_timeout: Seconds without any worker before giving up.
+        frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
         shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
     """
@@ -58,6 +64,7 @@ class PilotRun:
         spec: RunSpec,
         cluster: WorkerCluster,
         start_timeout: float,
+        frozen_timeout: float | None,
         may_take: Callable[[], bool] = lambda: True,
         shared: bool = False,
     ) -> None:
@@ -69,7 +76,8 @@ class PilotRun:
         self._id = next(_RUN_IDS)
         self._blob = pack(spec)
         self._timeout = start_timeout
-        self._pending = PendingLosses(self._went_with_job)
+        self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
+        self._pending = PendingLosses(self._went_with_job, self._end_is_due)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
         self._looked = 0.0
@@ -78,6 +86,7 @@ class PilotRun:
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
         self._setup_deaths = 0
+        self._lost_in_setup: tuple[Hello, float] | None = None
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -87,17 +96,20 @@ class PilotRun:
             WorkerSetupError: The env could not be built on a worker.
             NoWorkersError: No worker came within `start_timeout`, or none is left.
         """
+        opened_in = os.getpid()
         self._claim = self._open_claim()
         try:
             quiet_since = time.monotonic()
             while self._feeder.flying or self._pending or not self._work.empty:
-                events = self._selector.select(_TICK)
+                self._slots.check()
+                events = self._selector.select(self._pending.next_look(_TICK))
                 if self._feeder.ready:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 self._judge()
+                self._check_setup_deaths()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
                     self._looked = time.monotonic()
@@ -108,13 +120,16 @@ class PilotRun:
                     self._feeder.fill_all()
             self._work.raise_broken()
         except BaseException:  # GeneratorExit too: whoever asked wants no more
-            if self._shared and self._cluster.owns_processes:
+            if self._shared and self._cluster.owns_processes and os.getpid() == opened_in:
                 self._send_end()
                 abandon_run(self._claim, self._id, self._selector, self._cluster)
             raise
         finally:
-            self._selector.close()
-            self._close_claim()
+            if (
+                os.getpid() == opened_in
+            ):  # a forked child's copy of this run ends without a word to the workers
+                self._selector.close()
+                self._close_claim()
 
     def _listen(self, readable: Iterable[Any]) -> None:
         for source in readable:
@@ -155,8 +170,9 @@ class PilotRun:
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
+            path = search_path()  # as it is now: a notebook may have added to it since the workers began
             try:
-                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, caller_path()))
+                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, path))
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -184,7 +200,9 @@ class PilotRun:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        self._setup_deaths += bool(building and not self._went_with_job(slot.hello))
+        if building and not self._went_with_job(slot.hello):
+            self._setup_deaths += 1
+            self._lost_in_setup = (slot.hello, time.monotonic())
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -196,13 +214,30 @@ class PilotRun:
             self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
-            self._judge()
-        if self._setup_deaths >= _SETUP_DEATHS and not self._feeder.ready:
-            raise WorkerSetupError(
-                f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
-                f"they built it; the last one, of worker {slot.hello.worker}, {self._how_it_ended(pid)}. "
-                "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
-            )
+
+    def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
+        """Drop a slot that cannot go on with what it was given; its worker, the user's own, lives on."""
+        logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
+        slot.end = ProcessEnd(reason=f"could not go on ({error})")
+        if not slot.ready:
+            self._setup_deaths += 1
+            self._lost_in_setup = (slot.hello, time.monotonic())
+        self._drop(slot)
+        if slot.flying:
+            self._pending.add([slot], True)
+
+    def _check_setup_deaths(self) -> None:
+        """Give up if workers die in a row while they build the env, once it is known how the last one ended."""
+        if self._setup_deaths < _SETUP_DEATHS or self._feeder.ready or self._lost_in_setup is None:
+            return
+        hello, since = self._lost_in_setup
+        if self._end_is_due(hello) and time.monotonic() - since < UNHEARD:
+            return
+        raise WorkerSetupError(
+            f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
+            f"they built it; the last one, of worker {hello.worker}, {self._how_it_ended(hello.pid)}. "
+            "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
+        )
 
     def _went_with_job(self, hello: Hello) -> bool | None:
         return self._cluster.went_with_job(hello.worker, hello.address)
@@ -230,18 +265,38 @@ class PilotRun:
             elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout)) is not None:
                 slot.late = late
                 self._cluster.kill_worker(*slot.hello.process)
+        for slot, seconds in self._signs.frozen(self._claim.slots):
+            self._give_up_frozen(slot, seconds)
+
+    def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
+        """Take the work from a worker that gives no sign of life; one of ours is killed, and another comes."""
+        process = slot.hello.process
+        for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
+        end = ProcessEnd(reason=f"gave no sign of life {for_long}")
+        what = "its items go to others"
+        if self._cluster.is_ours and process[0] == socket.gethostname():
+            self._cluster.kill_worker(*process)
+            end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
+            what = "it is killed, and " + what
+        logger.warning(
+            "worker %s (pid %d on %s) gives no sign of life %s: %s",
+            slot.hello.worker,
+            process[1],
+            process[0],
+            for_long,
+            what,
+        )
+        for each in self._claim.slots:
+            if each.hello.process == process:
+                each.end = end
+        self._process_lost(slot)
+
+    def _end_is_due(self, hello: Hello) -> bool:
+        """Whether the cluster will hear in a moment how a lost process ended: its socket closes first."""
+        return bool(hello.pid) and self._cluster.owns_processes and self._cluster.end_of(hello.pid) is None
 
     def _how_it_ended(self, pid: int) -> ProcessEnd:
-        """Return how a process ended; its cluster may hear of it a moment after its socket closed."""
-        patience = time.monotonic() + 1.0
-        while (
-            (end := self._cluster.end_of(pid)) is None
-            and pid
-            and self._cluster.owns_processes
-            and time.monotonic() < patience
-        ):
-            time.sleep(0.005)
-        return end or ProcessEnd()
+        return self._cluster.end_of(pid) or ProcessEnd()
 
     def _finish(
         self,
@@ -271,8 +326,10 @@ class PilotRun:
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
             return
-        if message[1] != self._id:  # from a run that is over
-            return
+        if message[1] == self._id:  # not from a run that is over
+            self._take(slot, message)
+
+    def _take(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
             self._setup_deaths = 0
             slot.ready = True
@@ -281,6 +338,8 @@ class PilotRun:
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])
+        elif message[0] == "broken":
+            self._slot_broken(slot, *message[2:])
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":

@@ -22,7 +22,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.dask_compat import tls_to_listen
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
+from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
@@ -31,6 +33,7 @@ from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _BACKLOG = 1024
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+_LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
@@ -53,16 +56,17 @@ class Pool:
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
         self._closed = False
-        self._tls: ssl.SSLContext | None = None
-        self._door, address = self._listen(client)
-        if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
-            context: ssl.SSLContext = tls_to_listen(client.security, "client")
-            context.num_tickets = 0  # they would make a channel without a message look readable
-            self._tls = context
-        self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
-        self._thread.start()
+        self._pid = os.getpid()
+        listener = self._listen(client)
+        tls: ssl.SSLContext | None = None
+        if listener.family != socket.AF_UNIX and client.scheduler.address.startswith("tls"):
+            tls = tls_to_listen(client.security, "client")
+            tls.num_tickets = 0  # they would make a channel without a message look readable
+        self._door = Door(listener, self._key, self._admit, tls)
         try:
-            self._register(client, PilotHost(address, self._key, self.name))
+            self._register(
+                client, PilotHost(self._door.address, self._key, self.name, cluster_of(client).is_ours)
+            )
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.close()
             raise
@@ -78,38 +82,23 @@ class Pool:
             else:
                 return
 
-    def _listen(self, client: Any) -> tuple[socket.socket, Any]:
+    def _listen(self, client: Any) -> socket.socket:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""
         scheduler = client.scheduler.address
         host = urlsplit(scheduler).hostname or ""
         if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
-            self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
+            self._folder = _private_folder()
             cluster_of(client).remove_at_end(self._folder)
             path = os.path.join(self._folder, "pool")
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(path)
             door.listen(_BACKLOG)
-            return door, path
+            return door
         # the address this host has on the way to the scheduler, never every address
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
             ours = probe.getsockname()[0]
-        door = socket.create_server((ours, 0), backlog=_BACKLOG)
-        return door, door.getsockname()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._door.accept()
-            except OSError:  # the door was closed
-                return
-            try:
-                channel = greet_worker(sock, self._key, tls=self._tls)
-                hello = channel.recv()
-            except (OSError, PermissionError):
-                sock.close()
-                continue
-            self._admit(channel, hello)
+        return socket.create_server((ours, 0), backlog=_BACKLOG)
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
         mark = self._mark(hello)
@@ -226,6 +215,8 @@ class Pool:
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
+        if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
+            return
         with self._lock:
             self._closed = True
             for slot in self._idle:
@@ -234,13 +225,24 @@ class Pool:
                 control.close()
             self._idle.clear()
             self._controls.clear()
+            claims = list(self._claims)
+        for claim in claims:  # a run that goes on notices at once
+            claim.wake()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        # closing a socket does not wake a thread blocked in accept(); shutting it down does
-        try:
-            self._door.shutdown(socket.SHUT_RDWR)
-        except OSError:  # some platforms refuse it on a listening socket, where close is enough
-            pass
         self._door.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned
+
+
+def _private_folder() -> str:
+    """Make a folder for the pool's socket, which only its owner can enter, under a path that is short enough.
+
+    Raises:
+        ConfigError: There is no place for one.
+    """
+    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it with mode 0700
+        if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
+            return tempfile.mkdtemp(prefix="espnet3-", dir=place)
+    raise ConfigError(
+        f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
+        "the system's own ones cannot be written to: set TMPDIR to a folder with a shorter path"
+    )

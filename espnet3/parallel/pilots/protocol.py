@@ -6,14 +6,13 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path), ("end", id
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
-    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends.
+    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
+    ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,11 +155,6 @@ def pack(spec: RunSpec) -> bytes:
             "the function, or in a provider or setup_fn",
         )
         raise
-
-
-def caller_path() -> list[str]:
-    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
-    return [os.path.abspath(entry) for entry in sys.path]
 
 
 def setup_report(error: BaseException, worker: str) -> SetupReport:

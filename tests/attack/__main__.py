@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--code", type=Path, default=REPO, help="the checkout to attack; default: this one")
     parser.add_argument("--at-once", type=int, default=2, help="programs at a time; default %(default)s")
     args = parser.parse_args(argv)
-    if args.seed or args.case:
+    if args.seed is not None or args.case:
         cases = [(f"seed {seed}", drawn(seed)) for seed in args.seed or ()]
         cases += [
             (f"case {name!r}", FIXED[name]) for name in FIXED if any(part in name for part in args.case or ())

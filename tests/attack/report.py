@@ -88,7 +88,7 @@ def _text(value: Any, kind: str) -> str:
     if isinstance(value, BaseException):
         return canonical(list(value.args))
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:x}"  # decimal digits have a limit
+        return str(value) if value.bit_length() < 1000 else f"{value:x}"  # decimal digits have a limit
     if kind.startswith("pandas.") and hasattr(value, "to_json"):
         return str(value.to_json())
     return re.sub("0x[0-9a-f]+", "0x", repr(value))

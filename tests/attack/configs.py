@@ -10,8 +10,9 @@ _VALUES = (
     "None", "True", "False", "0", "-1", "1", "2", "2.0", "2.5", "-0.0", "float('nan')", "float('inf')", "1e400",
     "10 ** 400", "10 ** 5000", "-10 ** 400", "1j", "''", "'2'", "'two'", "'lots'", "'4GB'", "'-1'", "'false'",
     "'\\x00'", "'x' * 300", "'\\ud800'", "b'2'", "[]", "[2]", "()", "{}", "{'a': 1}", "{1: 2}", "{None: 1}", "set()",
-    "object()", "Odd()", "recursive()", "deep()", "np.int64(2)", "np.array(2)", "np.float32('nan')", "int",
-    "(lambda: 2)", "decimal.Decimal(2)", "fractions.Fraction(1, 2)", "pathlib.Path('x')", "'${missing}'", "'${oc.env:NOT_SET}'",
+    "object()", "Odd()", "recursive()", "deep()", "np.int64(2)", "np.array(2)",
+    "np.float32('nan')", "int", "(lambda: 2)",
+    "decimal.Decimal(2)", "fractions.Fraction(1, 2)", "pathlib.Path('x')", "'${missing}'", "'${oc.env:NOT_SET}'",
     "range(2)", "'04:00:00'", "[[2]]", "NotImplemented", "float('-inf')", "threading.Lock()", "Text('local')",
 )  # fmt: skip
 _KEYS = (

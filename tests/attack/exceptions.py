@@ -91,7 +91,9 @@ def draw(rng: Random) -> Case:
         on = "raise" if how == "raise" else "record"
         call = f'list(R(P({{}}), {folder}on_error="{on}", progress=False)(range({items})))'
     if how.startswith("record"):
-        call = f"[value if isinstance(value, int) else value.error_type for value in {call}]"
+        call = (
+            f"[value if isinstance(value, int) else value.error_type.rpartition('.')[2] for value in {call}]"
+        )
         body += f"right = [i if i != {bad} else {_RAISED[raised]!r} for i in range({items})]\n"
     # what cannot be pickled arrives as a stand-in that names it
     return Case(

@@ -217,11 +217,9 @@ def left_behind(home: Path, token: str, shared: set[str]) -> list[str]:
 
 def _files(home: Path, shared: set[str]) -> list[str]:
     """Return temporary files of this program: in its own folder, and in the memory that all share."""
-    # Dask keeps these three for all programs of an account
-    scratch = home / "tmp" / "dask-scratch-space"
-    dasks = (scratch, scratch / "purge.lock", scratch / "global.lock")
-    there = [path for path in (home / "tmp").rglob("*") if path not in dasks]
-    found = [f"temporary file {path.relative_to(home / 'tmp')}" for path in there[:5]]
+    # what workers that were killed leave in this one, Dask takes away at the start of the next
+    there = [path.name for path in (home / "tmp").iterdir() if path.name != "dask-scratch-space"]
+    found = [f"temporary file {name}" for name in there]
     if Path("/dev/shm").is_dir():
         named = {name for name in os.listdir("/dev/shm") if "espnet3" in name}
         found += [f"shared memory {name}" for name in sorted(named - shared)]

@@ -55,7 +55,7 @@ def draw(rng: Random) -> Case:
         return [idx, first, {draws}]
 {call}
 """
-    return Case(f"long items: one that {what}, and {draws}", text, answers=True)
+    return Case(f"long items: one that {what}, and {draws}", text, _USES, answers=True)
 
 
 def _seeds(indices: str, plain: str = "") -> str:

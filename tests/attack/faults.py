@@ -100,14 +100,13 @@ right = "an error that names close_writers"
         "faults: a forked child uses the client of its parent",
         """def f(i): return i
 with get_client({"env": "local", "n_workers": 2}) as client:
-    first = parallel_map(f, range(6), client=client)
     child = os.fork()
     if not child:
-        try: parallel_map(f, range(6), client=client)
+        try: client.gather(client.map(f, range(6)))
         finally: os._exit(0)
+    answer = [parallel_map(f, range(200), client=client) for _ in range(5)]
     os.waitpid(child, 0)
-    answer = [first, parallel_map(f, range(6), client=client)]
-right = [list(range(6))] * 2
+right = [list(range(200))] * 5
 """,
         uses=_USES,
         workers=(2,),
@@ -128,22 +127,24 @@ right = [[0, 1, 2]] * 8
         "faults: a moment without a free descriptor while workers join",
         """def f(i):
     time.sleep(0.05)
-    if i == 5 and once("died"): os._exit(1)
+    if i % 15 == 5 and once(f"died{i}"): os._exit(1)
     return i
 def starve():
-    while not os.path.exists("died"): time.sleep(0.001)
-    try:
-        while True: held.append(os.dup(0))
-    except OSError: pass
-    time.sleep(1.5)
-    for fd in held: os.close(fd)
+    while not os.path.exists("died5"): time.sleep(0.001)
+    for _ in range(60):
+        try:
+            while True: held.append(os.dup(0))
+        except OSError: time.sleep(0.03)
+        while held: os.close(held.pop())
+        time.sleep(0.03)
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 threading.Thread(target=starve).start()
-answer = list(R(P({}), on_error="record", progress=False)(range(60)))
-right = [i for i in range(60)]
+answer = list(R(P({}), on_error="record", progress=False)(range(120)))
+right = list(range(120))
 """,
         uses=_USES,
         workers=(2,),
+        limit=60,
     ),
     Case(
         "faults: a client closed in the middle of a run",

@@ -218,7 +218,8 @@ def left_behind(home: Path, token: str, shared: set[str]) -> list[str]:
 def _files(home: Path, shared: set[str]) -> list[str]:
     """Return temporary files of this program: in its own folder, and in the memory that all share."""
     # what workers that were killed leave in this one, Dask takes away at the start of the next
-    there = [path.name for path in (home / "tmp").iterdir() if path.name != "dask-scratch-space"]
+    folders = [home / "tmp", *home.glob("x" * 20 + "*")]  # a long TMPDIR is one of these
+    there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
     found = [f"temporary file {name}" for name in there]
     if Path("/dev/shm").is_dir():
         named = {name for name in os.listdir("/dev/shm") if "espnet3" in name}

@@ -108,7 +108,7 @@ def _refused(block: str) -> Case:
 
 
 FIXED = (
-    _refused("{'env': 'local ' * 8000}"),
+    _refused("{'env': 'local' * 10_000}"),
     _refused("{'env': 'local', 'n_workers': 10 ** 5000}"),
     _refused("{'env': 'local', 'n_workers': 2, 'setup_timeout': Odd()}"),
     _refused("{'env': 'local', 'n_workers': 2, 'options': recursive()}"),

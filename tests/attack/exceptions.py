@@ -78,7 +78,9 @@ def draw(rng: Random) -> Case:
     bad, items = rng.randrange(8), 8
     count = f"def f(i):\n    note(i)\n    if i == {bad}: raise {raised}\n    return i\n"
     body = count
-    how = rng.choice(("parallel_map", "parallel_for", "raise", "record", "record in a folder"))
+    how = rng.choice(("parallel_map", "parallel_for", "raise", "record", "record in a folder", "provider"))
+    if how == "provider":
+        return _raised_by_provider(raised)
     if how.startswith("record") and _RAISED[raised] in _STOP:
         how = "raise"
     name = f"exceptions: {raised}, {how}"
@@ -105,6 +107,16 @@ def draw(rng: Random) -> Case:
         differ=True,
         answers=how.startswith("record"),
     )
+
+
+def _raised_by_provider(raised: str) -> Case:
+    text = f"""class P(EnvironmentProvider):
+    def build_env_local(self): raise {raised}
+def f(i): return i
+answer = R(P({{}}), progress=False)(range(4))
+"""
+    own = (_RAISED[raised],) if _RAISED[raised] in _STOP else ()
+    return Case(f"exceptions: {raised}, by the provider", text, _USES, own=own)
 
 
 def _many(call: str) -> str:

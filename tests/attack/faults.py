@@ -28,6 +28,7 @@ _ENDS = {
     "closes standard error": "os.close(2)",
     "clears its modules": "[sys.modules.pop(n) for n in list(sys.modules) if n.startswith('espnet3')]",
     "raises alarm": "signal.alarm(1)",
+    "freezes": "os.kill(os.getpid(), signal.SIGSTOP)",  # with an item_timeout
 }
 # after these the process goes on as if nothing had been
 _HARMLESS = ("forks a child that exits", "forks a child that stays", "changes directory", "ignores SIGTERM",
@@ -53,12 +54,13 @@ def draw(rng: Random) -> Case:
 """
     harmless = what in _HARMLESS
     how = rng.choice(("parallel_map", "record", "folder", "stream", "client"))
+    how = "folder" if what == "freezes" else how
     runner = 'list(R(P({{}}), {}on_error="record", progress=False)(range(20)))'
     call = {
         "parallel_map": "answer = parallel_map(f, range(20))",
         "stream": "answer = list(parallel_for(f, range(20), ordered=True))",
         "record": f"answer = {runner.format('')}",
-        "folder": f"answer = {runner.format('output_dir=home + chr(47) + chr(111), ')}",
+        "folder": f"answer = {runner.format('item_timeout=5, output_dir=home + chr(47) + chr(111), ')}",
         "client": "with get_client() as client:\n    answer = client.gather(client.map(f, range(20)))"
         if harmless
         else f"with get_client():\n    answer = {runner.format('')}",
@@ -213,5 +215,20 @@ right = list(range(40))
         workers=(2,),
         limit=400,
         slow=True,
+    ),
+    Case(
+        "faults: a worker is frozen for longer than frozen_timeout",
+        """
+set_parallel({"env": "local", "n_workers": 2, "frozen_timeout": 3})
+def f(i):
+    if i == 5 and once("frozen"): os.kill(os.getpid(), signal.SIGSTOP)
+    return i
+answer = [i if isinstance(i, int) else 5 for i in R(P({}), on_error="record", progress=False)(range(40))]
+right = list(range(40))
+""",
+        uses=_USES,
+        parallel=False,
+        workers=(2,),
+        answers=True,
     ),
 )

@@ -26,6 +26,8 @@ PATIENCE = 15.0  # seconds for a busy machine to take away what a program's end 
 _NOISE = re.compile(
     r"Exception ignored in|Exception in thread|Fatal Python error|leaked \w+ objects|never (awaited|retrieved)"
 )
+# shared memory and semaphores of Python's multiprocessing, and of ours
+_SHARED = re.compile(r"sem\.mp-|psm_|.*espnet3")
 _CLEAR = ("TypeError", "ValueError")  # besides ParallelError, when we raise them ourselves, with a sentence
 
 
@@ -87,7 +89,7 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
     env = {**os.environ, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
     for name in ("PYTHONHASHSEED", "PYTEST_CURRENT_TEST"):  # each process orders its sets in its own way
         env.pop(name, None)
-    shared = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    shared = _shared()
     begin = time.monotonic()
     with (home / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -221,10 +223,29 @@ def _files(home: Path, shared: set[str]) -> list[str]:
     folders = [home / "tmp", *home.glob("x" * 20 + "*")]  # a long TMPDIR is one of these
     there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
     found = [f"temporary file {name}" for name in there]
-    if Path("/dev/shm").is_dir():
-        named = {name for name in os.listdir("/dev/shm") if "espnet3" in name}
-        found += [f"shared memory {name}" for name in sorted(named - shared)]
-    return found
+    new = [name for name in _shared() - shared if _SHARED.match(name)]
+    return found + [f"shared memory {name}" for name in sorted(new) if not _mapped(name)]
+
+
+def _shared() -> set[str]:
+    """Return the names in the memory that processes share which belong to this account."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return set()
+    return {
+        entry.name for entry in os.scandir(folder) if entry.stat(follow_symlinks=False).st_uid == os.getuid()
+    }
+
+
+def _mapped(name: str) -> bool:
+    """Whether a living process uses this shared memory: then it is of another program beside this one."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if f"/dev/shm/{name}" in maps.read_text():
+                return True
+        except OSError:  # it has just ended, or is another account's
+            continue
+    return False
 
 
 def kill_family(token: str) -> None:

@@ -98,21 +98,28 @@ right = "an error that names close_writers"
         workers=(2,),
         limit=60,
     ),
-    Case(
-        "faults: a forked child uses the client of its parent",
-        """def f(i): return i
-with get_client({"env": "local", "n_workers": 2}) as client:
+    *(
+        Case(
+            f"faults: a forked child uses the client of its parent, by {call.partition('(')[0]}",
+            f"""
+def f(i): return i
+with get_client({{"env": "local", "n_workers": 2}}) as client:
     child = os.fork()
     if not child:
-        try: client.gather(client.map(f, range(6)))
+        try: {call}
         finally: os._exit(0)
     answer = [parallel_map(f, range(200), client=client) for _ in range(5)]
     os.waitpid(child, 0)
 right = [list(range(200))] * 5
 """,
-        uses=_USES,
-        workers=(2,),
-        answers=True,
+            uses=_USES,
+            workers=(2,),
+            answers=True,
+        )
+        for call in (
+            "parallel_map(f, range(6), client=client)",
+            "client.map(f, range(6)), client.submit(f, 1).result()",
+        )
     ),
     Case(
         "faults: an item in a thread of the client uses that client",

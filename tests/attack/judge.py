@@ -26,8 +26,6 @@ PATIENCE = 15.0  # seconds for a busy machine to take away what a program's end 
 _NOISE = re.compile(
     r"Exception ignored in|Exception in thread|Fatal Python error|leaked \w+ objects|never (awaited|retrieved)"
 )
-# shared memory and semaphores of Python's multiprocessing, and of ours
-_SHARED = re.compile(r"sem\.mp-|psm_|.*espnet3")
 _CLEAR = ("TypeError", "ValueError")  # besides ParallelError, when we raise them ourselves, with a sentence
 
 
@@ -89,7 +87,6 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
     env = {**os.environ, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
     for name in ("PYTHONHASHSEED", "PYTEST_CURRENT_TEST"):  # each process orders its sets in its own way
         env.pop(name, None)
-    shared = _shared()
     begin = time.monotonic()
     with (home / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -109,10 +106,12 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         time.sleep(0.5)  # a process that hangs sends no event when it has printed its stacks
     seconds = time.monotonic() - begin
     try:
-        left = left_behind(home, token, shared) if ended is not None else []
+        left = left_behind(home, token) if ended is not None else []
     finally:
         kill_family(token)
         process.wait()
+        for semaphore in _semaphores(home):
+            semaphore.unlink()
     return Run(
         workers,
         json.loads(_read(home / "verdict.json") or "{}"),
@@ -200,7 +199,7 @@ def family(token: str) -> list[psutil.Process]:
     return found
 
 
-def left_behind(home: Path, token: str, shared: set[str]) -> list[str]:
+def left_behind(home: Path, token: str) -> list[str]:
     """Return what is left after a program's end, once a busy machine has had its time.
 
     A process that the program itself leaves on purpose is named by its id in the file `keeps`.
@@ -209,43 +208,34 @@ def left_behind(home: Path, token: str, shared: set[str]) -> list[str]:
     running = [process for process in family(token) if str(process.pid) not in kept]
     _, alive = psutil.wait_procs(running, timeout=PATIENCE)
     end = time.monotonic() + PATIENCE
-    left = [f"process {p.pid}: {' '.join(p.cmdline())[-200:]}" for p in alive if p.is_running()]
-    while not left and (files := _files(home, shared)):
+    left = [f"process {p.pid}: {command}" for p in alive if (command := _command(p))]
+    while not left and (files := _files(home)):
         if time.monotonic() > end:
             return files
         time.sleep(0.05)
     return left
 
 
-def _files(home: Path, shared: set[str]) -> list[str]:
-    """Return temporary files of this program: in its own folder, and in the memory that all share."""
-    # what workers that were killed leave in this one, Dask takes away at the start of the next
+def _command(process: psutil.Process) -> str:
+    """Return the end of a process's command line; nothing where it has ended."""
+    try:
+        return " ".join(process.cmdline()[:3])[-200:]
+    except psutil.Error:
+        return ""
+
+
+def _files(home: Path) -> list[str]:
+    """Return temporary files of this program: in its own folders, and the semaphores that it named."""
     folders = [home / "tmp", *home.glob("x" * 20 + "*")]  # a long TMPDIR is one of these
+    # what workers that were killed leave in Dask's folder, Dask takes away at the start of the next
     there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
     found = [f"temporary file {name}" for name in there]
-    new = [name for name in _shared() - shared if _SHARED.match(name)]
-    return found + [f"shared memory {name}" for name in sorted(new) if not _mapped(name)]
+    return found + [f"semaphore {path.name}" for path in _semaphores(home)]
 
 
-def _shared() -> set[str]:
-    """Return the names in the memory that processes share which belong to this account."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
-        return set()
-    return {
-        entry.name for entry in os.scandir(folder) if entry.stat(follow_symlinks=False).st_uid == os.getuid()
-    }
-
-
-def _mapped(name: str) -> bool:
-    """Whether a living process uses this shared memory: then it is of another program beside this one."""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            if f"/dev/shm/{name}" in maps.read_text():
-                return True
-        except OSError:  # it has just ended, or is another account's
-            continue
-    return False
+def _semaphores(home: Path) -> list[Path]:
+    """Return the files of the semaphores that this program's report gave its name to."""
+    return sorted(Path("/dev/shm").glob(f"sem.attack-{home.name}-*"))
 
 
 def kill_family(token: str) -> None:

@@ -61,6 +61,13 @@ _WRONG = {
     "not the same answer": "answer = W",
     "left behind: process": "import subprocess\nsubprocess.Popen(['sleep', '60'])\nanswer = 1",
     "left behind: temporary file": "import tempfile\ntempfile.mkstemp()\nanswer = 1",
+    "left behind: semaphore": (
+        "import multiprocessing, os, signal\n"
+        "from multiprocessing.resource_tracker import _resource_tracker\n"
+        "lock = multiprocessing.get_context('spawn').Lock()\n"
+        "os.kill(_resource_tracker._pid, signal.SIGKILL)  # it would take the semaphore away\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    ),
     "printed 'Exception in thread'": "threading.Thread(target=lambda: 1 / 0).start()\nanswer = 1",
     "called more than once: 3": "note(3)\nnote(3)\nanswer = 1",
 }

@@ -26,7 +26,8 @@ PATIENCE = 15.0  # seconds for a busy machine to take away what a program's end 
 _NOISE = re.compile(
     r"Exception ignored in|Exception in thread|Fatal Python error|leaked \w+ objects|never (awaited|retrieved)"
 )
-_CLEAR = ("TypeError", "ValueError")  # besides ParallelError, when we raise them ourselves, with a sentence
+# besides ParallelError: in a sentence, when we raise it ourselves or our note says which item it is about
+_CLEAR = ("TypeError", "ValueError", "PicklingError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def _unclear(case: Case, verdict: dict[str, Any]) -> list[str]:
     if any(base.endswith(".ParallelError") for base in verdict["bases"]) and sentence:
         return []
     ours = "espnet3" in Path(verdict["file"]).parts and verdict["code"].startswith("raise ")
-    if verdict["error"] in _CLEAR and ours and sentence:
+    noted = any("item" in note for note in verdict["notes"])  # a note of ours says which item
+    if verdict["error"] in _CLEAR and (ours or noted) and sentence:
         return []
     return [f"a raw error: {said} (raised by {where})"]
 

@@ -49,6 +49,7 @@ def _failed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
             "error": kind.__name__,
             "bases": [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__],
             "message": message[:5000].encode(errors="backslashreplace").decode(),
+            "notes": [str(note) for note in getattr(error, "__notes__", ())],
             "file": file,
             "line": trace.tb_lineno if trace else 0,
             "code": line.strip(),

@@ -4,6 +4,7 @@
 #   make demo AUDIO=folder       your own recordings: 16 kHz mono wav files
 #   make test ARGS="-k errors"   more arguments for pytest
 #   make chaos N=200             two hundred runs, disturbed and started again
+#   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters chaos lint types bench docs clean
+.PHONY: help demo test test-clusters chaos attack lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +35,9 @@ test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCon
 
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
 	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)
+
+attack: $(VENV)/dev.stamp ## attack with all fixed programs and N drawn ones; ARGS="--first 1000" for other seeds
+	$(RUN) -m tests.attack --draws $(N) $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check rules and format with ruff
 	$(RUN) -m ruff check .

@@ -1,0 +1,109 @@
+"""What an attack is: a small program, what it may lawfully end with, and how long it may take."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+HEAD = "import sys\nW = int(sys.argv[1])  # workers\n"
+COMMON = """
+import os, sys, threading, time
+from pathlib import Path
+import numpy as np, pandas as pd
+from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, parallel_for, parallel_map, set_parallel
+class P(EnvironmentProvider):
+    def build_env_local(self): return {}
+class R(BaseRunner):
+    @staticmethod
+    def forward(idx): return f(idx)
+def note(i):
+    with open("calls", "a") as calls: calls.write(f"{i}\\n")
+home = os.getcwd()
+def once(name):
+    try: os.close(os.open(f"{home}/{name}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError: return False
+    return True
+"""
+PARALLEL = 'set_parallel({"env": "local", "n_workers": W})\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One attack.
+
+    The program sets `answer`, or ends with an exception that nobody catches. Where it can say what the answer must be,
+    it sets `right`.
+
+    Attributes:
+        name: Its family and what it does, or how it was drawn.
+        text: The program; `W` is the number of workers.
+        uses: Definitions and imports that its family has, besides `COMMON`: those that the text uses go before it.
+        parallel: It begins by setting `W` local workers.
+        workers: It is run once with each of these as `W`, and the answers have to be the same.
+        own: Types of exceptions, by name, that the program raises itself, so that it may end with them.
+        differ: One run may end with an answer and the other with an error: what is given cannot travel to workers.
+        once: Items append their name to the file `calls`; each may do so once.
+        answers: It has to end with an answer; an error, however clear, is a fault.
+        killed: It ends by SIGKILL, on purpose.
+        limit: Seconds one run may take on a busy machine.
+        slow: Takes too long for the default suite.
+    """
+
+    name: str
+    text: str
+    uses: str = ""
+    parallel: bool = True
+    workers: tuple[int, ...] = (1, 2)
+    own: tuple[str, ...] = ()
+    differ: bool = False
+    once: bool = False
+    answers: bool = False
+    killed: bool = False
+    limit: float = 30.0
+    slow: bool = False
+
+    def program(self) -> str:
+        """Return the program as one would type it: it prints what it found."""
+        return f"{HEAD}{self._lines()}{'' if self.killed else 'print(answer)'}\n"
+
+    def judged_program(self) -> str:
+        """Return the program as the judge runs it: the same lines, with a report of how it ended."""
+        end = "" if self.killed else 'report.answer(answer, globals().get("right", report.MISSING))\n'
+        return f"import report\n{HEAD}{self._lines()}{end}"
+
+    def _lines(self) -> str:
+        text = f"{PARALLEL}{self.text.strip()}" if self.parallel else self.text
+        return with_used(f"{COMMON}{self.uses}", text)
+
+
+def with_used(definitions: str, text: str) -> str:
+    """Return a program's text below those definitions, and imports, that it uses: a found case is short to read."""
+    taken: list[str] = []
+    for node in reversed(ast.parse(definitions).body):
+        source = ast.get_source_segment(definitions, node) or ""
+        if isinstance(node, ast.Import):
+            used = [each for each in node.names if _mentions(each.asname or each.name, text, *taken)]
+            source = ast.unparse(ast.Import(used)) if used else ""
+        elif isinstance(node, ast.ImportFrom):
+            used = [each for each in node.names if _mentions(each.name, text, *taken)]
+            source = ast.unparse(ast.ImportFrom(node.module, used, 0)) if used else ""
+        else:
+            begin = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+            source = "\n".join(definitions.splitlines()[begin : node.end_lineno])
+            name = getattr(node, "name", None)
+            name = (
+                node.targets[0].id
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+                else name
+            )
+            defined = re.search(rf"^(class|def) {name}\b|^{name} = ", text, re.MULTILINE)
+            if name is not None and (defined or not _mentions(name, text, *taken)):
+                continue
+        if source:
+            taken.insert(0, source)
+    return "\n".join([*taken, text.strip(), ""])
+
+
+def _mentions(name: str, *texts: str) -> bool:
+    return any(re.search(rf"\b{name}\b", text) for text in texts)

@@ -1,0 +1,249 @@
+"""Runs an attack's program in a process of its own, and says what was wrong with how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.attack.case import Case
+
+REPO = Path(__file__).resolve().parents[2]
+TOKEN = "ESPNET3_ATTACK_TOKEN"  # in the environment of every process that a program starts, directly or not
+PATIENCE = 15.0  # seconds for a busy machine to take away what a program's end should take away
+# what a Python process prints of an exception that nobody was there to catch
+_NOISE = re.compile(
+    r"Exception ignored in|Exception in thread|Fatal Python error|leaked \w+ objects|never (awaited|retrieved)"
+)
+# besides ParallelError: in a sentence, when we raise it ourselves or our note says which item it is about
+_CLEAR = ("TypeError", "ValueError", "PicklingError")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one run of a program ended.
+
+    Attributes:
+        workers: What it was given as `W`.
+        verdict: What its report wrote; empty where it wrote nothing.
+        code: Its exit code; None where it ran into its limit.
+        text: What it printed.
+        stacks: Where its threads stood when it ran into its limit.
+        left: What was left after it: processes and files.
+        twice: Items that were called more than once.
+        seconds: How long it took.
+    """
+
+    workers: int
+    verdict: dict[str, Any]
+    code: int | None
+    text: str
+    stacks: str
+    left: tuple[str, ...]
+    twice: tuple[str, ...]
+    seconds: float
+
+    @property
+    def end(self) -> str:
+        """The answer, or the type of the error: what has to be the same with any number of workers."""
+        return self.verdict.get("answer") or f"error {self.verdict.get('error')}"
+
+
+def attack(case: Case, base: Path, code: Path = REPO) -> list[str]:
+    """Run a case's program with each number of workers; return what was wrong, a sentence each.
+
+    Args:
+        case: The attack.
+        base: A folder with a short path for the programs' own folders.
+        code: The checkout that is attacked.
+    """
+    runs = [play(case, workers, base, code) for workers in case.workers]
+    wrong = [f"W={run.workers}: {fault}" for run in runs for fault in faults(case, run)]
+    ends = {run.end for run in runs if not (case.differ and "error" in run.verdict)}
+    if len(ends) > 1:
+        each = "; ".join(f"W={run.workers}: {run.end[:500]}" for run in runs)
+        wrong.append(f"not the same answer with every number of workers: {each}")
+    return wrong
+
+
+def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
+    """Run a case's program once and look at what it leaves."""
+    home = base / f"{uuid.uuid4().hex[:8]}"
+    (home / "tmp").mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("report.py"), home)
+    program = home / "program.py"
+    program.write_text(case.judged_program())
+    token = uuid.uuid4().hex
+    env = {**os.environ, "PYTHONPATH": str(code), "TMPDIR": str(home / "tmp"), TOKEN: token}
+    for name in ("PYTHONHASHSEED", "PYTEST_CURRENT_TEST"):  # each process orders its sets in its own way
+        env.pop(name, None)
+    begin = time.monotonic()
+    with (home / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(program), str(workers)],
+            cwd=home,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        ended: int | None = process.wait(case.limit)
+    except subprocess.TimeoutExpired:
+        ended = None
+        os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(0.5)  # a process that hangs sends no event when it has printed its stacks
+    seconds = time.monotonic() - begin
+    try:
+        left = left_behind(home, token) if ended is not None else []
+    finally:
+        kill_family(token)
+        process.wait()
+        for semaphore in _semaphores(home):
+            semaphore.unlink()
+    return Run(
+        workers,
+        json.loads(_read(home / "verdict.json") or "{}"),
+        ended,
+        _read(home / "output"),
+        _read(home / "stacks"),
+        tuple(left),
+        _twice(home / "calls"),
+        seconds,
+    )
+
+
+def faults(case: Case, run: Run) -> list[str]:
+    """Return what is wrong with how one run ended."""
+    if run.code is None:
+        return [f"still running after {case.limit:g} s\n{run.stacks}\n{run.text[-1500:]}"]
+    found = [f"left behind: {what}" for what in run.left]
+    if case.once and run.twice:
+        found.append(f"called more than once: {', '.join(run.twice[:5])}")
+    noise = _NOISE.search(run.text)
+    if noise:
+        found.append(f"printed {noise.group()!r}:\n{run.text[-1500:]}")
+    if case.killed:
+        if run.code != -signal.SIGKILL:
+            found.append(f"exit code {run.code}, and not killed:\n{run.text[-1500:]}")
+    elif "answer" in run.verdict:
+        right = run.verdict["right"]
+        if right is not None and run.verdict["answer"] != right:
+            found.append(f"a wrong answer: {_difference(run.verdict['answer'], right)}")
+    elif "error" in run.verdict:
+        found += _unclear(case, run.verdict)
+    else:
+        found.append(f"ended with code {run.code} and neither an answer nor an error:\n{run.text[-1500:]}")
+    return found
+
+
+def _unclear(case: Case, verdict: dict[str, Any]) -> list[str]:
+    """Return why an error is not one that a user can act on."""
+    said = f"{verdict['error']}: {verdict['message'][:500]}"
+    where = f"{verdict['file']}:{verdict['line']}: {verdict['code']}"
+    if case.answers:
+        return [f"an error where there is an answer: {said}"]
+    if verdict["error"] in case.own:
+        return []
+    sentence = len(verdict["message"].split()) >= 4
+    if any(base.endswith(".ParallelError") for base in verdict["bases"]) and sentence:
+        return []
+    ours = "espnet3" in Path(verdict["file"]).parts and verdict["code"].startswith("raise ")
+    noted = any("item" in note for note in verdict["notes"])  # a note of ours says which item
+    if verdict["error"] in _CLEAR and (ours or noted) and sentence:
+        return []
+    return [f"a raw error: {said} (raised by {where})"]
+
+
+def _difference(answer: str, right: str) -> str:
+    """Return where two canonical texts part."""
+    at = next((i for i, (a, b) in enumerate(zip(answer, right, strict=False)) if a != b), 0)
+    begin = max(0, at - 100)
+    return f"...{answer[begin : at + 200]!r}, and right is ...{right[begin : at + 200]!r}"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _twice(file: Path) -> tuple[str, ...]:
+    calls = _read(file).split()
+    return tuple(sorted({call for call in calls if calls.count(call) > 1}))
+
+
+# --- what is left -----------------------------------------------------------------------------------
+
+
+def family(token: str) -> list[psutil.Process]:
+    """Return every process that a program started, however it was started and whoever adopted it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:  # it has just ended, or is a zombie: nothing of it runs
+            continue
+    return found
+
+
+def left_behind(home: Path, token: str) -> list[str]:
+    """Return what is left after a program's end, once a busy machine has had its time.
+
+    A process that the program itself leaves on purpose is named by its id in the file `keeps`.
+    """
+    kept = set(_read(home / "keeps").split())
+    running = [process for process in family(token) if str(process.pid) not in kept]
+    _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+    end = time.monotonic() + PATIENCE
+    left = [f"process {p.pid}: {command}" for p in alive if (command := _command(p))]
+    while not left and (files := _files(home)):
+        if time.monotonic() > end:
+            return files
+        time.sleep(0.05)
+    return left
+
+
+def _command(process: psutil.Process) -> str:
+    """Return the end of a process's command line; nothing where it has ended."""
+    try:
+        return " ".join(process.cmdline()[:3])[-200:]
+    except psutil.Error:
+        return ""
+
+
+def _files(home: Path) -> list[str]:
+    """Return temporary files of this program: in its own folders, and the semaphores that it named."""
+    folders = [home / "tmp", *home.glob("x" * 20 + "*")]  # a long TMPDIR is one of these
+    # what workers that were killed leave in Dask's folder, Dask takes away at the start of the next
+    there = [path.name for f in folders for path in f.iterdir() if path.name != "dask-scratch-space"]
+    found = [f"temporary file {name}" for name in there]
+    return found + [f"semaphore {path.name}" for path in _semaphores(home)]
+
+
+def _semaphores(home: Path) -> list[Path]:
+    """Return the files of the semaphores that this program's report gave its name to."""
+    return sorted(Path("/dev/shm").glob(f"sem.attack-{home.name}-*"))
+
+
+def kill_family(token: str) -> None:
+    """SIGKILL what a program has left running."""
+    for process in family(token):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue

@@ -1,0 +1,98 @@
+"""Copied beside an attack's program, which imports it: writes how the program ended to a file that the judge reads."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import linecache
+import multiprocessing.process
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+MISSING = object()
+_HOME = Path(__file__).resolve().parent  # now: a program may delete its working directory
+_stacks = (_HOME / "stacks").open("w")
+# what is left of semaphores is known by this name; processes that this one starts inherit it
+multiprocessing.process.current_process()._config["semprefix"] = f"/attack-{_HOME.name}"  # type: ignore[attr-defined]
+faulthandler.register(signal.SIGUSR1, _stacks)  # what the judge asks for when a program hangs
+
+
+def _write(verdict: dict[str, Any]) -> None:
+    part = _HOME / "verdict.part"
+    part.write_text(json.dumps(verdict))
+    part.rename(_HOME / "verdict.json")
+
+
+def answer(value: Any, right: Any = MISSING) -> None:
+    """Write that the program ended with an answer, and what a plain loop says it must be."""
+    expected = None if right is MISSING else canonical(right)
+    _write({"answer": canonical(value), "right": expected})
+
+
+def _failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write that nobody caught an exception: of which type, in which words, and who raised it."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename if trace else ""
+    line = linecache.getline(file, trace.tb_lineno) if trace else ""
+    try:
+        message = str(error)
+    except BaseException as broken:  # some attacks raise what has no text
+        message = f"<no text: {type(broken).__name__}>"
+    _write(
+        {
+            "error": kind.__name__,
+            "bases": [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__],
+            "message": message[:5000].encode(errors="backslashreplace").decode(),
+            "notes": [str(note) for note in getattr(error, "__notes__", ())],
+            "file": file,
+            "line": trace.tb_lineno if trace else 0,
+            "code": line.strip(),
+        }
+    )
+    if sys.stderr is not None:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _failed
+
+
+def canonical(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> str:
+    """Return a text that is the same for equal values of the same types, in every process."""
+    if id(value) in seen:
+        return "<itself>"
+    if depth > 50:
+        return f"<deeper: {type(value).__name__}>"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def inside(each: Any) -> str:
+        return canonical(each, depth + 1, (*seen, id(value)))
+
+    if isinstance(value, (set, frozenset)):
+        return f"{kind}({', '.join(sorted(inside(v) for v in value))})"
+    if isinstance(value, Mapping):
+        return f"{kind}({', '.join(f'{inside(k)}: {inside(v)}' for k, v in value.items())})"
+    if isinstance(value, (list, tuple)):
+        return f"{kind}({', '.join(inside(v) for v in value)})"
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        data = inside(value.tolist()) if value.dtype.hasobject else value.tobytes().hex()[:4000]
+        return f"{kind}({value.dtype!r}, {value.shape}, {data})"
+    return f"{kind}({_text(value, kind)})"
+
+
+def _text(value: Any, kind: str) -> str:
+    """Return the content of what holds no other values."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return repr(bytes(value)[:2000])
+    if isinstance(value, BaseException):
+        return canonical(list(value.args))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if value.bit_length() < 1000 else f"{value:x}"  # decimal digits have a limit
+    if kind.startswith("pandas.") and hasattr(value, "to_json"):
+        return str(value.to_json())
+    return re.sub("0x[0-9a-f]+", "0x", repr(value))

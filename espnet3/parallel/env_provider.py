@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -44,7 +45,8 @@ class EnvironmentProvider(ABC):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; what is set by other code than the provider's own methods goes to workers too."""
         super().__setattr__(name, value)
-        if not _in_a_method_of(self, sys._getframe(1)):
+        here = inspect.currentframe()
+        if not _in_a_method_of(self, here.f_back if here is not None else None):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     @abstractmethod

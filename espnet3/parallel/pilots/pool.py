@@ -22,7 +22,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.dask_compat import tls_to_listen
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, greet_worker
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
+from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
@@ -53,16 +54,14 @@ class Pool:
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
         self._closed = False
-        self._tls: ssl.SSLContext | None = None
-        self._door, address = self._listen(client)
-        if isinstance(address, tuple) and client.scheduler.address.startswith("tls"):
-            context: ssl.SSLContext = tls_to_listen(client.security, "client")
-            context.num_tickets = 0  # they would make a channel without a message look readable
-            self._tls = context
-        self._thread = threading.Thread(target=self._accept, name="pilot-door", daemon=True)
-        self._thread.start()
+        listener = self._listen(client)
+        tls: ssl.SSLContext | None = None
+        if listener.family != socket.AF_UNIX and client.scheduler.address.startswith("tls"):
+            tls = tls_to_listen(client.security, "client")
+            tls.num_tickets = 0  # they would make a channel without a message look readable
+        self._door = Door(listener, self._key, self._admit, tls)
         try:
-            self._register(client, PilotHost(address, self._key, self.name))
+            self._register(client, PilotHost(self._door.address, self._key, self.name))
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.close()
             raise
@@ -78,7 +77,7 @@ class Pool:
             else:
                 return
 
-    def _listen(self, client: Any) -> tuple[socket.socket, Any]:
+    def _listen(self, client: Any) -> socket.socket:
         """Listen where the workers can reach us: a private unix socket if they are on this host."""
         scheduler = client.scheduler.address
         host = urlsplit(scheduler).hostname or ""
@@ -89,27 +88,12 @@ class Pool:
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(path)
             door.listen(_BACKLOG)
-            return door, path
+            return door
         # the address this host has on the way to the scheduler, never every address
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
             ours = probe.getsockname()[0]
-        door = socket.create_server((ours, 0), backlog=_BACKLOG)
-        return door, door.getsockname()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._door.accept()
-            except OSError:  # the door was closed
-                return
-            try:
-                channel = greet_worker(sock, self._key, tls=self._tls)
-                hello = channel.recv()
-            except (OSError, PermissionError):
-                sock.close()
-                continue
-            self._admit(channel, hello)
+        return socket.create_server((ours, 0), backlog=_BACKLOG)
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
         mark = self._mark(hello)
@@ -236,11 +220,4 @@ class Pool:
             self._controls.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        # closing a socket does not wake a thread blocked in accept(); shutting it down does
-        try:
-            self._door.shutdown(socket.SHUT_RDWR)
-        except OSError:  # some platforms refuse it on a listening socket, where close is enough
-            pass
         self._door.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=1.0)  # the socket is gone once accept() has returned

@@ -1,0 +1,169 @@
+"""Connections of workers: one that says nothing, or nonsense, holds up no other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import resource
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.pilots.channel import Channel, connect
+from espnet3.parallel.pilots.door import Door
+from espnet3.parallel.pilots.protocol import Hello
+
+KEY = b"the pool's key"
+HELLO = Hello("0", "tcp://127.0.0.1:1", 1, "here")
+Open = Callable[..., Door]
+
+
+@pytest.fixture
+def came() -> queue.Queue[Hello]:
+    """The greetings of those who were let in."""
+    return queue.Queue()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, came: queue.Queue[Hello]) -> Iterator[Open]:
+    """Opens a door."""
+    doors: list[Door] = []
+    kept: list[Channel] = []
+
+    def admit(channel: Channel, hello: Hello) -> None:
+        kept.append(channel)
+        came.put(hello)
+
+    def open_door(**options: float) -> Door:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / "pool"))
+        listener.listen()
+        doors.append(Door(listener, KEY, admit, **options))
+        return doors[-1]
+
+    yield open_door
+    for door in doors:
+        door.close()
+    for channel in kept:
+        channel.close()
+
+
+def silent(door: Door) -> socket.socket:
+    """Return a connection that says nothing."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(door.address))
+    return sock
+
+
+def greet(door: Door) -> Channel:
+    """Connect as a worker does."""
+    channel = connect(door.address, KEY)
+    channel.send(HELLO)
+    return channel
+
+
+def test_a_silent_peer_keeps_no_worker_waiting(opened: Open, came: queue.Queue[Hello]) -> None:
+    """A worker is let in while another connection, made before, has not said a word, and never will."""
+    door = opened(limit=3600)
+    with silent(door):
+        worker = greet(door)
+        assert came.get(timeout=30) == HELLO
+        worker.close()
+
+
+def test_the_time_to_introduce_oneself_is_limited_as_a_whole(opened: Open) -> None:
+    """A peer that keeps sending a byte now and then is shut down after the limit, not only one that is silent."""
+    door = opened(limit=0.5)
+    with silent(door) as peer:
+        peer.settimeout(0.2)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(1000):
+                peer.send(b"\0")
+                try:
+                    peer.recv(64)
+                except TimeoutError:
+                    continue
+
+
+class FromAnotherVersion:
+    """Cannot be unpickled here."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return int, ("not a number",)
+
+
+@pytest.mark.parametrize(
+    "greeting", [FromAnotherVersion(), "hello", None], ids=["unreadable", "text", "none"]
+)
+def test_a_greeting_that_cannot_be_read_is_reported_and_the_next_one_is_served(
+    opened: Open, came: queue.Queue[Hello], greeting: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer with the key that sends no greeting of ours is dropped with a warning; the door stays open."""
+    door = opened()
+    peer = connect(door.address, KEY)
+    peer.send(greeting)
+    assert peer.sock.recv(1) == b""  # dropped
+    worker = greet(door)
+    assert came.get(timeout=30) == HELLO
+    assert "another version" in caplog.text
+    peer.close()
+    worker.close()
+
+
+def test_a_greeting_cut_short_ends_nothing_else(opened: Open, came: queue.Queue[Hello]) -> None:
+    """A peer that announces more than it sends is dropped at the limit, and others are served."""
+    door = opened(limit=0.5)
+    peer = connect(door.address, KEY)
+    blob = pickle.dumps(HELLO)
+    peer.sock.sendall(struct.pack("!QI", len(blob) + 1, 0) + blob)
+    assert peer.sock.recv(1) == b""
+    worker = greet(door)
+    assert came.get(timeout=30) == HELLO
+    peer.close()
+    worker.close()
+
+
+def test_a_moment_without_descriptors_does_not_end_the_door(opened: Open, came: queue.Queue[Hello]) -> None:
+    """A worker that connects while this process has no descriptor left is let in as soon as there are some."""
+    door = opened()
+    worker = socket.socket(socket.AF_UNIX)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 1, hard))
+    taken: list[int] = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.dup(0))
+        worker.connect(str(door.address))
+        worker.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # nobody can accept it
+            worker.recv(1)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    worker.settimeout(30)
+    assert worker.recv(1)  # the door's first word
+    worker.close()
+    late = greet(door)
+    assert came.get(timeout=30) == HELLO
+    late.close()
+
+
+def test_a_closed_door_accepts_nobody(opened: Open) -> None:
+    """After `close` a connection is refused, and one that was being greeted is shut down."""
+    door = opened(limit=3600)
+    address = str(door.address)
+    with silent(door) as peer:
+        assert peer.recv(32)  # its greeting has begun
+        door.close()
+        peer.settimeout(30)
+        while peer.recv(64):
+            pass
+    with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
+        late.connect(address)

@@ -25,7 +25,7 @@ from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
-from espnet3.parallel.pilots.pending_losses import PendingLosses
+from espnet3.parallel.pilots.pending_losses import UNHEARD, PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
 from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, caller_path, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
@@ -69,7 +69,7 @@ class PilotRun:
         self._id = next(_RUN_IDS)
         self._blob = pack(spec)
         self._timeout = start_timeout
-        self._pending = PendingLosses(self._went_with_job)
+        self._pending = PendingLosses(self._went_with_job, self._end_is_due)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
         self._looked = 0.0
@@ -78,6 +78,7 @@ class PilotRun:
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
         self._setup_deaths = 0
+        self._lost_in_setup: tuple[Hello, float] | None = None
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -91,13 +92,14 @@ class PilotRun:
         try:
             quiet_since = time.monotonic()
             while self._feeder.flying or self._pending or not self._work.empty:
-                events = self._selector.select(_TICK)
+                events = self._selector.select(self._pending.next_look(_TICK))
                 if self._feeder.ready:
                     quiet_since = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 self._judge()
+                self._check_setup_deaths()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
                     self._looked = time.monotonic()
@@ -184,7 +186,9 @@ class PilotRun:
         """Drop a slot and, as they died together, all others of its process."""
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
-        self._setup_deaths += bool(building and not self._went_with_job(slot.hello))
+        if building and not self._went_with_job(slot.hello):
+            self._setup_deaths += 1
+            self._lost_in_setup = (slot.hello, time.monotonic())
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -196,13 +200,19 @@ class PilotRun:
             self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
-            self._judge()
-        if self._setup_deaths >= _SETUP_DEATHS and not self._feeder.ready:
-            raise WorkerSetupError(
-                f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
-                f"they built it; the last one, of worker {slot.hello.worker}, {self._how_it_ended(pid)}. "
-                "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
-            )
+
+    def _check_setup_deaths(self) -> None:
+        """Give up if workers die in a row while they build the env, once it is known how the last one ended."""
+        if self._setup_deaths < _SETUP_DEATHS or self._feeder.ready or self._lost_in_setup is None:
+            return
+        hello, since = self._lost_in_setup
+        if self._end_is_due(hello) and time.monotonic() - since < UNHEARD:
+            return
+        raise WorkerSetupError(
+            f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
+            f"they built it; the last one, of worker {hello.worker}, {self._how_it_ended(hello.pid)}. "
+            "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
+        )
 
     def _went_with_job(self, hello: Hello) -> bool | None:
         return self._cluster.went_with_job(hello.worker, hello.address)
@@ -231,17 +241,12 @@ class PilotRun:
                 slot.late = late
                 self._cluster.kill_worker(*slot.hello.process)
 
+    def _end_is_due(self, hello: Hello) -> bool:
+        """Whether the cluster will hear in a moment how a lost process ended: its socket closes first."""
+        return bool(hello.pid) and self._cluster.owns_processes and self._cluster.end_of(hello.pid) is None
+
     def _how_it_ended(self, pid: int) -> ProcessEnd:
-        """Return how a process ended; its cluster may hear of it a moment after its socket closed."""
-        patience = time.monotonic() + 1.0
-        while (
-            (end := self._cluster.end_of(pid)) is None
-            and pid
-            and self._cluster.owns_processes
-            and time.monotonic() < patience
-        ):
-            time.sleep(0.005)
-        return end or ProcessEnd()
+        return self._cluster.end_of(pid) or ProcessEnd()
 
     def _finish(
         self,

@@ -34,7 +34,7 @@ class Losses:
         run_id: The run's number, as marks have it.
         work: Takes back what is to go again.
         policy: Of the run.
-        end_of: Returns how a process ended; asked only where that may decide, as it may wait a moment.
+        end_of: Returns how a process ended, as far as that is known.
         finish: Takes what has failed.
     """
 

@@ -1,4 +1,7 @@
-"""Lost workers, until it is known whether an item is to blame or their job came to its end."""
+"""Lost workers, until it is known how their process ended, and whether an item is to blame or the end of their job.
+
+Nobody waits here: the driver's loop looks again, and serves all other workers meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 
 _PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
+UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_LOOK = 0.01  # seconds between looks while that is about to be known
 _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
 
 Innocent = Callable[[Hello], "bool | None"]
@@ -21,13 +26,15 @@ class PendingLosses:
     Args:
         innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
             node) and not because of its item; None while that is not known.
+        end_is_due: Says of a lost worker whether its cluster will hear in a moment how its process ended.
 
     Attributes:
         innocent: As given.
     """
 
-    def __init__(self, innocent: Innocent) -> None:
+    def __init__(self, innocent: Innocent, end_is_due: Callable[[Hello], bool]) -> None:
         self.innocent = innocent
+        self._end_is_due = end_is_due
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._excused: Counter[int] = Counter()
 
@@ -37,18 +44,29 @@ class PendingLosses:
     def add(self, slots: list[Slot], alone: bool) -> None:
         """Take the slots of a lost process; `alone` as for `Losses.settle`."""
         held = [slot for slot in slots if slot.flying]
-        self._open.append((held, alone, time.monotonic() + _PATIENCE))
+        self._open.append((held, alone, time.monotonic()))
+
+    def next_look(self, otherwise: float) -> float:
+        """Return in how many seconds to look again; `otherwise` where nothing is about to be known."""
+        due = any(self._may_hear(slots, since) for slots, _, since in self._open)
+        return min(_LOOK, otherwise) if due else otherwise
+
+    def _may_hear(self, slots: list[Slot], since: float) -> bool:
+        return time.monotonic() - since < UNHEARD and self._end_is_due(slots[0].hello)
 
     def decided(self) -> list[tuple[list[Slot], bool, bool]]:
         """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
         decided: list[tuple[list[Slot], bool, bool]] = []
         waiting, self._open = self._open, []
-        for slots, alone, until in waiting:
+        for slots, alone, since in waiting:
+            if self._may_hear(slots, since):
+                self._open.append((slots, alone, since))
+                continue
             # one that was killed because a call took too long needs no other reason
             late = any(slot.late is not None for slot in slots)
             innocent = False if late else self.innocent(slots[0].hello)
-            if innocent is None and time.monotonic() < until:
-                self._open.append((slots, alone, until))
+            if innocent is None and time.monotonic() - since < _PATIENCE:
+                self._open.append((slots, alone, since))
                 continue
             starts = [slot.flying[0].start for slot in slots]
             free = bool(innocent) and all(self._excused[start] < _EXCUSED for start in starts)

@@ -7,7 +7,9 @@ the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Load
 
 from __future__ import annotations
 
+import os
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from logging import Logger
 from typing import Any, NamedTuple
@@ -46,6 +48,15 @@ def pickled_as_by_dask(error: BaseException) -> bytes:
 
     blob: bytes = error_message(error)["exception"].data
     return blob
+
+
+def loop_runs_here(client: Any) -> bool:
+    """Whether the thread of a client's event loop is one of this process: a forked child has only the one that forked.
+
+    `BaseEventLoop._thread_id` of asyncio, by `IOLoop.asyncio_loop` of tornado; a loop that does not say is believed.
+    """
+    ident = getattr(client.loop.asyncio_loop, "_thread_id", None)
+    return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
 
 def has_tasks(cluster: Any) -> bool:
@@ -177,8 +188,19 @@ class LostWorkersStay:
 class ClosesMore:
     """Mixin for a `SpecCluster` that has something of its own to close: `SpecCluster._close`.
 
-    Dask calls it from more than one place, so both methods may be called more than once.
+    Dask calls it from more than one place, so both methods may be called more than once; and `Cluster.close` when a
+    program ends, also in a forked child, where the cluster is not the child's to close.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._opened_in = os.getpid()
+        super().__init__(*args, **kwargs)
+
+    def close(self, timeout: float | None = None) -> Any:
+        """Close the cluster, unless this is a forked child of the process that opened it."""
+        if os.getpid() != self._opened_in:
+            return None
+        return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
 
     async def before_closing(self) -> None:
         """Close what must go before the workers."""

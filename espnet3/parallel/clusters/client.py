@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 import weakref
 from collections.abc import Callable
@@ -101,6 +102,7 @@ class EnvClient(Client):
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster
+        self._espnet3_pid = os.getpid()
         self.espnet3_config = config
         super().__init__(cluster, set_as_default=default)
 
@@ -125,7 +127,9 @@ class EnvClient(Client):
         return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
-        """Close the pilots, the client and its cluster."""
+        """Close the pilots, the client and its cluster; in a forked child, where all that is its parent's, nothing."""
+        if os.getpid() != self._espnet3_pid:
+            return None
         if self._espnet3_cluster is None:  # closed before
             return super().close(*args, **kwargs)
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
@@ -207,7 +211,9 @@ def abort(client: Any) -> None:
     Workers that are threads cannot be killed; they are closed without waiting for their calls.
     """
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
-    if cluster is None:  # not ours, or closed
+    if (
+        cluster is None or os.getpid() != client._espnet3_pid
+    ):  # not ours, closed, or of the parent of this fork
         return
     # tasks cut off on the loop fail now, and nobody is left to read what they log
     ignore_errors_of_loop(cluster)

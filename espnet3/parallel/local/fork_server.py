@@ -6,7 +6,8 @@
 It is started before the driver itself imports `distributed`, so both imports run at once. A
 worker never imports the caller's main module, which is why scripts without a `__main__` guard,
 notebooks and `python -` work. When the driver goes away, however it goes, the server sees the
-end of its socket and kills every worker with all that the worker started.
+end of its socket, or that it has another parent now (a child that the driver forked may hold the socket
+open), and kills every worker with all that the worker started.
 
 This module is imported by the server before anything heavy: standard library only.
 """
@@ -27,6 +28,7 @@ from typing import Any
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 _SIZE = struct.Struct("!I")
+_LOOK = 1000  # milliseconds between looks whether the driver is still there
 
 # glibc gives memory back to the kernel and takes it again for every large result; both
 # thresholds must be raised together (either alone turns the other's adaptive rule off)
@@ -54,7 +56,7 @@ class ForkServer:
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.fork_server import serve\n"
-            f"serve({theirs.fileno()})"
+            f"serve({theirs.fileno()}, {os.getpid()})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -145,8 +147,13 @@ def kill_group(pid: int) -> None:
 # --- the server process ---------------------------------------------------------------------------
 
 
-def serve(control_fd: int) -> None:
-    """Run the server until the driver's end of the control socket closes."""
+def serve(control_fd: int, driver: int) -> None:
+    """Run the server until the driver's end of the control socket closes, or the driver is gone.
+
+    Args:
+        control_fd: The control socket.
+        driver: The driver's pid, whose child this process is.
+    """
     control = socket.socket(fileno=control_fd)
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
@@ -171,8 +178,8 @@ def serve(control_fd: int) -> None:
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wake_r, select.POLLIN)
-    while True:
-        ready = {fd for fd, _ in poller.poll()}
+    while os.getppid() == driver:
+        ready = {fd for fd, _ in poller.poll(_LOOK)}
         if wake_r in ready:
             os.read(wake_r, 4096)
             _reap(control, alive)

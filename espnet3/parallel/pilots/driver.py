@@ -88,10 +88,12 @@ class PilotRun:
             WorkerSetupError: The env could not be built on a worker.
             NoWorkersError: No worker came within `start_timeout`, or none is left.
         """
+        opened_in = os.getpid()
         self._claim = self._open_claim()
         try:
             quiet_since = time.monotonic()
             while self._feeder.flying or self._pending or not self._work.empty:
+                self._slots.check()
                 events = self._selector.select(self._pending.next_look(_TICK))
                 if self._feeder.ready:
                     quiet_since = time.monotonic()
@@ -110,13 +112,16 @@ class PilotRun:
                     self._feeder.fill_all()
             self._work.raise_broken()
         except BaseException:  # GeneratorExit too: whoever asked wants no more
-            if self._shared and self._cluster.owns_processes:
+            if self._shared and self._cluster.owns_processes and os.getpid() == opened_in:
                 self._send_end()
                 abandon_run(self._claim, self._id, self._selector, self._cluster)
             raise
         finally:
-            self._selector.close()
-            self._close_claim()
+            if (
+                os.getpid() == opened_in
+            ):  # a forked child's copy of this run ends without a word to the workers
+                self._selector.close()
+                self._close_claim()
 
     def _listen(self, readable: Iterable[Any]) -> None:
         for source in readable:

@@ -54,6 +54,7 @@ class Pool:
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
         self._closed = False
+        self._pid = os.getpid()
         listener = self._listen(client)
         tls: ssl.SSLContext | None = None
         if listener.family != socket.AF_UNIX and client.scheduler.address.startswith("tls"):
@@ -210,6 +211,8 @@ class Pool:
 
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
+        if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
+            return
         with self._lock:
             self._closed = True
             for slot in self._idle:
@@ -218,6 +221,9 @@ class Pool:
                 control.close()
             self._idle.clear()
             self._controls.clear()
+            claims = list(self._claims)
+        for claim in claims:  # a run that goes on notices at once
+            claim.wake()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._door.close()

@@ -7,6 +7,8 @@ import time
 import weakref
 from typing import Any
 
+from espnet3.parallel.dask_compat import loop_runs_here
+from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.pool import Pool
 from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 
@@ -17,8 +19,31 @@ _POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
 _POOLS_LOCK = threading.RLock()
 
 
+def check_client(client: Any) -> None:
+    """Check that a client can be used, and used here.
+
+    Raises:
+        NoWorkersError: It is closed, or was opened by the process that this one was forked from.
+    """
+    if client.status in ("closing", "closed"):
+        raise NoWorkersError(
+            "the Dask client is closed, so nothing can run on its workers: call this inside the `with` block that "
+            "opened it (read a parallel_for to its end in there), or open another one"
+        )
+    if not loop_runs_here(client):
+        raise NoWorkersError(
+            "the Dask client was opened by the process that this one was forked from, and its connections are "
+            "that process's own: open a client here (`with get_client(...)`), or do this before the fork"
+        )
+
+
 def pool_of(client: Any) -> SlotSource:
-    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
+    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client.
+
+    Raises:
+        NoWorkersError: As `check_client`.
+    """
+    check_client(client)
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
     if pool is None:
@@ -71,6 +96,10 @@ class ClientSlots:
     def claim(self) -> SlotClaim:
         """Open a claim to slots of the present source."""
         return self._source.claim()
+
+    def check(self) -> None:
+        """Check that the client can still be used; as `check_client`."""
+        check_client(self._client)
 
     def fall_back(self) -> bool:
         """Change to Dask tasks if workers are there and none can connect; True if so: a new claim is needed."""

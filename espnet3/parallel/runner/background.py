@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,9 +39,15 @@ def submit_call(
 
     Returns:
         A `distributed.Future`.
+
+    Raises:
+        NoWorkersError: The client is closed, or was opened by the process that this one was forked from.
     """
     from distributed import Client
 
+    from espnet3.parallel.pilots.pools import check_client
+
+    check_client(client)
     # by content: a setup function that is made again for each call is still the same one
     key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
     # what Dask's own `submit` would take for itself travels with the function
@@ -55,6 +62,7 @@ class _Background:
 
     def __init__(self, config: ParallelConfig) -> None:
         self.config = config
+        self.pid = os.getpid()
         self.client: Any = start_client(config)
         self.open = 0
 
@@ -88,7 +96,7 @@ def submit_in_background(
     global _current
     with _lock:
         host = _current
-        if host is None or host.config is not config:
+        if host is None or host.config is not config or host.pid != os.getpid():  # of the parent of this fork
             host = _current = _Background(config)
         host.open += 1
     future: Future[Any] = Future()

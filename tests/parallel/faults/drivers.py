@@ -162,6 +162,18 @@ def in_client(root: str) -> None:
         parallel_map(sleeps, range(10), root=root)
 
 
+def forked_beside(root: str) -> None:
+    """Run in an open client, beside a child that this process has forked and that holds all its sockets."""
+    with get_client(TWO):
+        parallel_map(abs, range(10))
+        child = os.fork()
+        if child == 0:
+            time.sleep(100)
+            os._exit(0)
+        tell(root, f"child {child}")
+        parallel_map(sleeps, range(10), root=root)
+
+
 def gathered(root: str) -> None:
     """Wait for plain calls of the client."""
     with get_client(TWO) as client:

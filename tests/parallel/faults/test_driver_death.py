@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.parallel.faults.watching import Driver, Mailbox, family
+from tests.parallel.faults.watching import PATIENCE, Driver, Mailbox, family
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,18 @@ def test_elsewhere(scene: str, number: int, folder: Path, mailbox: Mailbox) -> N
     driver.signal(number)
     assert driver.end() == -number
     assert driver.survivors() == [] and driver.folders() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_with_a_forked_child_that_lives_on(number: int, folder: Path, mailbox: Mailbox) -> None:
+    """A child that the driver forked, and that holds its sockets open, keeps neither workers nor folders."""
+    driver = Driver(folder, "forked_beside", folder)
+    child = int(mailbox.take(1)[0].split()[1])
+    mailbox.take(2)
+    driver.signal(number)
+    assert driver.end() == -number
+    others = [process for process in family() if process.pid != child]
+    _, alive = psutil.wait_procs(others, timeout=PATIENCE)
+    assert alive == [] and driver.folders() == []
+    assert [process.pid for process in family()] == [child]
+    os.kill(child, signal.SIGKILL)

@@ -1,0 +1,117 @@
+"""A child that a driver forks: it cannot use its parent's client, and takes nothing away from its parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.faults.watching import REPO, family
+
+START = """
+import os, sys, time
+from espnet3.parallel import get_client, parallel_for, parallel_map, parallel_submit
+
+def slow_square(x):
+    time.sleep(0.002)
+    return x * x
+
+def in_child(act):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except Exception as error:
+            print("child:", type(error).__name__, error, flush=True)
+        except BaseException as error:
+            print("child left by", type(error).__name__, flush=True)
+            raise
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+TWO = {"env": "local", "n_workers": 2}
+"""
+
+
+def ran(code: str, folder: Path) -> str:
+    """Return what a script printed; a hang or an error is a failure."""
+    script = folder / "script.py"
+    script.write_text(START + code)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=25,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert family() == []
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "parallel_map(slow_square, range(100), client=client)",
+        "parallel_map(slow_square, range(100))",
+        "parallel_submit(slow_square, 3).result()",
+        "next(begun)",
+    ],
+    ids=["its client", "the open client", "submit", "a generator in progress"],
+)
+def test_a_child_that_uses_its_parents_client_is_refused(call: str, folder: Path) -> None:
+    """It is told at once why it cannot, and the parent's run and its client go on as if nothing had been."""
+    code = f"""
+with get_client(TWO) as client:
+    begun = parallel_for(slow_square, range(2000), client=client)
+    first = [next(begun) for _ in range(10)]
+    in_child(lambda: {call})
+    assert sorted(first + list(begun)) == [x * x for x in range(2000)]
+    assert parallel_map(slow_square, range(10), client=client) == [x * x for x in range(10)]
+print("parent done")
+"""
+    said = ran(code, folder)
+    assert "child: NoWorkersError" in said and "forked" in said and "open a client here" in said
+    assert said.endswith("parent done\n")
+
+
+def test_a_child_that_leaves_its_parents_block_closes_nothing(folder: Path) -> None:
+    """A child that ends inside the block, its interpreter's own clean-up included, leaves workers and folder alone."""
+    code = """
+for way in ("return", "raise"):
+    with get_client(TWO) as client:
+        assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
+        begun = parallel_for(slow_square, range(2000))
+        first = [next(begun)]
+        pid = os.fork()
+        if pid == 0:
+            begun.close()
+            if way == "raise":
+                sys.exit(7)
+        else:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert sorted(first + list(begun)) == [x * x for x in range(2000)]
+            assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
+            assert len(client.scheduler_info()["workers"]) == 2
+    if pid == 0:
+        sys.exit(7)
+"""
+    ran(code, folder)
+
+
+def test_a_child_may_open_a_client_of_its_own(folder: Path) -> None:
+    """While its parent's client is open, a child's own one works, and both are closed by those who opened them."""
+    code = """
+def work():
+    with get_client(TWO) as mine:
+        print("child:", sum(parallel_map(slow_square, range(10), client=mine)))
+
+with get_client(TWO) as client:
+    assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
+    in_child(work)
+    assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
+"""
+    assert ran(code, folder) == "child: 285\n"

@@ -193,12 +193,12 @@ class ClosesMore:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._opened_in = os.getpid()
+        self.opened_in = os.getpid()
         super().__init__(*args, **kwargs)
 
     def close(self, timeout: float | None = None) -> Any:
         """Close the cluster, unless this is a forked child of the process that opened it."""
-        if os.getpid() != self._opened_in:
+        if os.getpid() != self.opened_in:
             return None
         return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
 

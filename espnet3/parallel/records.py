@@ -77,7 +77,8 @@ class ProcessEnd:
         exit_code: What it exited with; None where it was killed, or where nobody saw its status.
         signal: Number of the signal that killed it; None where it exited, or where nobody saw its status.
         reason: Why it was killed, where that is known: "memory_limit" (it used more than the cluster's option
-            allows); else "".
+            allows), or words that follow "was killed by SIGKILL"; of a process that goes on, what became of it, to
+            follow "the process"; else "".
     """
 
     exit_code: int | None = None
@@ -105,9 +106,9 @@ class ProcessEnd:
         if self.exit_code is not None:
             return f"exited with code {self.exit_code}"
         if self.signal is None:
-            return "ended"
-        words = f"was killed by {signal_name(self.signal)}"
-        return f"{words} for using more than its memory_limit" if self.reason == MEMORY_LIMIT else words
+            return self.reason or "ended"
+        reason = "for using more than its memory_limit" if self.reason == MEMORY_LIMIT else self.reason
+        return f"was killed by {signal_name(self.signal)} {reason}".rstrip()
 
 
 def signal_name(number: int) -> str:

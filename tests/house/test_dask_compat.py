@@ -133,6 +133,7 @@ LIVE: list[tuple[str, str, Callable[[Any], object]]] = [
         lambda it: it.worker.periodic_callbacks["heartbeat"].callback_time + 1,
     ),
     ("tornado", "IOLoop.asyncio_loop", lambda it: it.cluster.loop.asyncio_loop.set_exception_handler),
+    ("tornado", "IOLoop.asyncio_loop._thread_id", lambda it: it.cluster.loop.asyncio_loop._thread_id + 1),
     ("dask-jobqueue", "Job._job_script_prologue", lambda it: it.job._job_script_prologue),
     ("dask-jobqueue", "Job.worker_processes", lambda it: it.job.worker_processes + 1),
 ]

@@ -9,6 +9,7 @@ Work ──take──> Chunk ──channel──> pilot (run_items) ──channe
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import selectors
 import socket
@@ -31,6 +32,8 @@ from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, caller_path, 
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
+
+logger = logging.getLogger(__name__)
 
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
@@ -206,6 +209,17 @@ class PilotRun:
         if any(s.flying for s in lost):
             self._pending.add(lost, alone)
 
+    def _slot_broken(self, slot: Slot, error: str, trace: str) -> None:
+        """Drop a slot that cannot go on with what it was given; its worker, the user's own, lives on."""
+        logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
+        slot.end = ProcessEnd(reason=f"could not go on ({error})")
+        if not slot.ready:
+            self._setup_deaths += 1
+            self._lost_in_setup = (slot.hello, time.monotonic())
+        self._drop(slot)
+        if slot.flying:
+            self._pending.add([slot], True)
+
     def _check_setup_deaths(self) -> None:
         """Give up if workers die in a row while they build the env, once it is known how the last one ended."""
         if self._setup_deaths < _SETUP_DEATHS or self._feeder.ready or self._lost_in_setup is None:
@@ -281,8 +295,10 @@ class PilotRun:
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
             return
-        if message[1] != self._id:  # from a run that is over
-            return
+        if message[1] == self._id:  # not from a run that is over
+            self._take(slot, message)
+
+    def _take(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
             self._setup_deaths = 0
             slot.ready = True
@@ -291,6 +307,8 @@ class PilotRun:
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])
+        elif message[0] == "broken":
+            self._slot_broken(slot, *message[2:])
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":

@@ -104,7 +104,7 @@ class Losses:
     def _died(self, chunk: Chunk, slot: Slot, inside: tuple[int, int] | None, alone: bool) -> None:
         rest = chunk if inside is None else self._in_progress(chunk, *inside)
         n = len(rest.items)
-        end = self._end_of(slot.hello.pid) if n == 1 else ProcessEnd()
+        end = slot.end or (self._end_of(slot.hello.pid) if n == 1 else ProcessEnd())
         self._decide(rest, slot, Loss(rest.start, n, end, alone, seen=inside is not None))
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:

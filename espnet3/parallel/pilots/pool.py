@@ -62,7 +62,9 @@ class Pool:
             tls.num_tickets = 0  # they would make a channel without a message look readable
         self._door = Door(listener, self._key, self._admit, tls)
         try:
-            self._register(client, PilotHost(self._door.address, self._key, self.name))
+            self._register(
+                client, PilotHost(self._door.address, self._key, self.name, cluster_of(client).is_ours)
+            )
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.close()
             raise

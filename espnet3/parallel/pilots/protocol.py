@@ -6,7 +6,8 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path), ("end", id
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
-    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends.
+    ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
+    ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """
 
 from __future__ import annotations

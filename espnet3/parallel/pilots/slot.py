@@ -10,6 +10,7 @@ from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.records import ProcessEnd
 
 
 class SlotChannel(Protocol):
@@ -56,9 +57,10 @@ class Slot:
         ready: Whether it has the current run's env.
         mark: What it is inside, also after its worker's death; None where the worker is on another host.
         late: The item for which it was killed, as that took too long; else None.
+        end: How it was lost, where this side knows that better than the cluster; else None.
     """
 
-    __slots__ = ("channel", "flying", "hello", "late", "mark", "ready")
+    __slots__ = ("channel", "end", "flying", "hello", "late", "mark", "ready")
 
     def __init__(self, channel: SlotChannel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
@@ -67,6 +69,7 @@ class Slot:
         self.ready = False
         self.mark = mark
         self.late: Late | None = None
+        self.end: ProcessEnd | None = None
 
     def fileno(self) -> int:
         """Return the channel's descriptor, for selectors."""

@@ -22,7 +22,7 @@ from typing import Any
 from distributed import WorkerPlugin
 
 from espnet3.parallel.dask_compat import threads_of, tls_to_connect
-from espnet3.parallel.engine.exceptions import ANYTHING
+from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.steps import Call
@@ -57,13 +57,16 @@ class PilotHost(WorkerPlugin):
         address: The driver's listener.
         key: The pool's key.
         name: The plugin's name, one per pool.
+        replaced: Whether a worker that ends is replaced: its process may then be ended when it is beyond use.
     """
 
-    def __init__(self, address: Any, key: bytes, name: str) -> None:
+    def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
         self.address = address
         self.key = key
         self.name = name
         self.driver = (socket.gethostname(), os.getpid())
+        self._replaced = replaced
+        self._leaving = False
         self._pilots: set[Pilot] = set()
 
     def setup(self, worker: Any) -> None:
@@ -80,6 +83,7 @@ class PilotHost(WorkerPlugin):
 
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
+        self._leaving = True
         pilots = list(self._pilots)
         for pilot in pilots:
             pilot.leaving = True
@@ -119,18 +123,23 @@ class PilotHost(WorkerPlugin):
             channel.close()
 
     def _slot(self) -> None:
+        """Serve the driver until it is gone: a slot that is lost, without the process, opens again."""
         STARTED.wait()
-        # a unix socket is in the pool's private folder; a TCP address leads to another host
-        mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
-        channel = self._connect(replace(self._hello, mark=mark.name))
-        if channel is not None:
+        while not self._leaving:
+            # a unix socket is in the pool's private folder; a TCP address leads to another host
+            mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+            channel = self._connect(replace(self._hello, mark=mark.name))
+            if channel is None:
+                return
             alone = self._hello.process != self.driver
-            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
+            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone, alone and self._replaced)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
             finally:
                 self._pilots.discard(pilot)
+            if pilot.leaving or (pilot.broken and not pilot.answered):
+                return  # a process that breaks every slot at once is of no use to the run
 
 
 class Pilot:
@@ -141,21 +150,31 @@ class Pilot:
         worker: The worker's name, for messages.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
         mark: Where it notes which items it is inside.
-        alone: Whether this process is not the driver's own, and may be killed.
+        alone: Whether this process is not the driver's own, and may be killed by an item's time limit.
+        replaced: Whether another process takes this one's place, so that it may be ended when it is beyond use.
 
     Attributes:
         leaving: The worker is about to end: the chunk in hand is the last one.
+        broken: It could not go on.
+        answered: It has answered a chunk.
     """
 
     def __init__(
-        self, channel: Channel, worker: str, permits: threading.Semaphore, mark: Mark, alone: bool = True
+        self,
+        channel: Channel,
+        worker: str,
+        permits: threading.Semaphore,
+        mark: Mark,
+        alone: bool = True,
+        replaced: bool = True,
     ) -> None:
         self.channel = channel
         self.worker = worker
         self._permits = permits
         self._mark = mark
         self._alone = alone
-        self.leaving = False
+        self._replaced = replaced
+        self.leaving = self.broken = self.answered = False
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
@@ -165,10 +184,11 @@ class Pilot:
 
     def serve(self) -> None:
         """Serve until the driver closes the channel."""
+        run_id = 0
         try:
             while True:
                 message = self._inbox.popleft() if self._inbox else self.channel.recv()
-                self._busy = True
+                self._busy, run_id = True, message[1]
                 if message[0] == "chunk" and self.leaving:
                     self._send(("bye", message[1]))  # what was sent ahead has not begun
                     self.channel.close()
@@ -177,14 +197,23 @@ class Pilot:
                 self._busy = False
         except (ChannelClosedError, OSError):
             self.channel.close()
-        except BaseException:  # an item has broken this process beyond use: a new one will do better
+        except BaseException as error:  # an item has broken this process beyond use: a new one will do better
             traceback.print_exc()
-            self.channel.close()
-            if self._alone:
+            self.broken = True
+            if self._replaced:
+                self.channel.close()
                 end_process()
-            raise
+            self._report_broken(run_id, error)
         finally:
             self._busy = False
+
+    def _report_broken(self, run_id: int, error: BaseException) -> None:
+        kind, text, trace = describe_error(error)
+        try:
+            self._send(("broken", run_id, f"{kind}: {text}", trace))
+        except (OSError, *ANYTHING):  # what broke it may be in the way of this too: the driver reads the end
+            pass
+        self.channel.close()
 
     def is_needed(self) -> bool:
         """Whether the driver waits for what this slot has in hand."""
@@ -277,6 +306,7 @@ class Pilot:
             pass
         with self._send_lock:
             self.channel.send_parts(*parts)
+        self.answered = True
         self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:

@@ -92,10 +92,12 @@ class WorkerCluster(Protocol):
     Attributes:
         owns_processes: Its workers are processes that it has forked itself: it hears how each one ends,
             and replaces one that is killed.
+        is_ours: It was opened by this package: a worker of it may be ended where another one takes its place.
         serves_https: Its dashboard is encrypted.
     """
 
     owns_processes: bool = False
+    is_ours: bool = True
 
     @property
     def serves_https(self) -> bool:
@@ -135,6 +137,8 @@ class WorkerCluster(Protocol):
 
 class PlainCluster(WorkerCluster):
     """A cluster of which nothing is known: the user's own, or none but a scheduler's address."""
+
+    is_ours = False
 
 
 def cluster_of(client: Any) -> WorkerCluster:

@@ -13,7 +13,7 @@ from espnet3.parallel.engine.loop import Block, inside_item
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -120,14 +120,33 @@ def outcomes(
         killable = task.killable or task.policy.item_timeout is not None
         if client is None and (killable or not runs_here(config)):
             client = stack.enter_context(owned_client(config))
-        if client is not None:
+        if client is None:
+            pairs, tally = _inline(task, work, config, {})
+        elif shared and not killable and inside_item() and _has_threads(client):
+            pairs, tally = _inline(task, work, config_of(client, config), _env_here(client))
+        else:
             if task.show_progress:
                 _show_dashboard(client)
             pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
-        else:
-            pairs, tally = _inline(task, work, config)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
+
+
+def _has_threads(client: Any) -> bool:
+    """Whether a client's workers are threads of this process.
+
+    An item in one of them that waited for the others could wait for ever: they may all be in such items.
+    """
+    from espnet3.parallel.pilots.pools import check_client
+
+    check_client(client)
+    return str(client.scheduler.address).startswith("inproc")
+
+
+def _env_here(client: Any) -> dict[str, Any]:
+    """Return a client's own env, where its workers are threads of this process."""
+    key = env_of(client)
+    return ENVS.get(key or ENVS.default)
 
 
 def _show_dashboard(client: Any) -> None:
@@ -141,10 +160,12 @@ def _show_dashboard(client: Any) -> None:
 Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
-def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tally]:
+def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any]) -> tuple[Pairs, Tally]:
+    """Run the items in this thread; `env` is for those that bring no setup of their own."""
     tally = Tally()
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
-    env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
+    if task.setup_here is not None:
+        env = build_here(task.setup_here, timeout)
     if task.check is not None:
         task.check(env)
     many = bind(task.many, env, task.kwargs) if task.many is not None else None

@@ -232,3 +232,32 @@ def test_a_summary_counts_the_workers_there_are(tmp_path):
             assert runner.summary.slots <= 2, runner.summary
         """,
     )
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_items_in_threads_may_use_the_client_that_runs_them(tmp_path, n_workers):
+    """Items in threads of this process that call on their own client have their results, with the client's env.
+
+    No thread is left to run what they ask for: all of them are inside such items.
+    """
+    run(
+        tmp_path,
+        """
+        def env():
+            return {"y": 100}
+
+        def outer(x):
+            mapped = parallel_map(plus, range(3), client=work.client)
+            streamed = list(parallel_for(plus, range(3), client=work.client, ordered=True))
+            submitted = parallel_submit(plus, x, client=work.client).result()
+            return mapped, streamed, submitted
+
+        with get_client(config, setup_fn=env) as client:
+            work.client = client  # in a module: a function of this script travels by value
+            wanted = [100, 101, 102]
+            assert parallel_map(outer, range(6), client=client) == [(wanted, wanted, 100 + x) for x in range(6)]
+            futures = client.map(outer, range(1))
+            assert client.gather(futures) == [(wanted, wanted, 100)]
+        """,
+        f'{{"env": "local", "n_workers": {n_workers}, "options": {{"processes": False, "threads_per_worker": 2}}}}',
+    )

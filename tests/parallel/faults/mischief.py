@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel import BaseRunner
+from tests.parallel.faults.watching import once
 
 
 class MuteError(Exception):
@@ -370,4 +371,28 @@ def fills_memory(x: int, at: int) -> int:
             held.append(bytearray(50_000_000))
             time.sleep(0.05)  # slower than the eye that watches it, faster than the machine's end
     time.sleep(0.005)  # long enough to be alone in its step
+    return x
+
+
+def breaks_the_pilot(x: int, at: int, where: str, always: bool) -> int:
+    """Damage, in its own process, what the package runs its next chunk with."""
+    worker = sys.modules["espnet3.parallel.pilots.worker"]
+    if x == at and once(where):
+        good = worker.run_items
+
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            if not always:
+                worker.run_items = good  # type: ignore[attr-defined]  # a module of any kind
+            raise ArithmeticError("an item has damaged this process")
+
+        worker.run_items = broken  # type: ignore[attr-defined]  # see above
+    return x
+
+
+def closes_the_channel(x: int, at: int, where: str) -> int:
+    """Close every socket of its process that leads to a driver of ours."""
+    if x == at and once(where):
+        for pilot in [each for each in gc.get_objects() if type(each).__name__ == "Pilot"]:
+            if pilot.channel.fileno() >= 0:
+                pilot.channel.sock.shutdown(socket.SHUT_RDWR)
     return x

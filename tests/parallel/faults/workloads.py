@@ -466,3 +466,10 @@ class BadHook(Square):
         """Fail, or do nothing."""
         if hook == "close_writers" and writers == "split.3":
             FAULTS[act]()
+
+
+def sleeps_for_long(x: int, root: str) -> int:
+    """Say that the item has begun, and sleep for longer than any test."""
+    tell(f"{root}/mail", f"item {os.getpid()}")
+    time.sleep(100)
+    return x

@@ -53,6 +53,8 @@ class ParallelConfig(Mapping[str, Any]):
         options: Arguments for the backend's cluster class.
         setup_timeout: Seconds a provider may take to build its env on a worker; None: no limit.
         start_timeout: Seconds without any worker before giving up.
+        frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
+            no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
         detached: Settings of detached runs (`DetachedSettings`).
         security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
         adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
@@ -66,6 +68,7 @@ class ParallelConfig(Mapping[str, Any]):
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = None
     start_timeout: float = 60.0
+    frozen_timeout: float | None = 300.0
     detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = "auto"
     adapt: Mapping[str, int] | None = None
@@ -127,6 +130,7 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_n_workers(raw, problems)
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
+    _check_timeout(raw, "frozen_timeout", problems, or_none=True, above=2)
     _check_security(raw, problems)
     _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
@@ -175,12 +179,15 @@ def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
         raw["n_workers"] = value
 
 
-def _check_timeout(raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False) -> None:
-    value = raw.get(name, 1.0)
+def _check_timeout(
+    raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False, above: float = 0
+) -> None:
+    value = raw.get(name, above + 1.0)
     if is_missing(value):
         return
     none = "null for no limit" if or_none else ""
-    kind = Number(above=0, none=none, example="600", called="a positive number of seconds")
+    called = f"a number of seconds above {above:g}" if above else "a positive number of seconds"
+    kind = Number(above=above, none=none, example="600", called=called)
     if refusal := kind.refusal(value):
         problems.append(problem(name, value, refusal))
     elif name in raw and value is not None:

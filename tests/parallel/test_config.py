@@ -165,6 +165,7 @@ def test_it_reads_like_a_mapping():
         "options",
         "setup_timeout",
         "start_timeout",
+        "frozen_timeout",
         "detached",
         "security",
         "adapt",
@@ -221,6 +222,20 @@ def test_n_workers_must_be_a_positive_integer(value):
 def test_timeouts_must_be_positive_numbers(name, value):
     """A timeout that is not a positive, finite number is refused, with its name and value."""
     assert f"{name} = {value!r}: must be a positive number of seconds" in refusal({name: value})
+
+
+@pytest.mark.parametrize("value", [0, 2, -1, "60", True, float("inf")])
+def test_frozen_timeout_is_longer_than_a_heartbeat(value):
+    """A worker at rest gives a sign of life every two seconds: a limit that is not above that is refused."""
+    assert f"frozen_timeout = {value!r}: must be a number of seconds above 2" in refusal(
+        {"frozen_timeout": value}
+    )
+
+
+def test_frozen_timeout_may_be_null():
+    """It is 300 seconds, and null turns it off."""
+    assert ParallelConfig.parse({}).frozen_timeout == 300.0
+    assert ParallelConfig.parse({"frozen_timeout": None}).frozen_timeout is None
 
 
 def test_start_timeout_cannot_be_null():

@@ -1,9 +1,15 @@
-"""Items that nobody waits for any more: one that takes too long, or one of a run that was given up."""
+"""What nobody waits for any more: an item that takes too long, a run that was given up, a worker that is frozen."""
 
 from __future__ import annotations
 
+import os
 import selectors
+import socket
 import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
 
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
@@ -12,7 +18,58 @@ from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 _GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself
+_LOOKS = 20  # at a worker's signs of life, per frozen_timeout
 _FINISHING = 0.1  # seconds that an item may still take when its run is given up
+
+
+class SignsOfLife:
+    """Notices a worker process that is frozen: stopped by a signal, or on a node that has come to a halt.
+
+    A process that lives wakes up every two seconds at least, for Dask's heartbeat, whatever its items do: also beside
+    one that sleeps, or that keeps the interpreter's lock. On this host the processor time and the context switches
+    say so; of a process on another host, the scheduler's note of its last heartbeat does.
+
+    Args:
+        limit: Seconds without a sign of life after which a process counts as frozen; None: it never does.
+        last_heard: Returns when the scheduler last heard from the worker of an address, in any unit.
+    """
+
+    def __init__(self, limit: float | None, last_heard: Callable[[str], Any]) -> None:
+        self._limit = limit
+        self._last_heard = last_heard
+        self._signs: dict[tuple[str, int], tuple[Any, float]] = {}  # the last one, since when
+        self._next = 0.0
+
+    def frozen(self, slots: set[Slot]) -> list[tuple[Slot, float]]:
+        """Return a slot of each process that is frozen, and for how many seconds it has given no sign of life."""
+        now = time.monotonic()
+        if self._limit is None or now < self._next:
+            return []
+        self._next = now + self._limit / _LOOKS
+        processes = {slot.hello.process: slot for slot in slots if slot.hello.pid}
+        found: list[tuple[Slot, float]] = []
+        before, self._signs = self._signs, {}
+        for process, slot in processes.items():
+            sign = self._sign(slot)
+            last, since = before.get(process, (None, now))
+            self._signs[process] = (sign, since if sign == last else now)
+            if sign == last and now - since > self._limit:
+                found.append((slot, now - since))
+        return found
+
+    def _sign(self, slot: Slot) -> Any:
+        host, pid = slot.hello.process
+        if host != socket.gethostname():
+            return self._last_heard(slot.hello.address)
+        if pid == os.getpid():
+            return time.monotonic()
+        try:
+            process = psutil.Process(pid)
+            return process.cpu_times()[:2], process.num_ctx_switches()
+        except (
+            psutil.Error
+        ):  # it has ended, which its channel says; or it is nobody's business but its owner's
+            return time.monotonic()
 
 
 def find_late_item(slot: Slot, run_id: int, limit: float | None) -> Late | None:

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -22,7 +23,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
-from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
+from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
@@ -50,6 +51,7 @@ class PilotRun:
         spec: What the slots run.
         cluster: Whose workers they are.
         start_timeout: Seconds without any worker before giving up.
+        frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
         shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
     """
@@ -61,6 +63,7 @@ class PilotRun:
         spec: RunSpec,
         cluster: WorkerCluster,
         start_timeout: float,
+        frozen_timeout: float | None,
         may_take: Callable[[], bool] = lambda: True,
         shared: bool = False,
     ) -> None:
@@ -72,6 +75,7 @@ class PilotRun:
         self._id = next(_RUN_IDS)
         self._blob = pack(spec)
         self._timeout = start_timeout
+        self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
         self._pending = PendingLosses(self._went_with_job, self._end_is_due)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
@@ -259,6 +263,31 @@ class PilotRun:
             elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout)) is not None:
                 slot.late = late
                 self._cluster.kill_worker(*slot.hello.process)
+        for slot, seconds in self._signs.frozen(self._claim.slots):
+            self._give_up_frozen(slot, seconds)
+
+    def _give_up_frozen(self, slot: Slot, seconds: float) -> None:
+        """Take the work from a worker that gives no sign of life; one of ours is killed, and another comes."""
+        process = slot.hello.process
+        for_long = f"for {seconds:.0f} s (the limit is frozen_timeout)"
+        end = ProcessEnd(reason=f"gave no sign of life {for_long}")
+        what = "its items go to others"
+        if self._cluster.is_ours and process[0] == socket.gethostname():
+            self._cluster.kill_worker(*process)
+            end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
+            what = "it is killed, and " + what
+        logger.warning(
+            "worker %s (pid %d on %s) gives no sign of life %s: %s",
+            slot.hello.worker,
+            process[1],
+            process[0],
+            for_long,
+            what,
+        )
+        for each in self._claim.slots:
+            if each.hello.process == process:
+                each.end = end
+        self._process_lost(slot)
 
     def _end_is_due(self, hello: Hello) -> bool:
         """Whether the cluster will hear in a moment how a lost process ended: its socket closes first."""

@@ -101,6 +101,14 @@ class ClientSlots:
         """Check that the client can still be used; as `check_client`."""
         check_client(self._client)
 
+    def last_heard(self, address: str) -> Any:
+        """Return when the scheduler last heard from a worker; None where it does not know the worker (any more)."""
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except OSError:  # the scheduler does not answer, which says nothing about the worker
+            return time.monotonic()
+        return workers.get(address, {}).get("last_seen")
+
     def fall_back(self) -> bool:
         """Change to Dask tasks if workers are there and none can connect; True if so: a new claim is needed."""
         if self._source.connected or self._fell_back:

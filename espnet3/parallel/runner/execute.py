@@ -201,7 +201,7 @@ def _on_pilots(
         as_lines=task.as_lines,
     )
     slots, cluster = ClientSlots(client), cluster_of(client)
-    run = PilotRun(slots, work, spec, cluster, config.start_timeout, may_take, shared)
+    run = PilotRun(slots, work, spec, cluster, config.start_timeout, config.frozen_timeout, may_take, shared)
     return iter(run), run.tally
 
 

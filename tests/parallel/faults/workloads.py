@@ -473,3 +473,21 @@ def sleeps_for_long(x: int, root: str) -> int:
     tell(f"{root}/mail", f"item {os.getpid()}")
     time.sleep(100)
     return x
+
+
+def freezes(x: int, at: int, mail: str, marker: str = "") -> int:
+    """Stop this process at one item, as a debugger or a halted node does: always, or once where a marker is given."""
+    if x == at and (not marker or once(marker)):
+        tell(mail, str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5)  # the signal may land late
+    return x
+
+
+def is_quiet(x: int, how: str, seconds: float) -> int:
+    """Give no sign of life for a while, but that the process lives."""
+    if x == 0:
+        (time.sleep if how == "sleeps" else ctypes.PyDLL(None).usleep)(
+            seconds if how == "sleeps" else int(seconds * 1e6)
+        )
+    return x

@@ -1,0 +1,119 @@
+"""Workers that are frozen: the run notices, and ends with its results or with a sentence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
+from espnet3.parallel.pilots.abandon import SignsOfLife
+from espnet3.parallel.pilots.protocol import Hello
+from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.records import Policy
+from tests.parallel.faults.running import failures, run
+from tests.parallel.faults.watching import Mailbox, nothing_left
+from tests.parallel.faults.workloads import freezes, is_quiet
+
+LIMIT = 3.0
+
+
+def config(n_workers: int) -> dict[str, object]:
+    """Return a configuration with a short limit."""
+    return {
+        "env": "local",
+        "n_workers": n_workers,
+        "frozen_timeout": LIMIT,
+        "options": {"threads_per_worker": 1},
+    }
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_frozen_worker_is_replaced(
+    n_workers: int, folder: Path, mailbox: Mailbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that is stopped within an item is killed, and what it held is done by others; a warning says so."""
+    mail = str(folder / "mail")
+    with nothing_left(), get_client(config(n_workers)) as client:
+        results, tally, _ = run(
+            freezes, range(200), Policy(), client, at=70, mail=mail, marker=str(folder / "once")
+        )
+    assert results == list(range(200)) and tally.deaths == 1
+    pid = mailbox.take()[0]
+    assert f"(pid {pid} on " in caplog.text
+    assert "gives no sign of life for" in caplog.text and "frozen_timeout" in caplog.text
+
+
+def test_an_item_that_freezes_its_worker_is_named(folder: Path, mailbox: Mailbox) -> None:
+    """An item that stops whatever process it is in fails as poison, with the reason; all others have results."""
+    with get_client(config(2)) as client:
+        results, tally, _ = run(freezes, range(50), Policy("record"), client, at=7, mail=str(folder / "mail"))
+    (failure,) = failures(results)
+    assert (failure.index, failure.cause) == (7, "poison")
+    assert tally.deaths in (2, 3)  # alone twice, and before that perhaps among neighbours
+    assert "as it gave no sign of life for" in failure.message
+
+
+@pytest.mark.parametrize("how", ["sleeps", "holds the lock"])
+def test_a_quiet_item_is_not_taken_for_frozen(how: str) -> None:
+    """An item that sleeps longer than the limit, or keeps the interpreter's lock for as long, is left in peace."""
+    set_parallel(config(2))
+    with get_client(config(2)) as client:
+        results, tally, _ = run(is_quiet, range(4), Policy(), client, how=how, seconds=2 * LIMIT)
+    assert results == list(range(4)) and tally.deaths == 0
+
+
+def test_a_users_own_worker_is_left_alone(folder: Path, mailbox: Mailbox) -> None:
+    """A frozen worker of the user's own cluster loses its items to the others, is not ended, and comes back."""
+    set_parallel({"env": "local", "frozen_timeout": LIMIT})
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        before = client.run(os.getpid)
+        mail, marker = str(folder / "mail"), str(folder / "once")
+        results = parallel_map(freezes, range(200), client=client, at=70, mail=mail, marker=marker)
+        assert results == list(range(200))
+        pid = int(mailbox.take()[0])
+        assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        os.kill(pid, signal.SIGCONT)
+        assert client.run(os.getpid) == before
+
+
+def test_all_workers_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
+    """Where none is left that may be killed or replaced, the run ends with an error."""
+    set_parallel({"env": "local", "frozen_timeout": LIMIT, "start_timeout": 1})
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        with pytest.raises(NoWorkersError):
+            parallel_map(freezes, range(200), client=client, at=70, mail=str(folder / "mail"))
+        os.kill(int(mailbox.take()[0]), signal.SIGCONT)
+
+
+def test_on_another_host_the_scheduler_says_when_it_heard_from_it() -> None:
+    """A worker elsewhere is frozen once the scheduler's note of its last heartbeat does not change any more."""
+    heard = {"tcp://far:1": 1.0, "tcp://far:2": 1.0}
+    slots = {Slot(Silent(), Hello(str(n), f"tcp://far:{n}", n, "far")) for n in (1, 2)}
+    signs = SignsOfLife(0.0, heard.__getitem__)
+    assert signs.frozen(slots) == []
+    heard["tcp://far:2"] = 2.0
+    assert [slot.hello.worker for slot, _ in signs.frozen(slots)] == ["1"]
+    assert {slot.hello.worker for slot, _ in signs.frozen(slots)} == {"1", "2"}
+    assert SignsOfLife(None, heard.__getitem__).frozen(slots) == []
+
+
+class Silent:
+    """A channel that nothing is said over."""
+
+    received = 0

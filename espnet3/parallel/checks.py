@@ -63,12 +63,14 @@ class Whole:
 
     Attributes:
         least: The smallest; None: any.
+        most: The largest; None: any.
         none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
         example: One that is right, for the message.
         called: What it is called in the message; "" words it by `least`.
     """
 
     least: int | None = None
+    most: int | None = None
     none: str = ""
     example: str = ""
     called: str = ""
@@ -78,7 +80,9 @@ class Whole:
         if value is None and self.none:
             return ""
         if is_whole(value) and (self.least is None or value >= self.least):
-            return ""
+            if self.most is None or value <= self.most:
+                return ""
+            return f"must be {self.most} at most"
         words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
         called = self.called or words.get(self.least, f"an integer, {self.least} or more")
         return _must_be(called, self.example, self.none)
@@ -196,7 +200,12 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits: no float can hold it
+        return False
 
 
 def _must_be(what: str, example: str, none: str) -> str:

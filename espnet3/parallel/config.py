@@ -14,7 +14,10 @@ from espnet3.parallel.backends.hints import unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import masked, shown
+from espnet3.parallel.messages import masked, named, shown
+
+_MOST_WORKERS = 1_000_000
+_LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
 
 
 class Options(Mapping[str, Any]):
@@ -114,7 +117,12 @@ def _checked(config: Any) -> dict[str, Any]:
     if _is_none(config):
         return {}
     problems: list[str] = []
-    raw = _plain(config, "", problems)
+    try:
+        raw = _plain(config, "", problems)
+    except RecursionError:
+        raise ConfigError(
+            "The parallel config contains itself, or is nested hundreds of levels deep: write plain values into it"
+        ) from None
     if not isinstance(raw, dict):
         hint = "; load the file first and pass its parallel block" if isinstance(config, str) else ""
         raise ConfigError(
@@ -161,9 +169,9 @@ def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str
     known = _names()
     for key, value in raw.items():
         if not isinstance(key, str):
-            problems.append(f"{key!r} = {shown(value)}: unknown key. Known: {', '.join(known)}")
+            problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
         elif key not in known:
-            problems.append(f"{key} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
+            problems.append(f"{named(key)} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
 
 
 def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
@@ -171,9 +179,9 @@ def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
     if is_missing(value):
         return
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _LONG_NUMBER:
         value = int(value)
-    if refusal := Whole(least=1, example="4").refusal(value):
+    if refusal := Whole(least=1, most=_MOST_WORKERS, example="4").refusal(value):
         problems.append(problem("n_workers", raw["n_workers"], refusal))
     elif "n_workers" in raw:
         raw["n_workers"] = value
@@ -214,6 +222,8 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
         refusal = f"minimum and maximum are numbers of workers; {example}"
     elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
         refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
+    elif value["maximum"] > _MOST_WORKERS:
+        refusal = f"the maximum must be {_MOST_WORKERS} at most; {example}"
     elif backend is not None and backend.scheduler is None:
         refusal = f"only batch schedulers adapt; {backend.name} has n_workers"
     if refusal:
@@ -244,7 +254,7 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     """
     if isinstance(value, Mapping):
         place = f"{where}." if where else ""
-        return {key: _entry(value, key, f"{place}{key}", problems) for key in value}
+        return {key: _entry(value, key, f"{place}{named(key)}", problems) for key in value}
     if isinstance(value, (list, tuple)) or _is_omegaconf(value):
         return [_entry(value, at, f"{where}[{at}]", problems) for at in range(len(value))]
     if isinstance(value, Set):

@@ -9,22 +9,26 @@ from typing import Any
 
 _WIDTH = 80  # characters of a value that a message shows
 _MASK = "***"
+_LONGEST_NAME = 100  # characters; for a text beyond, such as a whole file's, the search would take minutes
 # not "tokenizer", which every speech config has
 _SECRET_WORDS = r"pass(?:word|wd|phrase)|secret|token(?!i[sz])|credential|(?:api|access|private)[-_]?key"
 _SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
 # Scheduler options hold shell text: "export WANDB_API_KEY=..." or "--token=..." names its secret there.
-_SECRET_ASSIGNMENT = re.compile(rf"([\w-]*(?:{_SECRET_WORDS})[\w-]*)(\s*=\s*)(\S+)", re.IGNORECASE)
+# The name is found as a whole and once, by a look ahead: going back over a text of thousands of letters takes minutes.
+_SECRET_ASSIGNMENT = re.compile(
+    rf"(?<![\w-])(?=[\w-]*?(?:{_SECRET_WORDS}))(?=([\w-]+))\1(\s*=\s*)(\S+)", re.IGNORECASE
+)
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x'?" for the closest known name, or an empty string.
 
     Args:
-        word: What was written; only a string can have a close match.
+        word: What was written; only a string, and not one as long as a page, can have a close match.
         known: The names it may have been meant for.
         cutoff: Least similarity, from 0 (anything) to 1 (equal), as in `difflib`.
     """
-    if not isinstance(word, str):
+    if not isinstance(word, str) or len(word) > _LONGEST_NAME:
         return ""
     by_lower = {name.lower(): name for name in sorted(known)}
     close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
@@ -51,7 +55,19 @@ def masked(value: Any, name: object = "") -> Any:
     return value
 
 
+def named(key: Any) -> str:
+    """Return a key as part of a place in a configuration: a name as it is, anything else as a value."""
+    return key if isinstance(key, str) and len(key) <= _LONGEST_NAME else shown(key)
+
+
 def shown(value: Any, name: object = "") -> str:
-    """Return the value as a message shows it: masked, on one line, at most 80 characters."""
-    text = " ".join(repr(masked(value, name)).split())
+    """Return the value as a message shows it: masked, on one line, at most 80 characters.
+
+    A value that cannot be shown (its `repr` raises, it contains itself, a number of thousands of digits) is named by
+    its type.
+    """
+    try:
+        text = " ".join(repr(masked(value, name)).split())
+    except Exception as error:  # user classes may raise anything here
+        return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."

@@ -412,3 +412,67 @@ ParallelConfig.parse({"options": {"lifetime": "1h"}})
 print(reads_worker())
 """
     assert run_python(code) == "False\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"memory_limit": "lots"}, "options.memory_limit = 'lots': write a size with its unit"),
+        ({"memory_limit": 32}, "options.memory_limit = 32: write a size with its unit"),
+        ({"memory_limit": -1}, "options.memory_limit = -1: write a size"),
+        ({"threads_per_worker": -1}, "options.threads_per_worker = -1: must be a positive integer"),
+        ({"threads_per_worker": "2"}, "options.threads_per_worker = '2': must be a positive integer"),
+        ({"processes": "false"}, "options.processes = 'false': must be true or false"),
+        ({"protocol": 3}, "options.protocol = 3: must be text, not int"),
+    ],
+)
+def test_values_of_local_options(options, part):
+    """A value that Dask would refuse only when workers start, or would take for another, is refused at once."""
+    assert part in refusal({"options": options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"memory_limit": value} for value in ("auto", "4GB", "4 GiB", 0, "0", 0.5, 1 << 30, "1073741824", None)),
+        {"threads_per_worker": 2, "processes": False},
+        {"threads_per_worker": None, "processes": None, "protocol": "tcp"},
+    ],
+)
+def test_values_of_local_options_that_are_right(options):
+    """What Dask takes is taken, null included."""
+    assert dict(ParallelConfig.parse({"options": options}).options) == options
+
+
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+def holding_itself():
+    """Return a block that contains itself."""
+    block = {"env": "local"}
+    block["options"] = {"block": block}
+    return block
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        ({"n_workers": "9" * 5000}, "n_workers = '999"),
+        ({"n_workers": 10**5000}, "n_workers = <a value of type int"),
+        ({"n_workers": 10**7}, "must be 1000000 at most"),
+        ({"start_timeout": 10**400}, "start_timeout = 1000"),
+        ({"setup_timeout": 10**5000}, "setup_timeout = <a value of type int"),
+        ({"env": "slurm", "options": JOB, "adapt": {"minimum": 0, "maximum": 10**400}}, "at most; write adapt"),
+        ({"env": Unshowable()}, "Unknown env <a value of type Unshowable"),
+        ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
+        ({"options": {10**5000: 1}}, "options.<a value of type int"),
+        ({"env": "a line of a file\n" * 50_000}, "Unknown env 'a line of a file"),
+        (holding_itself(), "contains itself"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "block",
+)
+def test_blocks_that_break_what_looks_at_them(block, part):
+    """Numbers of thousands of digits, values that cannot be shown and circles end in a ConfigError like any mistake."""
+    assert part in refusal(block)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from espnet3.parallel.checks import is_number
+
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _WORDS = re.compile(
     r"(\d+(?:\.\d+)?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])"
@@ -64,3 +66,11 @@ def is_size(value: Any) -> bool:
     return (
         isinstance(value, str) and _SIZE.fullmatch(value.strip()) is not None and not value.strip().isdigit()
     )
+
+
+def is_memory_limit(value: Any) -> bool:
+    """Whether it is a limit of a local worker's memory: a size, a share of all memory, "auto", or 0 for none."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        return text in ("auto", "0") or is_size(text) or (text.isdigit() and is_size(int(text)))
+    return is_number(value) and (0 <= value <= 1 or is_size(value))

@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from espnet3.parallel.backends.amounts import is_size, walltime_seconds
+from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
 from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
-from espnet3.parallel.checks import Whole, is_number, problem
-from espnet3.parallel.messages import did_you_mean, shown
+from espnet3.parallel.checks import Flag, Whole, is_number, problem
+from espnet3.parallel.messages import did_you_mean, named, shown
 
 # OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
 MISSING = "???"
@@ -37,7 +37,7 @@ def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str
     for name, value in options.items():
         reason = _refused_name(row, name) or _refused_value(row, name, options)
         if reason:
-            problems.append(problem(f"options.{name}", value, reason))
+            problems.append(problem(f"options.{named(name)}", value, reason))
     return problems if row is None else [*problems, *_missing(row, options)]
 
 
@@ -64,6 +64,8 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
         return ""
     if name in _MAPPINGS and value is not None and not isinstance(value, Mapping):
         return f"must be a mapping of names to values, such as {name}: {{port: 0}}"
+    if row.is_local and value is not None:
+        return _refused_locally(name, value)
     if row.kind is Kind.SSH:
         return refused_ssh_option(options, name)
     if row.scheduler is not None and value is not None:
@@ -71,6 +73,23 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     if row.kind is Kind.KUBERNETES and value is not None:
         return _refused_by_kubernetes(name, value)
     return ""
+
+
+def _refused_locally(name: str, value: Any) -> str:
+    if name in ("threads_per_worker", "nthreads"):
+        return Whole(least=1, example=f"{name}: 4").refusal(value)
+    if name == "processes":
+        return Flag().refusal(value)
+    if name == "memory_limit" and not is_memory_limit(value):
+        return (
+            "write a size with its unit, such as memory_limit: 4GB, a share such as 0.5, auto, or 0 for none"
+        )
+    if name in _TEXTS and not isinstance(value, str):
+        return f"must be text, not {type(value).__name__}"
+    return ""
+
+
+_TEXTS = ("host", "interface", "protocol")
 
 
 def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:

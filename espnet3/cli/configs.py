@@ -32,7 +32,13 @@ def read_block(path: str) -> ParallelConfig:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
-    block = loaded.get("parallel", loaded if "env" in loaded else None)
+    try:
+        block = loaded.get("parallel", loaded if "env" in loaded else None)
+    except OmegaConfBaseException as error:  # an interpolation of something that is not there
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{path}: parallel: {reason}; define what it refers to, or write the block"
+        ) from error
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")

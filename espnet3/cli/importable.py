@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.checks import search_path
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.origin import versions
@@ -60,7 +61,7 @@ def look(wanted: dict[str, str]) -> Facts:
 
 def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
     """Run `look` with another Python of this machine, in a new process; return why, where that fails."""
-    path = [os.path.abspath(entry or ".") for entry in sys.path]
+    path = search_path()
     try:
         done = subprocess.run(
             [python, "-m", "espnet3.cli.importable", json.dumps(wanted)],

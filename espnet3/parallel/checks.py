@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -210,3 +211,33 @@ def is_number(value: Any) -> bool:
 
 def _must_be(what: str, example: str, none: str) -> str:
     return f"must be {what}{f', such as {example}' if example else ''}{f', or {none}' if none else ''}"
+
+
+def search_path() -> list[str]:
+    """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
+
+    It skips a `Path`, and a relative entry where the working directory is deleted.
+
+    Raises:
+        ConfigError: An entry is neither text nor a path; packages that look for others' plugins, as Dask does, would
+            break on it with an error of their own.
+    """
+    for at, entry in enumerate(sys.path):
+        if not isinstance(entry, str) and (isinstance(entry, bytes) or not isinstance(entry, os.PathLike)):
+            raise ConfigError(
+                f"sys.path[{at}] = {shown(entry)}: must be text, and Python itself skips it; take it out, or put the "
+                "folder's name there as a str"
+            )
+    here = working_folder()
+    entries = [entry for entry in sys.path if isinstance(entry, str)]
+    return [
+        os.path.normpath(os.path.join(here or "", entry)) for entry in entries if here or os.path.isabs(entry)
+    ]
+
+
+def working_folder() -> str | None:
+    """Return the working directory; None where it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None

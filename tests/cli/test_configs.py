@@ -64,6 +64,8 @@ def test_a_local_block_has_no_script(conf):
             "parallel: {env: slurm, options: {cores: 1, memory: 1GB, interface: lo0}}",
             "no such network interface",
         ),
+        ("parallel: ${missing}", "parallel: Interpolation key 'missing' not found; define what it refers to"),
+        ("parallel: {options: {memory_limit: lots}}", "options.memory_limit = 'lots': write a size"),
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
         ("[1, 2]", "holds no mapping"),
         ("a: [", "is not YAML"),

@@ -434,7 +434,10 @@ def test_values_of_local_options(options, part):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"memory_limit": value} for value in ("auto", "4GB", "4 GiB", 0, "0", 0.5, 1 << 30, "1073741824", None)),
+        *(
+            {"memory_limit": value}
+            for value in ("auto", "4GB", "4 GiB", 0, "0", 0.5, 1 << 30, "1073741824", None)
+        ),
         {"threads_per_worker": 2, "processes": False},
         {"threads_per_worker": None, "processes": None, "protocol": "tcp"},
     ],
@@ -464,7 +467,10 @@ def holding_itself():
         ({"n_workers": 10**7}, "must be 1000000 at most"),
         ({"start_timeout": 10**400}, "start_timeout = 1000"),
         ({"setup_timeout": 10**5000}, "setup_timeout = <a value of type int"),
-        ({"env": "slurm", "options": JOB, "adapt": {"minimum": 0, "maximum": 10**400}}, "at most; write adapt"),
+        (
+            {"env": "slurm", "options": JOB, "adapt": {"minimum": 0, "maximum": 10**400}},
+            "at most; write adapt",
+        ),
         ({"env": Unshowable()}, "Unknown env <a value of type Unshowable"),
         ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
         ({"options": {10**5000: 1}}, "options.<a value of type int"),

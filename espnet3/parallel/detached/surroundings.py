@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import ConfigError
 
 # Recorded where they are set: they decide speed, or how text and times are read, and hold no secrets.
@@ -67,8 +68,13 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
         python: The jobs' interpreter; None is this one.
 
     Raises:
-        ConfigError: A variable that was asked for is not set.
+        ConfigError: A variable that was asked for is not set, or the working directory has been deleted.
     """
+    here = working_folder()
+    if here is None:
+        raise ConfigError(
+            "the working directory has been deleted, and jobs start in it: change to one that exists (os.chdir, or cd)"
+        )
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise ConfigError(
@@ -76,8 +82,8 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
         )
     wanted = [name for name in VARIABLES if name in os.environ]
     return Surroundings(
-        cwd=os.getcwd(),
-        sys_path=[os.path.abspath(entry) if entry in ("", ".") else entry for entry in sys.path],
+        cwd=here,
+        sys_path=search_path(),
         python=python or sys.executable,
         variables={name: os.environ[name] for name in [*wanted, *names]},
     )

@@ -26,6 +26,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from espnet3.parallel.checks import search_path
+
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 _SIZE = struct.Struct("!I")
 _LOOK = 1000  # milliseconds between looks whether the driver is still there
@@ -35,11 +37,6 @@ _LOOK = 1000  # milliseconds between looks whether the driver is still there
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 # one worker a core: a BLAS or OpenMP pool in each of them would only fight the others
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def search_path() -> list[str]:
-    """Return the caller's `sys.path` with the empty entry spelled out, for another process."""
-    return [os.path.abspath(p) if p in ("", ".") else p for p in sys.path]
 
 
 class ForkServer:

@@ -17,8 +17,9 @@ import psutil
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
+from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.dask_compat import memory_limit_in_bytes
-from espnet3.parallel.local.fork_server import ForkServer, kill_group, search_path, send_boot
+from espnet3.parallel.local.fork_server import ForkServer, kill_group, send_boot
 from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ _MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
 
 class _EndedEarlyError(RuntimeError):
     """A worker started, and had ended before that was noted."""
+
+
+class _KilledAtStartError(RuntimeError):
+    """A worker's process ended while it was starting, without an error of its own."""
 
 
 class ForkedWorker(ProcessInterface):
@@ -84,8 +89,22 @@ class ForkedWorker(ProcessInterface):
         self._over_limit = 0  # pid of the process that was killed for the memory it used
 
     async def start(self) -> None:
-        """Fork the process and wait until its worker is registered with the scheduler."""
-        await self._spawn()
+        """Fork the process and wait until its worker is registered with the scheduler.
+
+        A process that ends while it starts, without an error of its own, was killed: another is started.
+
+        Raises:
+            RuntimeError: It does not start, with its traceback; or several in a row were killed.
+        """
+        for failed in range(1, _STARTS + 1):
+            try:
+                await self._spawn()
+            except (_EndedEarlyError, _KilledAtStartError):
+                if failed == _STARTS or self.status != Status.created:  # closed meanwhile
+                    raise
+                await asyncio.sleep(_PAUSE * failed)
+            else:
+                break
         await super().start()
 
     async def _spawn(self) -> None:
@@ -113,7 +132,7 @@ class ForkedWorker(ProcessInterface):
             "scheduler": self.scheduler,
             "options": self.options,
             "env": {**os.environ, **self.env},
-            "cwd": os.getcwd(),
+            "cwd": working_folder(),
             "path": search_path(),
             "config": dask.config.config,
         }
@@ -123,7 +142,9 @@ class ForkedWorker(ProcessInterface):
         try:
             answer = json.loads(await reader.readline())
         except ValueError:  # nothing, or half a line
-            answer = {"error": "it ended while it was starting"}
+            raise _KilledAtStartError(
+                f"worker {self.name} did not start: {await self._end_of_start(started)}"
+            ) from None
         if "error" in answer:
             kill_group(started)  # what is left of it would be in the way of the next one
             raise RuntimeError(f"worker {self.name} did not start:\n{answer['error']}")
@@ -135,6 +156,13 @@ class ForkedWorker(ProcessInterface):
         self._end = loop.create_task(self._watch_end(reader, started))
         if self.memory_limit:
             self._watch = loop.create_task(self._watch_memory(started))
+
+    async def _end_of_start(self, pid: int) -> str:
+        """Say how a process ended that had not started yet; nothing is left of it."""
+        kill_group(pid)  # what is left of it would be in the way of the next one
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), _GRACE)
+        return f"its process {self.exits.get(pid) or ProcessEnd()} while it was starting"
 
     def _read_server(self) -> None:
         if not self.server.read_events():

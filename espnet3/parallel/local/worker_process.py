@@ -25,7 +25,8 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
     """
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
-    os.chdir(boot["cwd"])
+    if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
+        os.chdir(boot["cwd"])
     import dask
 
     dask.config.set(boot["config"])

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
@@ -29,7 +30,7 @@ from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.pending_losses import UNHEARD, PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
-from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, caller_path, pack, setup_error
+from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
@@ -169,8 +170,9 @@ class PilotRun:
                     "of this process; use worker processes (leave out `processes: false`)"
                 )
             self._selector.register(slot, selectors.EVENT_READ)
+            path = search_path()  # as it is now: a notebook may have added to it since the workers began
             try:
-                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, caller_path()))
+                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, path))
             except ChannelClosedError:
                 self._drop(slot)
 

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from espnet3.parallel.dask_compat import tls_to_listen
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
 from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.mark import Window
@@ -32,6 +33,7 @@ from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _BACKLOG = 1024
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+_LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
@@ -85,7 +87,7 @@ class Pool:
         scheduler = client.scheduler.address
         host = urlsplit(scheduler).hostname or ""
         if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
-            self._folder = tempfile.mkdtemp(prefix="espnet3-")  # mode 0700
+            self._folder = _private_folder()
             cluster_of(client).remove_at_end(self._folder)
             path = os.path.join(self._folder, "pool")
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -229,3 +231,18 @@ class Pool:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._door.close()
+
+
+def _private_folder() -> str:
+    """Make a folder for the pool's socket, which only its owner can enter, under a path that is short enough.
+
+    Raises:
+        ConfigError: There is no place for one.
+    """
+    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it with mode 0700
+        if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
+            return tempfile.mkdtemp(prefix="espnet3-", dir=place)
+    raise ConfigError(
+        f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
+        "the system's own ones cannot be written to: set TMPDIR to a folder with a shorter path"
+    )

@@ -12,9 +12,7 @@ Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of D
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,11 +155,6 @@ def pack(spec: RunSpec) -> bytes:
             "the function, or in a provider or setup_fn",
         )
         raise
-
-
-def caller_path() -> list[str]:
-    """Return the caller's `sys.path` as it is now: a notebook may have added to it since the workers began."""
-    return [os.path.abspath(entry) for entry in sys.path]
 
 
 def setup_report(error: BaseException, worker: str) -> SetupReport:

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import working_folder
 from espnet3.parallel.messages import masked
 
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "numpy", "omegaconf", "torch")
@@ -30,7 +31,7 @@ def origin(code: str | None = None) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "command": shown_command(sys.argv),
-        "cwd": os.getcwd(),
+        "cwd": working_folder(),
         "python": platform.python_version(),
         "versions": versions(_PACKAGES),
         "git": git_state(Path(code).parent if code else Path.cwd()),

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.loop import Block, inside_item
 from espnet3.parallel.engine.steps import Call
@@ -65,7 +66,11 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
     The fork server of local workers is started first: it imports `distributed` while this
     process does the same.
+
+    Raises:
+        ConfigError: `sys.path` has an entry that Dask's import would break on.
     """
+    search_path()
     server: ForkServer | None = None
     if config.env == "local" and config.options.get("processes", True):
         server = ForkServer()

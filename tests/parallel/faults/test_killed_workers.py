@@ -139,6 +139,44 @@ def test_replacements_that_die_at_start(folder: Path, monkeypatch: pytest.Monkey
                 parallel_map(abs, range(10))
 
 
+def killed_at_start(times: int, folder: Path) -> dict[str, list[str]]:
+    """Return Dask settings with which so many processes that start as workers are killed."""
+    code = (
+        "import os, signal, tempfile\n"
+        f"if len(os.listdir({str(folder)!r})) < {times}:\n"
+        f"    tempfile.mkstemp(dir={str(folder)!r})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    return {"distributed.worker.preload": [code]}
+
+
+def test_a_worker_killed_in_its_first_start_is_started_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that somebody kills while it starts does not end the call that opened the workers."""
+    monkeypatch.setenv("TMPDIR", str(folder))  # as above
+    killed = folder / "killed"
+    killed.mkdir()
+    set_parallel(TWO)
+    with nothing_left(), dask.config.set(killed_at_start(2, killed)):
+        assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
+    assert len(list(killed.iterdir())) >= 2
+
+
+def test_workers_that_are_always_killed_at_their_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few tries the call ends, and its error says how the process ended."""
+    monkeypatch.setenv("TMPDIR", str(folder))  # as above
+    killed = folder / "killed"
+    killed.mkdir()
+    set_parallel(TWO)
+    with (
+        nothing_left(),
+        dask.config.set(killed_at_start(1000, killed)),
+        pytest.raises(RuntimeError, match="its process was killed by SIGKILL while it was starting"),
+    ):
+        parallel_map(abs, range(10))
+
+
 @pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])
 def test_the_fork_server(idle: bool, folder: Path, mailbox: Mailbox) -> None:
     """The fork server killed: the run ends, well or with a clear error, and nothing is left."""

@@ -1,0 +1,122 @@
+"""Drivers in odd surroundings: what is on their path, where they stand, where temporary files go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.faults.watching import REPO, family
+
+RUN = """
+import os, sys
+from pathlib import Path
+from espnet3.parallel import BaseRunner, EnvironmentProvider, parallel_map, set_parallel
+
+class Runner(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return idx * 2
+
+class Provider(EnvironmentProvider):
+    def build_env_local(self):
+        return {}
+
+def run():
+    set_parallel({"env": "local", "n_workers": 2})
+    assert parallel_map(abs, range(-3, 0)) == [3, 2, 1]
+    assert Runner(Provider({}), progress=False)(range(3)) == [0, 2, 4]
+    print("done")
+"""
+
+
+def ran(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that has the above."""
+    script = folder / "script.py"
+    script.write_text(RUN + code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin", **env},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=25,
+        stdin=subprocess.DEVNULL,
+    )
+    assert family() == []
+    return done
+
+
+def test_a_path_object_on_the_search_path(folder: Path) -> None:
+    """A `Path` in `sys.path`, which Python skips, keeps no worker from starting."""
+    done = ran("sys.path.insert(0, Path('/nowhere'))\nrun()", folder)
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize("entry", ["b'/nowhere'", "None", "3", "object()"])
+def test_what_is_no_path_on_the_search_path(entry: str, folder: Path) -> None:
+    """Anything else there is refused by its place and value, before Dask's import breaks on it."""
+    done = ran(f"sys.path.insert(1, {entry})\nrun()", folder)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "ConfigError: sys.path[1] = " in last and "must be text" in last, done.stderr
+
+
+def test_a_relative_entry_on_the_search_path_reaches_the_workers(folder: Path) -> None:
+    """A module in a folder that is on the path by a relative name is imported by workers."""
+    (folder / "lib").mkdir()
+    (folder / "lib" / "helper_of_the_test.py").write_text("def plus(x):\n    return x + 1\n")
+    code = f"""
+os.chdir({str(folder)!r})
+sys.path.append("lib")
+import helper_of_the_test
+set_parallel({{"env": "local", "n_workers": 2}})
+os.chdir("/")
+sys.path[-1] = {str(folder / "lib")!r}
+assert parallel_map(helper_of_the_test.plus, range(3)) == [1, 2, 3]
+os.chdir({str(folder)!r})
+sys.path[-1] = "lib"
+assert parallel_map(helper_of_the_test.plus, range(3)) == [1, 2, 3]
+print("done")
+"""
+    done = ran(code, folder)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_long_place_for_temporary_files(folder: Path) -> None:
+    """A TMPDIR whose path is too long for a socket, as clusters have them, does not stop a run, nor leave anything."""
+    deep = folder / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    before = set(Path("/tmp").glob("espnet3-*"))
+    done = ran("run()", folder, TMPDIR=str(deep))
+    assert done.stdout == "done\n", done.stderr
+    made = [place for place in set(Path("/tmp").glob("espnet3-*")) - before if (place / "pool").exists()]
+    assert made == [] and list(deep.glob("espnet3-*")) == []
+
+
+def test_a_deleted_working_directory(folder: Path) -> None:
+    """A driver whose working directory was deleted runs its items on workers as it would in its own process."""
+    code = """
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir(os.getcwd())
+run()
+"""
+    done = ran(f"os.chdir({str(folder)!r})" + code, folder)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_detached_run_from_a_deleted_directory_is_refused(folder: Path) -> None:
+    """Jobs start in the caller's directory: where that is deleted, the submission says so."""
+    code = f"""
+os.mkdir({str(folder / "gone")!r})
+os.chdir({str(folder / "gone")!r})
+os.rmdir(os.getcwd())
+set_parallel({{"env": "local", "n_workers": 2}})
+Runner(Provider({{}}), async_mode=True, output_dir={str(folder / "out")!r})(range(3))
+"""
+    done = ran(code, folder)
+    assert "ConfigError: the working directory has been deleted" in done.stderr.strip().splitlines()[-1], (
+        done.stderr
+    )

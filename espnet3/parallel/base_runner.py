@@ -104,6 +104,7 @@ class BaseRunner(ABC):
         self.async_result_dir = checked("async_result_dir", async_result_dir)
         self.async_num_workers = checked("async_num_workers", async_num_workers)
         self.output_dir = checked("output_dir", output_dir)
+        checked("shard_subdir", shard_subdir)
         self.shard_subdir = shard_subdir
         self.resume = checked("resume", resume)
         self.on_error = checked("on_error", on_error)

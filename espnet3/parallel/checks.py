@@ -20,6 +20,11 @@ from typing import Any, Protocol
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
+_LONGEST_NAME, _LONGEST_PATH = (
+    255,
+    4000,
+)  # bytes, on nearly all systems; a run folder's own files need some of 4096
+
 
 class Kind(Protocol):
     """A sort of value."""
@@ -190,8 +195,24 @@ class Location:
         """As `Kind`."""
         if value is None and self.none:
             return ""
-        good = isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
-        return "" if good else _must_be("a path", '"exp/run"', self.none)
+        if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+            return _must_be("a path", '"exp/run"', self.none)
+        return _unusable_path(os.fspath(value))
+
+
+def _unusable_path(path: str) -> str:
+    """Return why no file system takes a path, "" where one may."""
+    if "\0" in path:
+        return "must be a path without the character NUL"
+    try:
+        longest = max(len(os.fsencode(name)) for name in path.split(os.sep))
+    except UnicodeEncodeError:
+        return "must be a path that this system's encoding of file names has all letters of"
+    if longest > _LONGEST_NAME:
+        return f"must be a path whose names have {_LONGEST_NAME} bytes at most (one has {longest})"
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        return f"must be a path of {_LONGEST_PATH} bytes at most"
+    return ""
 
 
 def is_whole(value: Any) -> bool:

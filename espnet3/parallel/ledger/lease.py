@@ -8,7 +8,8 @@ find the same dead one cannot take it over both. The holder touches its file eve
 
 Dead is: on the same host a process that is gone, whatever the clock says. From elsewhere a file that is
 not touched: its age by the file system's own clock (against a file touched just now), and then, since a
-clock may have jumped, by watching it for longer than two beats.
+clock may have jumped, by watching it for longer than two beats. The lease in a copy of a folder is nobody's:
+folder and path are others than those it was written for, and nobody touches it.
 """
 
 from __future__ import annotations
@@ -115,7 +116,14 @@ class Lease:
     def _take(self, number: int, who: str) -> bool:
         """Create the lease of a number; False if somebody else was faster."""
         token = uuid.uuid4().hex
-        self._facts = {"run_id": who, "since": _now(), **this_process(), "beat": self.beat, "token": token}
+        self._facts = {
+            "run_id": who,
+            "since": _now(),
+            **this_process(),
+            "beat": self.beat,
+            "token": token,
+            "folder": self._place(),
+        }
         with writing(self._file(number)):
             try:
                 # whole from its first moment on, which a reader would else take for a damaged one
@@ -149,6 +157,8 @@ class Lease:
         alive = is_alive(held)
         if alive and held.get("pid") == os.getpid():
             alive = held.get("token") in _HELD  # this process's, which could not note that it gave it back
+        if alive and self._is_copy(held):
+            alive = self._is_touched(file, float(held.get("beat") or self.beat), at_once=False)
         if alive is None:
             alive = self._is_touched(file, float(held.get("beat") or self.beat))
         if alive:
@@ -158,12 +168,21 @@ class Lease:
                 f"(run {run}). Wait for it, stop it, or take another output_dir"
             )
 
-    def _is_touched(self, file: Path, beat: float) -> bool:
-        """Tell whether the holder of a lease gives signs of life."""
+    def _place(self) -> dict[str, Any]:
+        """Return what tells this folder from a copy of it."""
+        return {"path": os.path.realpath(self.path), "inode": os.stat(self.path).st_ino}
+
+    def _is_copy(self, held: dict[str, Any]) -> bool:
+        """Whether a lease was written for another folder: one that was only moved keeps its inode."""
+        place, ours = held.get("folder"), self._place()
+        return isinstance(place, dict) and all(place.get(name) != ours[name] for name in ours)
+
+    def _is_touched(self, file: Path, beat: float, *, at_once: bool = True) -> bool:
+        """Whether the holder of a lease gives signs of life; `at_once` believes one of a short time ago."""
         touched = _touched(file)
         if touched is None:
             return False
-        if abs(self._file_system_now() - touched) < self.stale * 1e9:
+        if at_once and abs(self._file_system_now() - touched) < self.stale * 1e9:
             return True
         # long ago, or in the future: its holder is dead, or a clock has jumped
         end = time.monotonic() + 2.5 * beat

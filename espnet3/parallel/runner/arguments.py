@@ -21,6 +21,7 @@ _KINDS: dict[str, Kind] = {
     "output_dir": Location(none="None"),
     "resume": RESUME,
     "seed": Whole(none="None"),
+    "shard_subdir": Location(),
     "setup_timeout": Number(above=0, none="None"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -196,3 +197,23 @@ def test_few_old_leases_are_kept(tmp_path: Path) -> None:
         lease.acquire(str(number))
         lease.release()
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"lease.{n}.json" for n in (10, 11, 12, 9)]
+
+
+def test_a_copy_of_a_folder_in_use_is_free(tmp_path: Path) -> None:
+    """A copy of a living driver's folder can be used; the folder itself cannot, nor under another name."""
+    folder, copy, link = tmp_path / "run", tmp_path / "copy", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    with program("die_with_lease", folder) as driver:
+        assert heard(driver).startswith("holding ")
+        shutil.copytree(folder, copy)
+        lease = Lease(copy, beat=0.05)
+        lease.acquire("copy")
+        lease.release()
+        for place in (folder, link):
+            with pytest.raises(FolderInUseError):
+                Lease(place).acquire("other")
+        folder.rename(tmp_path / "moved")
+        with pytest.raises(FolderInUseError):
+            Lease(tmp_path / "moved").acquire("other")
+        driver.kill()

@@ -113,7 +113,7 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         process.wait()
         for semaphore in _semaphores(home):
             semaphore.unlink()
-    return Run(
+    run = Run(
         workers,
         json.loads(_read(home / "verdict.json") or "{}"),
         ended,
@@ -123,6 +123,8 @@ def play(case: Case, workers: int, base: Path, code: Path = REPO) -> Run:
         _twice(home / "calls"),
         seconds,
     )
+    shutil.rmtree(home, ignore_errors=True)  # some programs take rights away
+    return run
 
 
 def faults(case: Case, run: Run) -> list[str]:

@@ -32,6 +32,7 @@ def found(cases: list[tuple[str, Case]], base: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # where many hang, each up to its own limit, the stories are worth the wait
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
 def test_no_fixed_attack_finds_a_fault(family: object, base: Path) -> None:
     """Every fixed program of a family ends as it should, and leaves nothing behind."""
@@ -42,6 +43,7 @@ def test_no_fixed_attack_finds_a_fault(family: object, base: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_no_drawn_attack_finds_a_fault(base: Path) -> None:
     """The programs of the first seeds, two of each family, end as they should and leave nothing behind."""
     stories = found([(f"seed {seed}", drawn(seed)) for seed in range(DRAWS)], base)

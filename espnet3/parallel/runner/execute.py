@@ -14,6 +14,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.local.alone import asks_for_a_process
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -56,8 +57,9 @@ class Task:
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: local, one worker, or inside an item already."""
-    return (config.env == "local" and config.n_workers == 1) or inside_item()
+    """Whether a configuration means this process: local, one worker, nothing else asked; or inside an item already."""
+    alone = config.env == "local" and config.n_workers == 1 and not asks_for_a_process(config.options)
+    return alone or inside_item()
 
 
 def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:

@@ -69,6 +69,7 @@ class Block:
         failed: Positions in `values` that hold an `ItemFailure`.
         retries: Times an item was tried again.
         seconds: Time spent.
+        cpu: Processor time that this process used meanwhile, with all its threads.
         error: The exception of the item after the last value, where the run must stop at it.
         stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
         step: Items that a step held at the end.
@@ -79,6 +80,7 @@ class Block:
     failed: list[int] = field(default_factory=list)
     retries: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     error: BaseException | None = None
     stop: ItemFailure | None = None
     step: int = 1
@@ -143,7 +145,7 @@ def run_items(
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
     """
     block = Block()
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
     loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
@@ -159,7 +161,7 @@ def run_items(
                 loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
         _INSIDE.values, _INSIDE.feed = outer, feed
-    block.seconds = time.perf_counter() - begin
+    block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
     return block
 
 

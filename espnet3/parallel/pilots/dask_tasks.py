@@ -12,11 +12,13 @@ import queue
 import socket
 import threading
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
+from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
@@ -25,6 +27,7 @@ from espnet3.parallel.engine.watch import Late, Report
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.protocol import (
+    Done,
     Hello,
     RunSpec,
     SetupReport,
@@ -35,18 +38,35 @@ from espnet3.parallel.pilots.protocol import (
 )
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The Dask worker that runs a task; only the task's own thread can ask for it.
+
+    Attributes:
+        name: Its name, for messages.
+        address: Its address.
+        threads: How many tasks it runs at once.
+    """
+
+    name: str
+    address: str
+    threads: int
+
+
 _calls: dict[tuple[str, int], tuple[Call, RunSpec]] = {}
 _lock = threading.Lock()
 
 
 def run_task(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
     """Run one chunk of items on a worker; returns the pickled message a pilot would have sent."""
-    worker = str(get_worker().name)
+    worker = get_worker()
+    here = _Here(str(worker.name), worker.address, threads_of(worker))
     late: queue.Queue[SetupReport] = queue.Queue()
     with _lock:
         known = _calls.get((pool, run_id))
         if known is None:
-            answer = _prepare(blob, worker, late)
+            answer = _prepare(blob, here.name, late)
             if isinstance(answer, SetupReport):
                 return pickling.dumps(("setup", run_id, answer))
             known = _calls[pool, run_id] = answer
@@ -54,8 +74,8 @@ def run_task(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, bu
     if isinstance(items, bytes):
         items = pickle.loads(items)
     if spec.policy.item_timeout is None:
-        return _run(run_id, items, positions, budget, call, spec, worker)
-    return _run_in_time(run_id, items, positions, budget, call, spec, worker)
+        return _run(run_id, items, positions, budget, call, spec, here)
+    return _run_in_time(run_id, items, positions, budget, call, spec, here)
 
 
 def _run(
@@ -65,20 +85,21 @@ def _run(
     budget: float,
     call: Call,
     spec: RunSpec,
-    worker: str,
+    here: _Here,
     report: Report | None = None,
 ) -> bytes:
     with on_a_worker(report):
-        block = run_items(items, call, spec.policy, worker, budget)
+        block = run_items(items, call, spec.policy, here.name, budget)
+    block.cpu /= here.threads  # all of them ran meanwhile
     if positions is not None:
         from espnet3.parallel.engine.recording import to_lines  # 20 ms that a first result need not wait for
 
-        to_lines(block, positions, items, spec.policy, worker)
-    return _message(run_id, items, block, spec, worker)
+        to_lines(block, positions, items, spec.policy, here.name)
+    return _message(run_id, items, block, spec, here)
 
 
 def _run_in_time(
-    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, worker: str
+    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, here: _Here
 ) -> bytes:
     """Run items in a thread of their own, and leave it behind in an item that takes too long.
 
@@ -91,7 +112,7 @@ def _run_in_time(
 
     def work() -> None:
         try:
-            answer.put(_run(run_id, items, positions, budget, call, spec, worker, report))
+            answer.put(_run(run_id, items, positions, budget, call, spec, here, report))
         except BaseException as error:  # raised where the task is waited for
             answer.put(error)
 
@@ -121,13 +142,15 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
     return done.get()  # type: ignore[no-any-return]  # the first of: built, failed, late
 
 
-def _message(run_id: int, items: Any, block: Block, spec: RunSpec, worker: str) -> bytes:
-    head = head_of(block)
+def _message(run_id: int, items: Any, block: Block, spec: RunSpec, here: _Here) -> bytes:
+    def message(head: Done, values: list[Any]) -> bytes:
+        return pickling.dumps(("done", run_id, replace(head, worker=here.address).fields(), values))
+
     try:
-        return pickling.dumps(("done", run_id, head.fields(), block.values))
+        return message(head_of(block), block.values)
     except ANYTHING:  # some result cannot travel: find it
-        values, head = portable(items, block, spec.policy, worker)
-        return pickling.dumps(("done", run_id, head.fields(), values))
+        values, head = portable(items, block, spec.policy, here.name)
+        return message(head, values)
 
 
 async def forget_run(pool: str, run_id: int) -> None:

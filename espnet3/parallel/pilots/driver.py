@@ -49,6 +49,7 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
         shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
+        tally: Counts the run; it may be read while the run goes on.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class PilotRun:
         start_timeout: float,
         may_take: Callable[[], bool] = lambda: True,
         shared: bool = False,
+        tally: Tally | None = None,
     ) -> None:
-        self.tally = Tally(slots=0)
+        self.tally = tally if tally is not None else Tally()
+        self.tally.slots = self.tally.workers = 0
         self._slots = slots
         self._work = work
         self._spec = spec
@@ -77,6 +80,8 @@ class PilotRun:
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
+        self._answered: set[str] = set()
+        self._task_workers: set[str] = set()
         self._setup_deaths = 0
         self._out: list[tuple[Chunk, Block]] = []
 
@@ -135,6 +140,9 @@ class PilotRun:
 
     def _close_claim(self) -> None:
         self._send_end()
+        for slot in list(self._feeder.ready):
+            self._feeder.leave(slot)
+        self.tally.present = self._feeder.present
         self._claim.close()
 
     def _send_end(self) -> None:
@@ -145,7 +153,10 @@ class PilotRun:
                 continue
 
     def _welcome(self) -> None:
-        for slot in self._claim.collect():
+        fresh = self._claim.collect()
+        if fresh and self.tally.joined is None:
+            self.tally.joined = time.perf_counter()
+        for slot in fresh:
             if self._spec.policy.item_timeout is not None and slot.hello.process == (
                 socket.gethostname(),
                 os.getpid(),
@@ -274,10 +285,7 @@ class PilotRun:
         if message[1] != self._id:  # from a run that is over
             return
         if message[0] == "ready":
-            self._setup_deaths = 0
-            slot.ready = True
-            self._feeder.ready[slot] = None
-            self.tally.slots = max(self.tally.slots, len(self._feeder.ready))
+            self._ready(slot, *message[2:])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])
@@ -291,14 +299,32 @@ class PilotRun:
         else:
             self._done(slot, Done(*message[2]), message[3])
 
+    def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
+        self._setup_deaths = 0
+        slot.ready = True
+        self._feeder.join(slot)
+        tally, ready = self.tally, self._feeder.ready
+        if tally.ready is None:
+            tally.ready = ready[slot]
+        tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
+        tally.slots = max(tally.slots, len(ready))
+        tally.workers = max(tally.workers, len(_workers_of(ready)))
+
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
         self._losses.progress()
         slot.late = None
         n = len(values)
         self.tally.busy += done.seconds
+        self.tally.cpu += done.cpu
+        if done.worker:  # of a task, whose slot is any worker's
+            self._task_workers.add(done.worker)
+            self.tally.workers = len(self._task_workers)
+        if not self.tally.warm:
+            self._answered.add(slot.hello.address)
+            self.tally.warm = self._is_warm()
         retries = done.retries + chunk.late
-        block = Block(values, done.failed, retries, done.seconds, load_error(done.error), done.stop)
+        block = Block(values, done.failed, retries, done.seconds, done.cpu, load_error(done.error), done.stop)
         if done.stop is not None and block.error is None:
             block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
         if n < len(chunk.items) and block.error is None:
@@ -310,6 +336,11 @@ class PilotRun:
             )
         self._out.append((chunk, block))
 
+    def _is_warm(self) -> bool:
+        """Whether every worker has answered: those that are connected and, of this machine, those to come."""
+        expected = self.tally.asked if self._cluster.owns_processes else 0
+        return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
+
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
         chunk = self._feeder.came_back(slot)
         if len(chunk.items) > 1:
@@ -317,3 +348,7 @@ class PilotRun:
             return
         failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)
+
+
+def _workers_of(slots: Iterable[Slot]) -> set[str]:
+    return {slot.hello.address for slot in slots}

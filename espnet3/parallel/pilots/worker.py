@@ -125,7 +125,7 @@ class PilotHost(WorkerPlugin):
         channel = self._connect(replace(self._hello, mark=mark.name))
         if channel is not None:
             alone = self._hello.process != self.driver
-            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone)
+            pilot = Pilot(channel, self._hello, self._permits, mark, alone)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -138,7 +138,7 @@ class Pilot:
 
     Args:
         channel: To the driver.
-        worker: The worker's name, for messages.
+        hello: How it has introduced itself.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
         mark: Where it notes which items it is inside.
         alone: Whether this process is not the driver's own, and may be killed.
@@ -148,10 +148,11 @@ class Pilot:
     """
 
     def __init__(
-        self, channel: Channel, worker: str, permits: threading.Semaphore, mark: Mark, alone: bool = True
+        self, channel: Channel, hello: Hello, permits: threading.Semaphore, mark: Mark, alone: bool = True
     ) -> None:
         self.channel = channel
-        self.worker = worker
+        self.worker = hello.worker
+        self._threads = hello.threads
         self._permits = permits
         self._mark = mark
         self._alone = alone
@@ -208,8 +209,10 @@ class Pilot:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         with self._permits, late:
             self._mark.set_up(run_id)
+            begin = time.perf_counter()
             try:
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
+                imported = time.perf_counter()
                 call = prepare(spec)
             except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
@@ -217,12 +220,13 @@ class Pilot:
                 if run_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
+        built = time.perf_counter()
         self._mark.clear()
         if run_id in self._broken:
             return
         self._calls[run_id] = (call, spec)
         self._step = 1
-        self._send(("ready", run_id))
+        self._send(("ready", run_id, imported - begin, built - imported))
 
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
@@ -263,6 +267,7 @@ class Pilot:
                     self._step,
                 )
             self._step = block.step
+            block.cpu /= self._threads  # all of them ran meanwhile
             self._mark.leave(len(block.values))
             if positions is not None:
                 from espnet3.parallel.engine.recording import (

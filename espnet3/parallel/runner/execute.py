@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -103,6 +104,7 @@ def outcomes(
     client: Any,
     config: ParallelConfig,
     may_take: Callable[[], bool] = lambda: True,
+    tally: Tally | None = None,
 ) -> Iterator[tuple[Iterator[tuple[Chunk, Block]], Any]]:
     """Run a task's items; where is decided here.
 
@@ -112,22 +114,25 @@ def outcomes(
         client: Runs on its workers; None decides by `config`.
         config: The registered configuration.
         may_take: Asked before a chunk is handed out.
+        tally: Counts the run, from before its workers are started; None takes a new one.
 
     Yields:
-        The iterator of (chunk, block) pairs, and a tally (deaths, busy seconds, slots).
+        The iterator of (chunk, block) pairs, and the tally.
     """
+    tally = tally if tally is not None else Tally()
     with ExitStack() as stack:
         shared = client is not None
         # in this process there is no worker that could be killed: a time limit wants one
         killable = task.killable or task.policy.item_timeout is not None
         if client is None and (killable or not runs_here(config)):
+            tally.asked = config.n_workers
             client = stack.enter_context(owned_client(config))
         if client is not None:
             if task.show_progress:
                 _show_dashboard(client)
-            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
+            pairs = _on_pilots(task, work, client, config, may_take, shared, tally)
         else:
-            pairs, tally = _inline(task, work, config)
+            pairs = _inline(task, work, config, tally)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
 
@@ -143,26 +148,37 @@ def _show_dashboard(client: Any) -> None:
 Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
-def _inline(task: Task, work: Work, config: ParallelConfig) -> tuple[Pairs, Tally]:
-    tally = Tally()
+def _inline(task: Task, work: Work, config: ParallelConfig, tally: Tally) -> Pairs:
+    tally.joined = time.perf_counter()
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     env = build_here(task.setup_here, timeout) if task.setup_here is not None else {}
     if task.check is not None:
         task.check(env)
     many = bind(task.many, env, task.kwargs) if task.many is not None else None
     call = Call(bind(task.one, env, task.kwargs), many)
+    tally.ready = ready = time.perf_counter()
+    tally.env = ready - tally.joined
 
     def counted() -> Pairs:
         for chunk, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
+            tally.cpu += block.cpu
+            tally.present = time.perf_counter() - ready
+            tally.warm = True
             yield chunk, block
 
-    return counted(), tally
+    return counted()
 
 
 def _on_pilots(
-    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
-) -> tuple[Pairs, Tally]:
+    task: Task,
+    work: Work,
+    client: Any,
+    config: ParallelConfig,
+    may_take: Callable[[], bool],
+    shared: bool,
+    tally: Tally,
+) -> Pairs:
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pools import ClientSlots
     from espnet3.parallel.pilots.protocol import RunSpec
@@ -182,8 +198,7 @@ def _on_pilots(
         as_lines=task.as_lines,
     )
     slots, cluster = ClientSlots(client), cluster_of(client)
-    run = PilotRun(slots, work, spec, cluster, config.start_timeout, may_take, shared)
-    return iter(run), run.tally
+    return iter(PilotRun(slots, work, spec, cluster, config.start_timeout, may_take, shared, tally))
 
 
 def env_of(client: Any) -> str:

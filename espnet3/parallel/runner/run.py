@@ -137,7 +137,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         )
 
     def launcher(task: Task) -> Launch:
-        return lambda work: outcomes(task, work, client, config)
+        return lambda work: outcomes(task, work, client, config, tally=progress.tally)
 
     progress = Progress(len(run.items), type(run.runner).__name__, run.runner.progress)
     try:
@@ -239,7 +239,7 @@ def _reporter(run: Run, progress: Progress, failed: int = 0) -> Report:
     def report(n: int, n_failed: int) -> None:
         nonlocal failed
         failed += n_failed
-        progress.add(n)
+        progress.add(n, n_failed)
         if limit is not None and failed > (limit * total if 0 < limit < 1 else limit):
             again = "; retry_failed=True runs them again" if run.folder is not None else ""
             raise TooManyFailuresError(

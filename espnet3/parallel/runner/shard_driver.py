@@ -61,7 +61,7 @@ def run_shards(
             for chunk, block in pairs:
                 run.take(chunk, block, work)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
-    return tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    return tally.summary(run.items, run.failed, run.retries, begin, kept)
 
 
 class _Run:

@@ -118,20 +118,18 @@ def say(line: str) -> None:
 
 
 def _print(line: str) -> None:
+    if sys.stderr is None:  # as under pythonw; print would take standard output
+        return
     try:
         print(line, file=sys.stderr, flush=True)
-    except (
-        AttributeError,
-        OSError,
-        ValueError,
-    ):  # there is no standard error, or it is closed: nobody to tell
+    except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
         pass
 
 
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # as above
+    except (AttributeError, ValueError):  # there is no standard error, or it is closed
         return False
 
 

@@ -48,13 +48,13 @@ class _Inside(threading.local):
         depth: How many drivers' items deep.
         report: As for `on_a_worker`.
         values: Results so far of the outermost `run_items`.
-        feed: Gives out the items of the innermost step.
+        loop: The innermost `run_items`.
     """
 
     depth: int = 0
     report: Report | None = None
     values: list[Any] | None = None
-    feed: Feed | None = None
+    loop: _Loop | None = None
 
 
 _INSIDE = _Inside()
@@ -85,6 +85,15 @@ class Block:
     stop: ItemFailure | None = None
     step: int = 1
     loss: Loss | None = None
+
+
+def items_in_hand() -> Sequence[Any]:
+    """Return what this thread is inside: an item, or a batch of them; where runs are nested, those of the inner one."""
+    loop = _INSIDE.loop
+    if loop is None:
+        return ()
+    at = len(loop.block.values)
+    return loop.items[at : at + (loop.unit if loop.policy.seed is None else 1)]
 
 
 def inside_item() -> bool:
@@ -149,8 +158,8 @@ def run_items(
     unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
     loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
-    outer, feed = _INSIDE.values, _INSIDE.feed  # not None: this call is made from within an item
-    _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
+    outer, outer_loop = _INSIDE.values, _INSIDE.loop  # not None: this call is made from within an item
+    _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
     try:
         if policy.seed is None and policy.item_timeout is None:
             loop.run(stepper(call, policy, None, loop.feed, None), None)
@@ -160,7 +169,7 @@ def run_items(
             with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
                 loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
-        _INSIDE.values, _INSIDE.feed = outer, feed
+        _INSIDE.values, _INSIDE.loop = outer, outer_loop
     block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
     return block
 
@@ -181,9 +190,9 @@ class _Forks:
     def forked(self) -> None:
         """In a child that an item has forked, let the step end with that item."""
         self.count += 1
-        feed = _INSIDE.feed
-        if feed is not None:
-            feed.end()
+        loop = _INSIDE.loop
+        if loop is not None:
+            loop.feed.end()
 
 
 _FORKS = _Forks()

@@ -24,6 +24,7 @@ from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupErro
 from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
+from espnet3.parallel.pilots.log_records import Inlet, levels_here
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.pending_losses import PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
@@ -80,6 +81,8 @@ class PilotRun:
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
+        self._levels = levels_here()
+        self._inlet = Inlet()
         self._answered: set[str] = set()
         self._task_workers: set[str] = set()
         self._setup_deaths = 0
@@ -120,6 +123,7 @@ class PilotRun:
         finally:
             self._selector.close()
             self._close_claim()
+            self._inlet.say_left_out()
 
     def _listen(self, readable: Iterable[Any]) -> None:
         for source in readable:
@@ -167,7 +171,9 @@ class PilotRun:
                 )
             self._selector.register(slot, selectors.EVENT_READ)
             try:
-                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, caller_path()))
+                slot.channel.send(
+                    ("run", self._id, self._blob, self._spec.setup_timeout, caller_path(), self._levels)
+                )
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -282,10 +288,14 @@ class PilotRun:
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
             self._unreadable(slot, error)
             return
-        if message[1] != self._id:  # from a run that is over
-            return
+        if message[1] == self._id:  # else it is from a run that is over
+            self._handle(slot, message)
+
+    def _handle(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
             self._ready(slot, *message[2:])
+        elif message[0] == "log":
+            self._inlet.take(message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])

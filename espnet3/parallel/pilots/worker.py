@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.pilots.log_records import Levels, Message, Outlet, take_over_levels
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
@@ -160,6 +162,7 @@ class Pilot:
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
+        self._outlet = Outlet(self.worker, self._send_records, self._send_lock)
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
@@ -186,6 +189,7 @@ class Pilot:
             raise
         finally:
             self._busy = False
+            self._outlet.end()
 
     def is_needed(self) -> bool:
         """Whether the driver waits for what this slot has in hand."""
@@ -195,7 +199,18 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _on_run(self, run_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
+    def _send_records(self, run_id: int, message: Message | None) -> None:
+        """Send what items have logged; with the lock held."""
+        if message is not None:
+            self.channel.send(("log", run_id, message))
+
+    def _listening(self, run_id: int) -> AbstractContextManager[None]:
+        # threads of the driver's own process log to its handlers without us
+        return self._outlet.open(run_id) if self._alone else nullcontext()
+
+    def _on_run(
+        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], levels: Levels
+    ) -> None:
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
@@ -203,11 +218,15 @@ class Pilot:
 
         def give_up(report: SetupReport) -> None:
             self._broken.add(run_id)
-            self._send(("setup", run_id, report))
+            with self._send_lock:
+                self._send_records(run_id, self._outlet.take())
+                self.channel.send(("setup", run_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self._permits, late:
+        if self._alone:
+            take_over_levels(levels)
+        with self._permits, late, self._listening(run_id):
             self._mark.set_up(run_id)
             begin = time.perf_counter()
             try:
@@ -226,7 +245,9 @@ class Pilot:
             return
         self._calls[run_id] = (call, spec)
         self._step = 1
-        self._send(("ready", run_id, imported - begin, built - imported))
+        with self._send_lock:
+            self._send_records(run_id, self._outlet.take())
+            self.channel.send(("ready", run_id, imported - begin, built - imported))
 
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
@@ -243,7 +264,7 @@ class Pilot:
             finally:  # also where the driver has gone
                 end_process()
 
-        with self._permits:
+        with self._permits, self._listening(run_id):
             self._mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
@@ -281,12 +302,14 @@ class Pilot:
         except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
+            self._send_records(run_id, self._outlet.take())
             self.channel.send_parts(*parts)
         self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:
-        while self.channel.readable():
-            self._inbox.append(self.channel.recv())
+        with self._send_lock:  # TLS must not read in one thread and write in another
+            while self.channel.readable():
+                self._inbox.append(self.channel.recv())
         return self._has_end(run_id)
 
     def _has_end(self, run_id: int) -> bool:

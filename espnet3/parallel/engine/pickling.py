@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import sys
 import threading
 import uuid
 import weakref
@@ -18,6 +19,7 @@ from typing import Any
 import cloudpickle
 
 from espnet3.parallel.dask_compat import reduced_class
+from espnet3.parallel.engine.lines import LineStream
 
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
@@ -33,6 +35,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
+        if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
+            return getattr, (sys, name)
         reduced = super().reducer_override(obj)
         how = reduced_class(obj, reduced)
         if how is None:
@@ -46,6 +50,15 @@ def dumps(obj: Any) -> bytes:
     file = io.BytesIO()
     Pickler(file, 5).dump(obj)
     return file.getvalue()
+
+
+def _standard_stream(obj: Any) -> str:
+    """Return "stdout" or "stderr" for that stream, also while another stands in for it; else ""."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if obj is stream or (isinstance(stream, LineStream) and obj is stream.stream):
+            return name
+    return ""
 
 
 def _importable(func: Any) -> bool:

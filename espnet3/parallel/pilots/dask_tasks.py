@@ -26,7 +26,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, Report
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import ChannelClosedError
-from espnet3.parallel.pilots.log_records import Levels, Outlet, take_over_levels
+from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.protocol import (
     Done,
     Hello,
@@ -60,11 +60,11 @@ _lock = threading.Lock()
 
 
 def run_task(
-    pool: str, run_id: int, blob: bytes, levels: Levels, items: Any, positions: Any, budget: float
+    pool: str, run_id: int, blob: bytes, hearing: Hearing, items: Any, positions: Any, budget: float
 ) -> list[bytes]:
     """Run one chunk of items on a worker; returns the pickled messages that a pilot would have sent."""
-    take_over_levels(levels)
     outlet = Outlet(str(get_worker().name))
+    outlet.hear(hearing)
     with outlet.open(run_id):
         answer = _answer(pool, run_id, blob, items, positions, budget)
     logged = outlet.take()
@@ -186,7 +186,7 @@ class TaskChannel:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
         self._blob = b""
-        self._levels: Levels = ({}, 0)
+        self._hearing: Any = None
         self._sent: deque[Any] = deque()
         self._order = threading.Lock()
 
@@ -214,7 +214,7 @@ class TaskChannel:
     def send(self, message: Any) -> None:
         """Take a run's spec (kept for its chunks) or the end of a run."""
         if message[0] == "run":
-            self._blob, self._levels = message[2], message[5]
+            self._blob, self._hearing = message[2], message[5]
             self._put(("ready", message[1]))
         elif message[0] == "end":
             self._pool.end(message[1])
@@ -224,7 +224,7 @@ class TaskChannel:
         data = b"".join(bytes(part) for part in out.parts)
         _, run_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, run_id, self._blob, self._levels, items, *rest, pure=False, key=None
+            run_task, self._pool.name, run_id, self._blob, self._hearing, items, *rest, pure=False, key=None
         )
         with self._order:
             self._sent.append(future)

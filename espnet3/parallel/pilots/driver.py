@@ -24,7 +24,7 @@ from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupErro
 from espnet3.parallel.pilots.abandon import abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
-from espnet3.parallel.pilots.log_records import Inlet, levels_here
+from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.pending_losses import PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
@@ -81,7 +81,7 @@ class PilotRun:
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
-        self._levels = levels_here()
+        self._hearing = hearing_here()
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._task_workers: set[str] = set()
@@ -172,7 +172,7 @@ class PilotRun:
             self._selector.register(slot, selectors.EVENT_READ)
             try:
                 slot.channel.send(
-                    ("run", self._id, self._blob, self._spec.setup_timeout, caller_path(), self._levels)
+                    ("run", self._id, self._blob, self._spec.setup_timeout, caller_path(), self._hearing)
                 )
             except ChannelClosedError:
                 self._drop(slot)

@@ -1,23 +1,30 @@
-"""Records of Python's logging, from a worker's items to the handlers of the driver.
+"""What items log and print, from their workers to the driver.
 
     logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
+    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there; and, where
+                              that is not the driver's, as above to the driver's
 
-A worker's loggers get the levels that the driver's have, so that what nobody wants costs what it costs anywhere. What a
-handler of the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records
-a second travel per worker process; of the rest, the number does.
+What a handler of the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records
+and lines a second travel per worker process; of the rest, the number does.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from espnet3.parallel.engine.lines import LineStream
+from espnet3.parallel.engine.log_levels import Levels, is_ours, levels_here, take_over_levels
 from espnet3.parallel.engine.loop import items_in_hand
 
 MOST = 100  # records a second from one worker process, and so many at once
@@ -25,17 +32,46 @@ _PAUSE = 0.05  # seconds between two messages of one slot
 _LONGEST = 100_000  # characters of a record's text that travel
 _SHORT = 80  # characters of an item in a message
 _PLAIN = (str, int, float, bool, type(None))
-# what Dask and this package say of themselves goes where it always went
-_OURS = ("distributed", "dask", "tornado", "bokeh", "espnet3.parallel")
-
-Levels = tuple[
-    dict[str, int], int
-]  # of loggers by name, "" the root; and what `logging.disable` was called with
-Message = tuple[str, list[dict[str, Any]], int]  # the worker, records' attributes, and how many were left out
+_STREAMS = ("stdout", "stderr")
+_PRINTED = "printed"  # the key of a line in place of a record: its stream
+# The worker; records as their attributes, and lines; how many more were left out
+Message = tuple[str, list[dict[str, Any]], int]
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith(_OURS) and any(name == each or name.startswith(f"{each}.") for each in _OURS)
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What a driver wants to hear of its items.
+
+    Attributes:
+        levels: Of its loggers.
+        host: Where it is.
+        files: Which files its standard output and error are; None for one that its program has replaced.
+        bar: Whether it shows a bar on its terminal.
+    """
+
+    levels: Levels
+    host: str
+    files: dict[str, tuple[int, int] | None]
+    bar: bool
+
+
+def hearing_here() -> Hearing:
+    """Return what this process, a driver, wants to hear."""
+    bar = isinstance(sys.stderr, LineStream)
+    return Hearing(levels_here(), socket.gethostname(), {name: _file_of(name) for name in _STREAMS}, bar)
+
+
+def _file_of(name: str) -> tuple[int, int] | None:
+    stream = getattr(sys, name)
+    if isinstance(stream, LineStream):
+        stream = stream.stream
+    if stream is None or stream is not getattr(sys, f"__{name}__"):
+        return None
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # it is closed
+        return None
+    return status.st_dev, status.st_ino
 
 
 # --- the worker's side ----------------------------------------------------------------------------
@@ -59,32 +95,8 @@ class _Allowance:
             return True
 
 
-class _Levels:
-    """The levels that this process's loggers have been given, and those that they had."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def take_over(self, levels: Levels) -> None:
-        """Give this process's loggers the driver's levels; those with handlers of their own keep theirs."""
-        by_name, disabled = levels
-        with self._lock:
-            for name in self._before.keys() - by_name.keys():
-                logging.getLogger(name).setLevel(self._before.pop(name))
-            for name, level in by_name.items():
-                logger = logging.getLogger(name)
-                if logger.level != level and not logger.handlers:
-                    self._before.setdefault(name, logger.level)
-                    logger.setLevel(level)
-            if logging.root.manager.disable != disabled:
-                logging.disable(disabled)
-
-
 _ALLOWANCE = _Allowance()
-_LEVELS = _Levels()
 _OPEN: dict[int, Outlet] = {}  # by the thread that runs items
-take_over_levels = _LEVELS.take_over
 
 
 class Outlet:
@@ -106,11 +118,28 @@ class Outlet:
         self._send = send
         self._lock = lock or threading.Lock()
         self._run: int | None = None
+        self._relayed: set[str] = set()
+        self._marked: set[str] = set()
         self._records: deque[dict[str, Any]] = deque()
         self._left_out = 0
         self._wake = threading.Event()
         self._ended = False
         self._thread: threading.Thread | None = None
+
+    def hear(self, hearing: Hearing) -> None:
+        """Set this process's loggers and streams up for a driver."""
+        take_over_levels(hearing.levels)
+        same_host = hearing.host == socket.gethostname()
+        apart = {
+            n
+            for n in _STREAMS
+            if hearing.files[n] is None or not same_host or hearing.files[n] != _file_of(n)
+        }
+        self._relayed = apart
+        self._marked = {n for n in _STREAMS if hearing.bar and n not in apart and getattr(sys, n).isatty()}
+        for name in self._relayed | self._marked:
+            if getattr(sys, name) is not None and not isinstance(getattr(sys, name), LineStream):
+                setattr(sys, name, LineStream(getattr(sys, name), partial(_printed, name), prompts=False))
 
     @contextmanager
     def open(self, run_id: int) -> Iterator[None]:
@@ -121,6 +150,9 @@ class Outlet:
         try:
             yield
         finally:
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, LineStream):
+                    stream.pass_on("\n")
             with self._lock:  # from here on the slot's own thread reads and writes the channel
                 self._run = None
             _OPEN.pop(me, None)
@@ -132,11 +164,29 @@ class Outlet:
 
     def put(self, record: logging.LogRecord) -> None:
         """Take a record, or count it where there are too many."""
-        if not _ALLOWANCE.take():
+        if _ALLOWANCE.take():
+            items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
+            self._put(_fields_of(record, self.worker, items))
+        else:
             self._left_out += 1
-            return
-        items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
-        self._records.append(_fields_of(record, self.worker, items))
+
+    def put_lines(self, name: str, stream: Any, text: str) -> bool:
+        """Take lines that were printed; False if they are to be written as they are, too."""
+        if name in self._marked:  # over the bar, which the driver draws again below
+            lines = (f"\r\x1b[K[worker {self.worker}] {line}\n" for line in _lines_of(text))
+            stream.write("".join(lines))
+            stream.flush()
+            return True
+        if name in self._relayed:
+            for line in _lines_of(text):
+                if _ALLOWANCE.take():
+                    self._put({_PRINTED: name, "text": line[:_LONGEST]})
+                else:
+                    self._left_out += 1
+        return False
+
+    def _put(self, fields: dict[str, Any]) -> None:
+        self._records.append(fields)
         if self._send is None:
             return
         if self._thread is None:
@@ -192,13 +242,27 @@ def _short(item: Any) -> str:
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
 
 
+def _lines_of(text: str) -> list[str]:
+    """Return the lines of a text as a terminal would show them: of what is written over, the last."""
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
+
+
+def _current() -> Outlet | None:
+    return _OPEN.get(threading.get_ident()) or next(iter(list(_OPEN.values())), None)
+
+
+def _printed(name: str, stream: Any, text: str) -> bool:
+    outlet = _current()
+    return outlet is not None and outlet.put_lines(name, stream, text)
+
+
 _call_handlers = logging.Logger.callHandlers
 
 
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
     """What `Logger.callHandlers` is on a worker."""
-    outlet = _OPEN.get(threading.get_ident()) or next(iter(list(_OPEN.values())), None)
-    if outlet is None or _is_ours(record.name) or _has_handler(logger):
+    outlet = _current()
+    if outlet is None or is_ours(record.name) or _has_handler(logger):
         _call_handlers(logger, record)
         return
     try:
@@ -229,16 +293,8 @@ os.register_at_fork(after_in_child=_OPEN.clear)
 # --- the driver's side ----------------------------------------------------------------------------
 
 
-def levels_here() -> Levels:
-    """Return the levels of this process's loggers, for its workers."""
-    root = logging.root
-    loggers = [each for each in list(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
-    by_name = {each.name: each.level for each in loggers if each.level and not _is_ours(each.name)}
-    return {"": root.level, **by_name}, root.manager.disable
-
-
 class Inlet:
-    """Gives the records of workers to this process's loggers, and says how many more there were."""
+    """Gives the records of workers to this process's loggers, prints their lines, and says how many more there were."""
 
     def __init__(self) -> None:
         self._left_out: dict[str, int] = {}
@@ -248,6 +304,12 @@ class Inlet:
         """Handle a message of a worker."""
         worker, records, left_out = message
         for fields in records:
+            if _PRINTED in fields:
+                print(
+                    f"[worker {worker}] {fields['text']}",
+                    file=getattr(sys, fields[_PRINTED]) or sys.__stderr__,
+                )
+                continue
             logger = logging.getLogger(fields["name"])
             if logger.isEnabledFor(fields["levelno"]):
                 logger.handle(logging.makeLogRecord(fields))

@@ -2,11 +2,11 @@
 
 The second field of each message is the run's number.
 
-Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, levels of loggers), ("end", id),
+Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), ("end", id),
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, SetupReport),
-    ("log", id, records and the number left out), ("done", id, fields of Done, values), ("late", id, Late),
+    ("log", id, what items have logged and printed), ("done", id, fields of Done, values), ("late", id, Late),
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends.
 """
 

@@ -30,7 +30,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
-from espnet3.parallel.pilots.log_records import Levels, Message, Outlet, take_over_levels
+from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
@@ -209,7 +209,7 @@ class Pilot:
         return self._outlet.open(run_id) if self._alone else nullcontext()
 
     def _on_run(
-        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], levels: Levels
+        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
     ) -> None:
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
@@ -224,12 +224,12 @@ class Pilot:
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        if self._alone:
-            take_over_levels(levels)
         with self._permits, late, self._listening(run_id):
             self._mark.set_up(run_id)
             begin = time.perf_counter()
             try:
+                if self._alone:
+                    self._outlet.hear(hearing)
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
                 imported = time.perf_counter()
                 call = prepare(spec)

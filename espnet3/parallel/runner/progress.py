@@ -10,6 +10,7 @@ from typing import Any
 
 from espnet3.parallel.records import RunSummary, Tally
 from espnet3.parallel.runner.figures import advice, last_line, status
+from espnet3.parallel.runner.terminal import TerminalBar
 
 _LOOK = 1.0  # seconds between looks at what the run is doing, also while no item ends
 _DRAW = 0.1  # seconds between two drawings of the bar
@@ -39,15 +40,21 @@ class Progress:
         self.done = self.failed = self._kept = 0
         self._begin = time.perf_counter()
         self._drawn = 0.0
-        self._bar: Any = None
-        self._drawing = threading.Lock()
+        self._bar: TerminalBar | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if not enabled:
             return
         if _is_terminal() or _in_notebook():
-            self._bar = _bar_class()(
-                total=total, desc=name, unit="item", bar_format=_FORMAT, file=sys.stderr, dynamic_ncols=True
+            self._bar = TerminalBar(
+                _bar_class()(
+                    total=total,
+                    desc=name,
+                    unit="item",
+                    bar_format=_FORMAT,
+                    file=sys.stderr,
+                    dynamic_ncols=True,
+                )
             )
             self._draw()
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
@@ -102,19 +109,17 @@ class Progress:
         return status(self.tally, done, self.total - self.done, self.failed, self._begin, now)
 
     def _draw(self, summary: RunSummary | None = None) -> None:
-        with self._drawing:
-            self._drawn = time.perf_counter()
-            self._bar.n = self.done
-            self._bar.set_postfix_str(self._status(summary), refresh=False)
-            self._bar.refresh()
+        assert self._bar is not None
+        self._drawn = time.perf_counter()
+        self._bar.draw(self.done, self._status(summary))
 
 
 def say(line: str) -> None:
     """Print a line on standard error, above any progress bar."""
-    if _is_terminal() or _in_notebook():
+    if _in_notebook():
         _bar_class().write(line, file=sys.stderr)
     else:
-        _print(line)
+        _print(line)  # past a bar on a terminal, as anything that is printed
 
 
 def _print(line: str) -> None:

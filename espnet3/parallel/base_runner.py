@@ -45,7 +45,8 @@ class BaseRunner(ABC):
         max_retries: How often an item that raised is tried again, in place.
         seed: Seeds `random`, numpy and torch before each item from (seed, index). Batches are then
             of one item, so that no draw depends on a neighbour.
-        progress: Show a bar (or a line a minute) and a last line on standard error.
+        progress: Show on standard error what the run is doing (a bar, or a line now and then where that is no
+            terminal and no notebook), and a last line with its figures.
         max_failures: With "record", stop once more items than this have failed: a number, or a
             share of all items below 1.
         setup_timeout: Seconds the env may take to build; None takes the configuration's.

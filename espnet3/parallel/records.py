@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -182,32 +183,82 @@ class Tally:
     Attributes:
         deaths: Worker processes lost while they held items.
         busy: Seconds spent inside chunks of items, over all slots.
+        cpu: Seconds of processor time that this took, as far as the worker processes themselves are concerned.
         slots: The most worker slots that took part at once.
+        workers: The most workers (processes, unless the user asked for threads) that they belonged to.
+        asked: Workers that are started for this run; 0 where it takes those of an open client, or runs in this process.
+        joined: When the first slot came and began to import what it runs and to build its env; None before.
+        ready: When the first slot had done so; None before. As `joined`, in seconds of `time.perf_counter`.
+        imports: The most seconds that a slot took to import what it runs.
+        env: The most seconds that a slot took to build its env.
+        present: Seconds from a slot's being ready to its end, over all slots.
+        warm: Every worker has finished an item: from here on a rate says something.
     """
 
     deaths: int = 0
     busy: float = 0.0
+    cpu: float = 0.0
     slots: int = 1
+    workers: int = 1
+    asked: int = 0
+    joined: float | None = None
+    ready: float | None = None
+    imports: float = 0.0
+    env: float = 0.0
+    present: float = 0.0
+    warm: bool = False
 
-    def summary(self, items: int, failed: int, retries: int, seconds: float, kept: int = 0) -> RunSummary:
-        """Return the figures of the run that was counted, with what its driver adds."""
-        return RunSummary(items, failed, retries, self.deaths, seconds, self.busy, self.slots, kept)
+    def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
+        """Return the figures of the run that was counted and ends now, with what its driver adds.
+
+        Args:
+            items: As for `RunSummary`, and so are the others.
+            failed: See there.
+            retries: See there.
+            begin: When the run began, in seconds of `time.perf_counter`.
+            kept: See there.
+        """
+        now = time.perf_counter()
+        return RunSummary(
+            items=items,
+            failed=failed,
+            retries=retries,
+            deaths=self.deaths,
+            seconds=now - begin,
+            busy_seconds=self.busy,
+            slots=self.slots,
+            kept=kept,
+            workers=self.workers,
+            start_seconds=(self.ready if self.ready is not None else now) - begin,
+            launch_seconds=(self.joined if self.joined is not None else now) - begin,
+            import_seconds=self.imports,
+            env_seconds=self.env,
+            slot_seconds=self.present,
+            cpu_seconds=self.cpu,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one finished run, as printed in its last line.
+    """The figures of one finished run, as printed in its last line. All times are in seconds.
 
     Attributes:
         items: Items that were run.
         failed: Those whose outcome is an `ItemFailure`.
         retries: Times an item was tried again because it had raised.
         deaths: Worker processes lost while they held items.
-        seconds: Wall time.
-        busy_seconds: Sum over workers of the time spent inside chunks of items.
-        slots: Worker slots that took part.
+        seconds: Wall time, start-up and work.
+        busy_seconds: Sum over slots of the time spent inside chunks of items.
+        slots: Worker slots that took part: every thread of every worker that runs items.
         kept: Items that were not run because the run folder already had their outcome.
         kept_failed: Those of them whose outcome is a failure.
+        workers: Workers that took part; each has `slots / workers` threads.
+        start_seconds: Wall time until the first slot could begin an item: workers started, modules imported, env built.
+        launch_seconds: The part of it until the first slot was there.
+        import_seconds: The most that a slot took to import what it runs.
+        env_seconds: The most that a slot took to build its env.
+        slot_seconds: Sum over slots of the time from being ready to the run's end.
+        cpu_seconds: Processor time that the worker processes used while they were busy.
     """
 
     items: int
@@ -219,8 +270,25 @@ class RunSummary:
     slots: int
     kept: int = 0
     kept_failed: int = 0
+    workers: int = 1
+    start_seconds: float = 0.0
+    launch_seconds: float = 0.0
+    import_seconds: float = 0.0
+    env_seconds: float = 0.0
+    slot_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def work_seconds(self) -> float:
+        """Wall time from the first slot's being ready to the end."""
+        return self.seconds - self.start_seconds
+
+    @property
+    def rate(self) -> float:
+        """Items per second of work, start-up left out."""
+        return self.items / max(1e-9, self.work_seconds)
 
     @property
     def efficiency(self) -> float:
-        """Share of the slots' wall time that was spent on items, between 0 and 1."""
-        return self.busy_seconds / max(1e-9, self.seconds * max(1, self.slots))
+        """Share of the slots' time that was spent on items, between 0 and 1; start-up is left out."""
+        return min(1.0, self.busy_seconds / max(1e-9, self.slot_seconds or self.work_seconds * self.slots))

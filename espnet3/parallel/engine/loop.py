@@ -47,13 +47,13 @@ class _Inside(threading.local):
         depth: How many drivers' items deep.
         report: As for `on_a_worker`.
         values: Results so far of the outermost `run_items`.
-        feed: Gives out the items of the innermost step.
+        loop: The innermost `run_items`.
     """
 
     depth: int = 0
     report: Report | None = None
     values: list[Any] | None = None
-    feed: Feed | None = None
+    loop: _Loop | None = None
 
 
 _INSIDE = _Inside()
@@ -68,6 +68,7 @@ class Block:
         failed: Positions in `values` that hold an `ItemFailure`.
         retries: Times an item was tried again.
         seconds: Time spent.
+        cpu: Processor time that this process used meanwhile, with all its threads.
         error: The exception of the item after the last value, where the run must stop at it.
         stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
         step: Items that a step held at the end.
@@ -78,10 +79,20 @@ class Block:
     failed: list[int] = field(default_factory=list)
     retries: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     error: BaseException | None = None
     stop: ItemFailure | None = None
     step: int = 1
     loss: Loss | None = None
+
+
+def items_in_hand() -> Sequence[Any]:
+    """Return what this thread is inside: an item, or a batch of them; where runs are nested, those of the inner one."""
+    loop = _INSIDE.loop
+    if loop is None:
+        return ()
+    at = len(loop.block.values)
+    return loop.items[at : at + (loop.unit if loop.policy.seed is None else 1)]
 
 
 def inside_item() -> bool:
@@ -142,12 +153,12 @@ def run_items(
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
     """
     block = Block()
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
     loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
-    outer, feed = _INSIDE.values, _INSIDE.feed  # not None: this call is made from within an item
-    _INSIDE.values, _INSIDE.feed = block.values if outer is None else outer, loop.feed
+    outer, outer_loop = _INSIDE.values, _INSIDE.loop  # not None: this call is made from within an item
+    _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
     try:
         if policy.seed is None and policy.item_timeout is None:
             loop.run(stepper(call, policy, None, loop.feed, None), None)
@@ -157,8 +168,8 @@ def run_items(
             with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
                 loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
-        _INSIDE.values, _INSIDE.feed = outer, feed
-    block.seconds = time.perf_counter() - begin
+        _INSIDE.values, _INSIDE.loop = outer, outer_loop
+    block.seconds, block.cpu = time.perf_counter() - begin, time.process_time() - cpu
     return block
 
 
@@ -178,9 +189,9 @@ class _Forks:
     def forked(self) -> None:
         """In a child that an item has forked, let the step end with that item."""
         self.count += 1
-        feed = _INSIDE.feed
-        if feed is not None:
-            feed.end()
+        loop = _INSIDE.loop
+        if loop is not None:
+            loop.feed.end()
 
 
 _FORKS = _Forks()

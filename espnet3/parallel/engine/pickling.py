@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 
 from espnet3.parallel.dask_compat import reduced_class
+from espnet3.parallel.engine.lines import LineStream
 
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
@@ -37,6 +38,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
             raise TypeError(f"cannot pickle the open file {obj.name!r:.200}; its path can be sent")
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
+        if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
+            return getattr, (sys, name)
         reduced = super().reducer_override(obj)
         how = reduced_class(obj, reduced)
         if how is None:
@@ -50,6 +53,15 @@ def dumps(obj: Any) -> bytes:
     file = io.BytesIO()
     Pickler(file, 5).dump(obj)
     return file.getvalue()
+
+
+def _standard_stream(obj: Any) -> str:
+    """Return "stdout" or "stderr" for that stream, also while another stands in for it; else ""."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if obj is stream or (isinstance(stream, LineStream) and obj is stream.stream):
+            return name
+    return ""
 
 
 def _importable(func: Any) -> bool:

@@ -12,11 +12,13 @@ import queue
 import socket
 import threading
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
+from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
@@ -24,7 +26,9 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, Report
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import ChannelClosedError
+from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.protocol import (
+    Done,
     Hello,
     RunSpec,
     SetupReport,
@@ -35,18 +39,46 @@ from espnet3.parallel.pilots.protocol import (
 )
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The Dask worker that runs a task; only the task's own thread can ask for it.
+
+    Attributes:
+        name: Its name, for messages.
+        address: Its address.
+        threads: How many tasks it runs at once.
+    """
+
+    name: str
+    address: str
+    threads: int
+
+
 _calls: dict[tuple[str, int], tuple[Call, RunSpec]] = {}
 _lock = threading.Lock()
 
 
-def run_task(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
-    """Run one chunk of items on a worker; returns the pickled message a pilot would have sent."""
-    worker = str(get_worker().name)
+def run_task(
+    pool: str, run_id: int, blob: bytes, hearing: Hearing, items: Any, positions: Any, budget: float
+) -> list[bytes]:
+    """Run one chunk of items on a worker; returns the pickled messages that a pilot would have sent."""
+    outlet = Outlet(str(get_worker().name))
+    outlet.hear(hearing)
+    with outlet.open(run_id):
+        answer = _answer(pool, run_id, blob, items, positions, budget)
+    logged = outlet.take()
+    return [answer] if logged is None else [pickling.dumps(("log", run_id, logged)), answer]
+
+
+def _answer(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, budget: float) -> bytes:
+    worker = get_worker()
+    here = _Here(str(worker.name), worker.address, threads_of(worker))
     late: queue.Queue[SetupReport] = queue.Queue()
     with _lock:
         known = _calls.get((pool, run_id))
         if known is None:
-            answer = _prepare(blob, worker, late)
+            answer = _prepare(blob, here.name, late)
             if isinstance(answer, SetupReport):
                 return pickling.dumps(("setup", run_id, answer))
             known = _calls[pool, run_id] = answer
@@ -54,8 +86,8 @@ def run_task(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, bu
     if isinstance(items, bytes):
         items = pickle.loads(items)
     if spec.policy.item_timeout is None:
-        return _run(run_id, items, positions, budget, call, spec, worker)
-    return _run_in_time(run_id, items, positions, budget, call, spec, worker)
+        return _run(run_id, items, positions, budget, call, spec, here)
+    return _run_in_time(run_id, items, positions, budget, call, spec, here)
 
 
 def _run(
@@ -65,20 +97,21 @@ def _run(
     budget: float,
     call: Call,
     spec: RunSpec,
-    worker: str,
+    here: _Here,
     report: Report | None = None,
 ) -> bytes:
     with on_a_worker(report):
-        block = run_items(items, call, spec.policy, worker, budget)
+        block = run_items(items, call, spec.policy, here.name, budget)
+    block.cpu /= here.threads  # all of them ran meanwhile
     if positions is not None:
         from espnet3.parallel.engine.recording import to_lines  # 20 ms that a first result need not wait for
 
-        to_lines(block, positions, items, spec.policy, worker)
-    return _message(run_id, items, block, spec, worker)
+        to_lines(block, positions, items, spec.policy, here.name)
+    return _message(run_id, items, block, spec, here)
 
 
 def _run_in_time(
-    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, worker: str
+    run_id: int, items: Any, positions: Any, budget: float, call: Call, spec: RunSpec, here: _Here
 ) -> bytes:
     """Run items in a thread of their own, and leave it behind in an item that takes too long.
 
@@ -91,7 +124,7 @@ def _run_in_time(
 
     def work() -> None:
         try:
-            answer.put(_run(run_id, items, positions, budget, call, spec, worker, report))
+            answer.put(_run(run_id, items, positions, budget, call, spec, here, report))
         except BaseException as error:  # raised where the task is waited for
             answer.put(error)
 
@@ -121,13 +154,15 @@ def _prepare(blob: bytes, worker: str, late: queue.Queue[SetupReport]) -> tuple[
     return done.get()  # type: ignore[no-any-return]  # the first of: built, failed, late
 
 
-def _message(run_id: int, items: Any, block: Block, spec: RunSpec, worker: str) -> bytes:
-    head = head_of(block)
+def _message(run_id: int, items: Any, block: Block, spec: RunSpec, here: _Here) -> bytes:
+    def message(head: Done, values: list[Any]) -> bytes:
+        return pickling.dumps(("done", run_id, replace(head, worker=here.address).fields(), values))
+
     try:
-        return pickling.dumps(("done", run_id, head.fields(), block.values))
+        return message(head_of(block), block.values)
     except ANYTHING:  # some result cannot travel: find it
-        values, head = portable(items, block, spec.policy, worker)
-        return pickling.dumps(("done", run_id, head.fields(), values))
+        values, head = portable(items, block, spec.policy, here.name)
+        return message(head, values)
 
 
 async def forget_run(pool: str, run_id: int) -> None:
@@ -151,6 +186,7 @@ class TaskChannel:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._ready_r, self._ready_w = socket.socketpair()
         self._blob = b""
+        self._hearing: Any = None
         self._sent: deque[Any] = deque()
         self._order = threading.Lock()
 
@@ -178,7 +214,7 @@ class TaskChannel:
     def send(self, message: Any) -> None:
         """Take a run's spec (kept for its chunks) or the end of a run."""
         if message[0] == "run":
-            self._blob = message[2]
+            self._blob, self._hearing = message[2], message[5]
             self._put(("ready", message[1]))
         elif message[0] == "end":
             self._pool.end(message[1])
@@ -188,7 +224,7 @@ class TaskChannel:
         data = b"".join(bytes(part) for part in out.parts)
         _, run_id, items, _, _, *rest = pickle.loads(data, buffers=[b.raw() for b in buffers])
         future = self._pool.client.submit(
-            run_task, self._pool.name, run_id, self._blob, items, *rest, pure=False, key=None
+            run_task, self._pool.name, run_id, self._blob, self._hearing, items, *rest, pure=False, key=None
         )
         with self._order:
             self._sent.append(future)
@@ -198,7 +234,9 @@ class TaskChannel:
         """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
         with self._order:
             while self._sent and self._sent[0].done():
-                self._put(_answer_of(self._sent.popleft()))
+                answer = _answer_of(self._sent.popleft())
+                for message in answer if isinstance(answer, list) else [answer]:
+                    self._put(message)
 
     def _put(self, answer: Any) -> None:
         self._answers.put(answer)

@@ -27,6 +27,7 @@ from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupErro
 from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
+from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.pending_losses import UNHEARD, PendingLosses
 from espnet3.parallel.pilots.pools import ClientSlots
@@ -55,6 +56,7 @@ class PilotRun:
         frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
         shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
+        tally: Counts the run; it may be read while the run goes on.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class PilotRun:
         frozen_timeout: float | None,
         may_take: Callable[[], bool] = lambda: True,
         shared: bool = False,
+        tally: Tally | None = None,
     ) -> None:
-        self.tally = Tally(slots=0)
+        self.tally = tally if tally is not None else Tally()
+        self.tally.slots = self.tally.workers = 0
         self._slots = slots
         self._work = work
         self._spec = spec
@@ -85,6 +89,10 @@ class PilotRun:
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
+        self._hearing = hearing_here()
+        self._inlet = Inlet()
+        self._answered: set[str] = set()
+        self._task_workers: set[str] = set()
         self._setup_deaths = 0
         self._lost_in_setup: tuple[Hello, float] | None = None
         self._out: list[tuple[Chunk, Block]] = []
@@ -130,6 +138,7 @@ class PilotRun:
             ):  # a forked child's copy of this run ends without a word to the workers
                 self._selector.close()
                 self._close_claim()
+                self._inlet.say_left_out()
 
     def _listen(self, readable: Iterable[Any]) -> None:
         for source in readable:
@@ -150,6 +159,9 @@ class PilotRun:
 
     def _close_claim(self) -> None:
         self._send_end()
+        for slot in list(self._feeder.ready):
+            self._feeder.leave(slot)
+        self.tally.present = self._feeder.present
         self._claim.close()
 
     def _send_end(self) -> None:
@@ -160,7 +172,10 @@ class PilotRun:
                 continue
 
     def _welcome(self) -> None:
-        for slot in self._claim.collect():
+        fresh = self._claim.collect()
+        if fresh and self.tally.joined is None:
+            self.tally.joined = time.perf_counter()
+        for slot in fresh:
             if self._spec.policy.item_timeout is not None and slot.hello.process == (
                 socket.gethostname(),
                 os.getpid(),
@@ -172,7 +187,9 @@ class PilotRun:
             self._selector.register(slot, selectors.EVENT_READ)
             path = search_path()  # as it is now: a notebook may have added to it since the workers began
             try:
-                slot.channel.send(("run", self._id, self._blob, self._spec.setup_timeout, path))
+                slot.channel.send(
+                    ("run", self._id, self._blob, self._spec.setup_timeout, path, self._hearing)
+                )
             except ChannelClosedError:
                 self._drop(slot)
 
@@ -331,10 +348,9 @@ class PilotRun:
 
     def _take(self, slot: Slot, message: Any) -> None:
         if message[0] == "ready":
-            self._setup_deaths = 0
-            slot.ready = True
-            self._feeder.ready[slot] = None
-            self.tally.slots = max(self.tally.slots, len(self._feeder.ready))
+            self._ready(slot, *message[2:])
+        elif message[0] == "log":
+            self._inlet.take(message[2])
         elif message[0] == "bye":  # its worker ends; what it was sent ahead has not begun
             self._drop(slot)
             self._losses.give_back([slot])
@@ -350,14 +366,32 @@ class PilotRun:
         else:
             self._done(slot, Done(*message[2]), message[3])
 
+    def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
+        self._setup_deaths = 0
+        slot.ready = True
+        self._feeder.join(slot)
+        tally, ready = self.tally, self._feeder.ready
+        if tally.ready is None:
+            tally.ready = ready[slot]
+        tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
+        tally.slots = max(tally.slots, len(ready))
+        tally.workers = max(tally.workers, len(_workers_of(ready)))
+
     def _done(self, slot: Slot, done: Done, values: list[Any]) -> None:
         chunk = self._feeder.came_back(slot)
         self._losses.progress()
         slot.late = None
         n = len(values)
         self.tally.busy += done.seconds
+        self.tally.cpu += done.cpu
+        if done.worker:  # of a task, whose slot is any worker's
+            self._task_workers.add(done.worker)
+            self.tally.workers = len(self._task_workers)
+        if not self.tally.warm:
+            self._answered.add(slot.hello.address)
+            self.tally.warm = self._is_warm()
         retries = done.retries + chunk.late
-        block = Block(values, done.failed, retries, done.seconds, load_error(done.error), done.stop)
+        block = Block(values, done.failed, retries, done.seconds, done.cpu, load_error(done.error), done.stop)
         if done.stop is not None and block.error is None:
             block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
         if n < len(chunk.items) and block.error is None:
@@ -369,6 +403,11 @@ class PilotRun:
             )
         self._out.append((chunk, block))
 
+    def _is_warm(self) -> bool:
+        """Whether every worker has answered: those that are connected and, of this machine, those to come."""
+        expected = self.tally.asked if self._cluster.owns_processes else 0
+        return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
+
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
         chunk = self._feeder.came_back(slot)
         if len(chunk.items) > 1:
@@ -376,3 +415,7 @@ class PilotRun:
             return
         failure = failure_of(error, chunk.items[0], 1, slot.hello.worker, cause="result")
         self._finish(chunk, failure, error=error)
+
+
+def _workers_of(slots: Iterable[Slot]) -> set[str]:
+    return {slot.hello.address for slot in slots}

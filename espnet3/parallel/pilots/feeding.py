@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +26,15 @@ class Feeder:
         as_lines: Each chunk travels with the positions of its items.
 
     Attributes:
-        ready: Slots that have the run's env, in the order in which they came.
+        ready: Slots that have the run's env, in the order in which they came, and since when.
+        present: Seconds that slots were ready which are not any more.
         flying: How many chunks are out.
         sizer: Learns from what comes back.
     """
 
     def __init__(self, run_id: int, work: Work, may_take: Callable[[], bool], as_lines: bool) -> None:
-        self.ready: dict[Slot, None] = {}
+        self.ready: dict[Slot, float] = {}
+        self.present = 0.0
         self.flying = 0
         self.sizer = Sizer(lambda: len(self.ready))
         self._id = run_id
@@ -42,6 +45,16 @@ class Feeder:
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
 
+    def join(self, slot: Slot) -> None:
+        """Hand out chunks to a slot from now on: it has the run's env."""
+        self.ready[slot] = time.perf_counter()
+
+    def leave(self, slot: Slot) -> None:
+        """Hand out nothing more to a slot; what it holds may still come back."""
+        since = self.ready.pop(slot, None)
+        if since is not None:
+            self.present += time.perf_counter() - since
+
     def came_back(self, slot: Slot) -> Chunk:
         """Return the chunk that a slot has answered."""
         self.flying -= 1
@@ -51,7 +64,7 @@ class Feeder:
     def forget(self, slot: Slot) -> None:
         """Hand out nothing more to a slot, which is lost with the chunks it holds."""
         self.flying -= len(slot.flying)
-        self.ready.pop(slot, None)
+        self.leave(slot)
         process = slot.hello.process
         self._quarantined.discard(process)
         if self._draining == process:
@@ -110,7 +123,7 @@ class Feeder:
             slot.channel.send_parts(parts, buffers)
         except ChannelClosedError:
             # it has died since; what it said before, and its end, are still to be read
-            self.ready.pop(slot, None)
+            self.leave(slot)
             self._quarantined.discard(slot.hello.process)
             self._work.put_back(chunk)
             return False

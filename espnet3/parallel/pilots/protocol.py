@@ -2,10 +2,11 @@
 
 The second field of each message is the run's number.
 
-Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path), ("end", id),
+Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), ("end", id),
     ("chunk", id, items or their pickle, start, singly, their positions in the caller's list for a run with
     `as_lines`, seconds it may take).
-Messages up: ("ready", id), ("setup", id, SetupReport), ("done", id, fields of Done, values), ("late", id, Late),
+Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, SetupReport),
+    ("log", id, what items have logged and printed), ("done", id, fields of Done, values), ("late", id, Late),
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """
@@ -99,6 +100,8 @@ class Done:
         seconds: Time spent in the chunk.
         stop: The failure that ends the run, where `on_error` is "raise".
         error: Its exception, pickled, where it can be; or the runner's own mistake.
+        cpu: The slot's share of the processor time that its process used meanwhile.
+        worker: Address of the worker, where its slot is no connection to one; else "".
     """
 
     failed: list[int]
@@ -106,10 +109,12 @@ class Done:
     seconds: float
     stop: ItemFailure | None = None
     error: bytes | None = None
+    cpu: float = 0.0
+    worker: str = ""
 
     def fields(self) -> tuple[Any, ...]:
         """Return what travels: a tuple, as an item may have removed this very module from its process."""
-        return self.failed, self.retries, self.seconds, self.stop, self.error
+        return self.failed, self.retries, self.seconds, self.stop, self.error, self.cpu, self.worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ def setup_error(report: SetupReport) -> ParallelError:
 
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
-    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error))
+    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error), block.cpu)
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
@@ -214,7 +219,7 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             break
         failed.append(position)
         values.append(failure)
-    return values, Done(sorted(failed), block.retries, block.seconds, stop, error)
+    return values, Done(sorted(failed), block.retries, block.seconds, stop, error, block.cpu)
 
 
 class Pickled:

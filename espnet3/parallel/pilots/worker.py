@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
+from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
 from espnet3.parallel.pilots.protocol import (
     Hello,
@@ -132,7 +134,7 @@ class PilotHost(WorkerPlugin):
             if channel is None:
                 return
             alone = self._hello.process != self.driver
-            pilot = Pilot(channel, self._hello.worker, self._permits, mark, alone, alone and self._replaced)
+            pilot = Pilot(channel, self._hello, self._permits, mark, alone, alone and self._replaced)
             self._pilots.add(pilot)
             try:
                 pilot.serve()
@@ -147,7 +149,7 @@ class Pilot:
 
     Args:
         channel: To the driver.
-        worker: The worker's name, for messages.
+        hello: How it has introduced itself.
         permits: Taken while user code runs (not while an answer is sent: that may wait).
         mark: Where it notes which items it is inside.
         alone: Whether this process is not the driver's own, and may be killed by an item's time limit.
@@ -162,14 +164,15 @@ class Pilot:
     def __init__(
         self,
         channel: Channel,
-        worker: str,
+        hello: Hello,
         permits: threading.Semaphore,
         mark: Mark,
         alone: bool = True,
         replaced: bool = True,
     ) -> None:
         self.channel = channel
-        self.worker = worker
+        self.worker = hello.worker
+        self._threads = hello.threads
         self._permits = permits
         self._mark = mark
         self._alone = alone
@@ -178,6 +181,7 @@ class Pilot:
         self._busy = False
         self._step = 1  # items that the steps of this run's last chunk held
         self._send_lock = threading.Lock()
+        self._outlet = Outlet(self.worker, self._send_records, self._send_lock)
         self._inbox: deque[Any] = deque()
         self._calls: dict[int, tuple[Call, RunSpec]] = {}
         self._broken: set[int] = set()
@@ -206,6 +210,7 @@ class Pilot:
             self._report_broken(run_id, error)
         finally:
             self._busy = False
+            self._outlet.end()
 
     def _report_broken(self, run_id: int, error: BaseException) -> None:
         kind, text, trace = describe_error(error)
@@ -223,7 +228,18 @@ class Pilot:
         with self._send_lock:
             self.channel.send(message)
 
-    def _on_run(self, run_id: int, blob: bytes, timeout: float | None, path: list[str]) -> None:
+    def _send_records(self, run_id: int, message: Message | None) -> None:
+        """Send what items have logged; with the lock held."""
+        if message is not None:
+            self.channel.send(("log", run_id, message))
+
+    def _listening(self, run_id: int) -> AbstractContextManager[None]:
+        # threads of the driver's own process log to its handlers without us
+        return self._outlet.open(run_id) if self._alone else nullcontext()
+
+    def _on_run(
+        self, run_id: int, blob: bytes, timeout: float | None, path: list[str], hearing: Hearing
+    ) -> None:
         if self._ended(run_id):  # it was over before this slot looked at it: build nothing
             self._broken.add(run_id)
             self._send(("over", run_id))
@@ -231,14 +247,20 @@ class Pilot:
 
         def give_up(report: SetupReport) -> None:
             self._broken.add(run_id)
-            self._send(("setup", run_id, report))
+            with self._send_lock:
+                self._send_records(run_id, self._outlet.take())
+                self.channel.send(("setup", run_id, report))
 
         late = SetupWatch(timeout, lambda text: give_up(SetupReport(f"on worker {self.worker}: {text}")))
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        with self._permits, late:
+        with self._permits, late, self._listening(run_id):
             self._mark.set_up(run_id)
+            begin = time.perf_counter()
             try:
+                if self._alone:
+                    self._outlet.hear(hearing)
                 spec: RunSpec = pickle.loads(blob)  # imports the user's modules, which may take long too
+                imported = time.perf_counter()
                 call = prepare(spec)
             except BaseException as error:  # whatever user code raises here, the driver must hear of it
                 late.stop()
@@ -246,12 +268,15 @@ class Pilot:
                 if run_id not in self._broken:
                     give_up(setup_report(error, self.worker))
                 return
+        built = time.perf_counter()
         self._mark.clear()
         if run_id in self._broken:
             return
         self._calls[run_id] = (call, spec)
         self._step = 1
-        self._send(("ready", run_id))
+        with self._send_lock:
+            self._send_records(run_id, self._outlet.take())
+            self.channel.send(("ready", run_id, imported - begin, built - imported))
 
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
@@ -268,7 +293,7 @@ class Pilot:
             finally:  # also where the driver has gone
                 end_process()
 
-        with self._permits:
+        with self._permits, self._listening(run_id):
             self._mark.begin(run_id, start)
             if isinstance(items, bytes):
                 try:
@@ -292,6 +317,7 @@ class Pilot:
                     self._step,
                 )
             self._step = block.step
+            block.cpu /= self._threads  # all of them ran meanwhile
             self._mark.leave(len(block.values))
             if positions is not None:
                 from espnet3.parallel.engine.recording import (
@@ -305,13 +331,15 @@ class Pilot:
         except ANYTHING:  # an item has closed it, or replaced it
             pass
         with self._send_lock:
+            self._send_records(run_id, self._outlet.take())
             self.channel.send_parts(*parts)
         self.answered = True
         self._mark.clear()  # only now: an item may have closed the socket, and sending ends this process then
 
     def _ended(self, run_id: int) -> bool:
-        while self.channel.readable():
-            self._inbox.append(self.channel.recv())
+        with self._send_lock:  # TLS must not read in one thread and write in another
+            while self.channel.readable():
+                self._inbox.append(self.channel.recv())
         return self._has_end(run_id)
 
     def _has_end(self, run_id: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,6 +16,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.local.alone import asks_for_a_process
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -57,8 +59,9 @@ class Task:
 
 
 def runs_here(config: ParallelConfig) -> bool:
-    """Whether a configuration means this process: local, one worker, or inside an item already."""
-    return (config.env == "local" and config.n_workers == 1) or inside_item()
+    """Whether a configuration means this process: local, one worker, nothing else asked; or inside an item already."""
+    alone = config.env == "local" and config.n_workers == 1 and not asks_for_a_process(config.options)
+    return alone or inside_item()
 
 
 def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
@@ -106,6 +109,7 @@ def outcomes(
     client: Any,
     config: ParallelConfig,
     may_take: Callable[[], bool] = lambda: True,
+    tally: Tally | None = None,
 ) -> Iterator[tuple[Iterator[tuple[Chunk, Block]], Any]]:
     """Run a task's items; where is decided here.
 
@@ -115,24 +119,27 @@ def outcomes(
         client: Runs on its workers; None decides by `config`.
         config: The registered configuration.
         may_take: Asked before a chunk is handed out.
+        tally: Counts the run, from before its workers are started; None takes a new one.
 
     Yields:
-        The iterator of (chunk, block) pairs, and a tally (deaths, busy seconds, slots).
+        The iterator of (chunk, block) pairs, and the tally.
     """
+    tally = tally if tally is not None else Tally()
     with ExitStack() as stack:
         shared = client is not None
         # in this process there is no worker that could be killed: a time limit wants one
         killable = task.killable or task.policy.item_timeout is not None
         if client is None and (killable or not runs_here(config)):
+            tally.asked = config.n_workers
             client = stack.enter_context(owned_client(config))
         if client is None:
-            pairs, tally = _inline(task, work, config, {})
+            pairs = _inline(task, work, config, {}, tally)
         elif shared and not killable and inside_item() and _has_threads(client):
-            pairs, tally = _inline(task, work, config_of(client, config), _env_here(client))
+            pairs = _inline(task, work, config_of(client, config), _env_here(client), tally)
         else:
             if task.show_progress:
                 _show_dashboard(client)
-            pairs, tally = _on_pilots(task, work, client, config, may_take, shared)
+            pairs = _on_pilots(task, work, client, config, may_take, shared, tally)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
 
@@ -165,9 +172,9 @@ def _show_dashboard(client: Any) -> None:
 Pairs = Generator[tuple[Chunk, Block], None, None]
 
 
-def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any]) -> tuple[Pairs, Tally]:
+def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any], tally: Tally) -> Pairs:
     """Run the items in this thread; `env` is for those that bring no setup of their own."""
-    tally = Tally()
+    tally.joined = time.perf_counter()
     timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
     if task.setup_here is not None:
         env = build_here(task.setup_here, timeout)
@@ -175,18 +182,29 @@ def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any])
         task.check(env)
     many = bind(task.many, env, task.kwargs) if task.many is not None else None
     call = Call(bind(task.one, env, task.kwargs), many)
+    tally.ready = ready = time.perf_counter()
+    tally.env = ready - tally.joined
 
     def counted() -> Pairs:
         for chunk, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
+            tally.cpu += block.cpu
+            tally.present = time.perf_counter() - ready
+            tally.warm = True
             yield chunk, block
 
-    return counted(), tally
+    return counted()
 
 
 def _on_pilots(
-    task: Task, work: Work, client: Any, config: ParallelConfig, may_take: Callable[[], bool], shared: bool
-) -> tuple[Pairs, Tally]:
+    task: Task,
+    work: Work,
+    client: Any,
+    config: ParallelConfig,
+    may_take: Callable[[], bool],
+    shared: bool,
+    tally: Tally,
+) -> Pairs:
     from espnet3.parallel.pilots.driver import PilotRun
     from espnet3.parallel.pilots.pools import ClientSlots
     from espnet3.parallel.pilots.protocol import RunSpec
@@ -206,8 +224,8 @@ def _on_pilots(
         as_lines=task.as_lines,
     )
     slots, cluster = ClientSlots(client), cluster_of(client)
-    run = PilotRun(slots, work, spec, cluster, config.start_timeout, config.frozen_timeout, may_take, shared)
-    return iter(run), run.tally
+    timeouts = config.start_timeout, config.frozen_timeout
+    return iter(PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally))
 
 
 def env_of(client: Any) -> str:

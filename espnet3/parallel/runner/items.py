@@ -60,7 +60,7 @@ def run_to_list(
             report(block.values, block.failed)
             if block.error is not None:
                 raise item_error(block.error, block.stop)
-    return results, tally.summary(len(items), failed, retries, time.perf_counter() - begin)
+    return results, tally.summary(len(items), failed, retries, begin)
 
 
 def run_to_folder(
@@ -112,8 +112,7 @@ def run_to_folder(
                 report(values, bad)
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
-    seconds = time.perf_counter() - begin
-    summary = tally.summary(len(left), failed, retries, seconds, kept=len(items) - len(left))
+    summary = tally.summary(len(left), failed, retries, begin, kept=len(items) - len(left))
     summary = replace(summary, kept_failed=0 if retry_failed else folder.failed)
     folder.event("computed", **asdict(summary))
     folder.merge()

@@ -1,36 +1,64 @@
-"""Progress of a run on standard error: a bar or a line a minute, and a last line."""
+"""Progress of a run on standard error: a bar, or a line now and then, and a last line."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
+import warnings
 from typing import Any
 
-from espnet3.parallel.records import RunSummary
+from espnet3.parallel.records import RunSummary, Tally
+from espnet3.parallel.runner.figures import advice, last_line, status
+from espnet3.parallel.runner.terminal import TerminalBar
 
-_QUIET_EVERY = 60.0  # seconds between lines where standard error is no terminal
+_LOOK = 1.0  # seconds between looks at what the run is doing, also while no item ends
+_DRAW = 0.1  # seconds between two drawings of the bar
+_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+_OFTEN, _FIRST, _SELDOM = 10.0, 60.0, 60.0  # a line every 10 s in the first minute, then one a minute
 
 
 class Progress:
-    """A bar in items on a terminal; elsewhere one line a minute.
+    """A bar in items on a terminal and in a notebook; elsewhere a line every ten seconds, later one a minute.
+
+    A thread looks once a second at what the run is doing: while workers start or models load, no item ends.
 
     Args:
         total: Items planned.
         name: Shown before the bar.
         enabled: False says nothing at all.
+
+    Attributes:
+        tally: The run's counts, to be kept by what runs it.
     """
 
     def __init__(self, total: int, name: str, enabled: bool) -> None:
+        self.tally = Tally()
         self.total = total
         self.name = name
         self.enabled = enabled
-        self.done = self._kept = 0
-        self._begin = self._last = time.monotonic()
-        self._bar: Any = None
-        if enabled and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=total, desc=name, unit="item", smoothing=0.05, dynamic_ncols=True)
+        self.done = self.failed = self._kept = 0
+        self._begin = time.perf_counter()
+        self._drawn = 0.0
+        self._bar: TerminalBar | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not enabled:
+            return
+        if _is_terminal() or _in_notebook():
+            self._bar = TerminalBar(
+                _bar_class()(
+                    total=total,
+                    desc=name,
+                    unit="item",
+                    bar_format=_FORMAT,
+                    file=sys.stderr,
+                    dynamic_ncols=True,
+                )
+            )
+            self._draw()
+        self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
+        self._thread.start()
 
     def resume(self, kept: int, line: str) -> None:
         """Count items that were done in earlier sessions, and print the line that says so.
@@ -40,66 +68,90 @@ class Progress:
             line: What to print; empty for a new run.
         """
         self.done = self._kept = kept
-        if self._bar is not None:
-            self._bar.initial = self._bar.n = self._bar.last_print_n = kept
         if self.enabled and line:
-            _say(f"{self.name}: {line}", self._bar)
+            say(f"{self.name}: {line}")
 
-    def add(self, n: int) -> None:
-        """Count `n` more items."""
+    def add(self, n: int, failed: int = 0) -> None:
+        """Count `n` more items, of which `failed` have failed."""
         self.done += n
-        if self._bar is not None:
-            self._bar.update(n)
-        elif self.enabled and time.monotonic() - self._last > _QUIET_EVERY:
-            self._last = time.monotonic()
-            rate = (self.done - self._kept) / (self._last - self._begin)
-            left = (self.total - self.done) / rate if rate else float("inf")
-            print(
-                f"{self.name}: {self.done:,} of {self.total:,} items, {rate:.1f} items/s, {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+        self.failed += failed
+        if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
+            self._draw()
 
     def close(self, summary: RunSummary | None = None) -> None:
-        """Remove the bar and print the last line."""
+        """End the bar and print the last line."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
         if self._bar is not None:
+            self._draw(summary)
             self._bar.close()
         if self.enabled and summary is not None:
-            print(f"{self.name}: {last_line(summary)}", file=sys.stderr, flush=True)
+            for line in (last_line(summary), advice(summary)):
+                if line:
+                    _print(f"{self.name}: {line}")
+
+    def _look(self) -> None:
+        said, every = 0.0, _OFTEN
+        while not self._closed.wait(_LOOK):
+            now = time.perf_counter() - self._begin
+            if self._bar is not None:
+                self._draw()
+            elif now - said >= every:
+                said, every = now, _OFTEN if now < _FIRST else _SELDOM
+                _print(f"{self.name}: {self.done:,} of {self.total:,} items, {self._status()}")
+
+    def _status(self, summary: RunSummary | None = None) -> str:
+        done, now = self.done - self._kept, time.perf_counter()
+        if summary is not None and self.tally.ready is not None:  # what the last line says
+            now = self.tally.ready + summary.work_seconds
+            self.tally.warm = True
+        return status(self.tally, done, self.total - self.done, self.failed, self._begin, now)
+
+    def _draw(self, summary: RunSummary | None = None) -> None:
+        assert self._bar is not None
+        self._drawn = time.perf_counter()
+        self._bar.draw(self.done, self._status(summary))
 
 
 def say(line: str) -> None:
     """Print a line on standard error, above any progress bar."""
-    if sys.stderr.isatty():
+    if _in_notebook():
+        _bar_class().write(line, file=sys.stderr)
+    else:
+        _print(line)  # past a bar on a terminal, as anything that is printed
+
+
+def _print(line: str) -> None:
+    if sys.stderr is None:  # as under pythonw; print would take standard output
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
+        pass
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is no standard error, or it is closed
+        return False
+
+
+def _in_notebook() -> bool:
+    """Whether this is the kernel of a notebook, which is no terminal and yet shows a bar."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def _bar_class() -> Any:
+    if not _in_notebook():
         from tqdm import tqdm
 
-        tqdm.write(line, file=sys.stderr)
-    else:
-        print(line, file=sys.stderr, flush=True)
+        return tqdm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a notebook without ipywidgets gets the bar of a terminal
+        from tqdm.auto import tqdm as of_a_notebook
 
-
-def _say(line: str, bar: Any) -> None:
-    if bar is None:
-        print(line, file=sys.stderr, flush=True)
-    else:
-        bar.write(line, file=sys.stderr)
-
-
-def last_line(summary: RunSummary) -> str:
-    """Return the line a run ends with: items, failures, seconds, items/s, efficiency."""
-    s = summary
-    if s.kept and not s.items:
-        again = (
-            f", {s.kept_failed:,} of them failed: retry_failed=True runs those again" if s.kept_failed else ""
-        )
-        return f"all {s.kept:,} items were done before{again}"
-    rate = s.items / max(s.seconds, 1e-9)
-    failures = f"{s.failed:,} failed" if s.failed else "none failed"
-    extra = f", {s.retries:,} retries" if s.retries else ""
-    extra += f", {s.deaths} worker{'s' if s.deaths > 1 else ''} lost and replaced" if s.deaths else ""
-    workers = f"{s.slots} workers" if s.slots != 1 else "1 worker"
-    kept = f" ({s.kept:,} more were done before)" if s.kept else ""
-    return (
-        f"{s.items:,} items{kept}, {failures}{extra}, {s.seconds:.2f} s, {rate:,.1f} items/s, "
-        f"efficiency {min(s.efficiency, 1.0):.2f} on {workers}"
-    )
+    return of_a_notebook

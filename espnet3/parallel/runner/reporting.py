@@ -77,7 +77,7 @@ class Reporter:
             failure: ItemFailure = values[at]
             count, first = self._kinds.get(failure.error_type, (0, failure))
             self._kinds[failure.error_type] = count + 1, first
-        self._progress.add(len(values))
+        self._progress.add(len(values), len(failed))
         self._nones.see(values, failed)
         self._check()
 

@@ -141,7 +141,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         )
 
     def launcher(task: Task) -> Launch:
-        return lambda work: outcomes(task, work, client, config)
+        return lambda work: outcomes(task, work, client, config, tally=progress.tally)
 
     name, total = type(run.runner).__name__, len(run.items)
     progress = Progress(total, name, run.runner.progress)

@@ -62,7 +62,7 @@ def run_shards(
             for chunk, block in pairs:
                 run.take(chunk, block, work)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
-    summary = tally.summary(run.items, run.failed, run.retries, time.perf_counter() - begin, kept)
+    summary = tally.summary(run.items, run.failed, run.retries, begin, kept)
     again = {place for shard in left for place in _marked(shard)[1]}
     failed_before = sum(state == FAILED and place not in again for place, state in enumerate(folder.state))
     return replace(summary, kept_failed=failed_before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -119,6 +120,23 @@ class BackendContract:
         results = work.Fails(work.Provider(None), on_error="record", progress=False)(range(10))
         assert [r for r in results if not isinstance(r, ItemFailure)] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert results[5].error_type.endswith("LookupError")
+
+    def test_what_items_log_arrives_at_the_driver(self) -> None:
+        """A record of an item reaches the handlers of the driver, with its worker and its item."""
+        seen: list[logging.LogRecord] = []
+        handler, logger = logging.Handler(), logging.getLogger(work.LOGGER)
+        handler.emit = seen.append  # type: ignore[method-assign,assignment]  # it keeps what it gets
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            work.Logs(work.Provider(None), progress=False)(range(20))
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
+        (record,) = seen
+        assert "item 7] seven of 20" in record.getMessage()
+        assert record.__dict__["item"] == 7
+        assert record.__dict__["worker"] in record.getMessage()
 
     def test_a_broken_env_is_reported_at_once(self) -> None:
         """An env that cannot be built raises `WorkerSetupError` with the reason."""

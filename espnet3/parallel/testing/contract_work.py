@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
+
+LOGGER = "espnet3_contract"
 
 
 class Provider(EnvironmentProvider):
@@ -88,6 +91,17 @@ class Crashes(BaseRunner):
         """End the process for index 7."""
         if idx == 7:
             os._exit(3)
+        return idx
+
+
+class Logs(BaseRunner):
+    """One index logs a message, by a logger as a user has it."""
+
+    @staticmethod
+    def forward(idx: int) -> int:
+        """Log for index 7."""
+        if idx == 7:
+            logging.getLogger(LOGGER).info("seven of %d", 20)
         return idx
 
 

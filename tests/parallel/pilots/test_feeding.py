@@ -31,7 +31,7 @@ def slot() -> Iterator[Slot]:
 def feeder_of(slot: Slot, work: Work, taking: list[bool]) -> Feeder:
     """Return a feeder that has given the slot its first item, and knows that an item takes 10 ms."""
     feeder = Feeder(1, work, lambda: taking[-1], as_lines=False)
-    feeder.ready[slot] = None
+    feeder.join(slot)
     feeder.fill_all()
     assert [list(chunk.items) for chunk in slot.flying] == [[b"small"]]
     feeder.sizer.seen(units=1.0, items=1, seconds=0.01, n_bytes=100)

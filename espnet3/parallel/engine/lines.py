@@ -1,0 +1,60 @@
+"""A stream that passes on whole lines: what several threads and processes print stays apart, also beside a bar."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class LineStream:
+    """Stands in for `sys.stdout` or `sys.stderr`; all that it does not do itself, the stream does.
+
+    Args:
+        stream: The stream.
+        emit: Takes whole lines, with their ends, and writes them; False where it does not want them just now, and
+            the stream gets the text as it is.
+        prompts: What was flushed before its line ended is emitted as it is (a prompt); else it waits for its end.
+    """
+
+    def __init__(self, stream: Any, emit: Callable[[Any, str], bool], *, prompts: bool) -> None:
+        self.stream = stream
+        self._emit = emit
+        self._prompts = prompts
+        self._begun: dict[int, str] = {}  # lines that have not ended, by thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Pass on the lines that have ended."""
+        me = threading.get_ident()
+        whole, end, begun = (self._begun.pop(me, "") + text).rpartition("\n")
+        if begun:
+            self._begun[me] = begun
+        if end and not self._emit(self.stream, whole + end):
+            self.stream.write(whole + end)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Flush the stream; a line that has not ended goes with it only where it may be a prompt."""
+        if self._prompts:
+            self.pass_on()
+        self.stream.flush()
+
+    def pass_on(self, end: str = "") -> None:
+        """Pass on what this thread has begun, ended by `end`."""
+        begun = self._begun.pop(threading.get_ident(), "")
+        if begun and not self._emit(self.stream, begun + end):
+            self.stream.write(begun + end)
+
+    def pass_on_all(self) -> None:
+        """Pass on what any thread has begun, as lines."""
+        while self._begun:
+            _, begun = self._begun.popitem()
+            self._emit(self.stream, f"{begun}\n")

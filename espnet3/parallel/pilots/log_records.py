@@ -1,0 +1,331 @@
+"""What items log and print, from their workers to the driver.
+
+    logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
+    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there; and, where
+                              that is not the driver's, as above to the driver's
+
+What a handler of the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records
+and lines a second travel per worker process; of the rest, the number does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from espnet3.parallel.engine.lines import LineStream
+from espnet3.parallel.engine.log_levels import Levels, is_ours, levels_here, take_over_levels
+from espnet3.parallel.engine.loop import items_in_hand
+
+MOST = 100  # records a second from one worker process, and so many at once
+_PAUSE = 0.05  # seconds between two messages of one slot
+_LONGEST = 100_000  # characters of a record's text that travel
+_SHORT = 80  # characters of an item in a message
+_PLAIN = (str, int, float, bool, type(None))
+_STREAMS = ("stdout", "stderr")
+_PRINTED = "printed"  # the key of a line in place of a record: its stream
+# The worker; records as their attributes, and lines; how many more were left out
+Message = tuple[str, list[dict[str, Any]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What a driver wants to hear of its items.
+
+    Attributes:
+        levels: Of its loggers.
+        host: Where it is.
+        files: Which files its standard output and error are; None for one that its program has replaced.
+        bar: Whether it shows a bar on its terminal.
+    """
+
+    levels: Levels
+    host: str
+    files: dict[str, tuple[int, int] | None]
+    bar: bool
+
+
+def hearing_here() -> Hearing:
+    """Return what this process, a driver, wants to hear."""
+    bar = isinstance(sys.stderr, LineStream)
+    return Hearing(levels_here(), socket.gethostname(), {name: _file_of(name) for name in _STREAMS}, bar)
+
+
+def _file_of(name: str) -> tuple[int, int] | None:
+    stream = getattr(sys, name)
+    if isinstance(stream, LineStream):
+        stream = stream.stream
+    if stream is None or stream is not getattr(sys, f"__{name}__"):
+        return None
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # it is closed
+        return None
+    return status.st_dev, status.st_ino
+
+
+# --- the worker's side ----------------------------------------------------------------------------
+
+
+class _Allowance:
+    """So many records a second: what is not used is saved up for one second."""
+
+    def __init__(self) -> None:
+        self._left = float(MOST)
+        self._at = time.monotonic()
+        self._lock = threading.RLock()  # re-entrant: a finaliser may log in the midst of it
+
+    def take(self) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            self._left, self._at = min(MOST, self._left + MOST * (now - self._at)), now
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+
+_ALLOWANCE = _Allowance()
+_OPEN: dict[int, Outlet] = {}  # by the thread that runs items
+
+
+class Outlet:
+    """Sends a slot's records while it is inside user code; what is left then goes before its answer.
+
+    Args:
+        worker: The worker's name.
+        send: Sends a message of a run to the driver; None where nothing can be sent but an answer.
+        lock: Held by whoever uses the slot's channel.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        send: Callable[[int, Message], None] | None = None,
+        lock: threading.Lock | None = None,
+    ) -> None:
+        self.worker = worker
+        self._send = send
+        self._lock = lock or threading.Lock()
+        self._run: int | None = None
+        self._relayed: set[str] = set()
+        self._marked: set[str] = set()
+        self._records: deque[dict[str, Any]] = deque()
+        self._left_out = 0
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def hear(self, hearing: Hearing) -> None:
+        """Set this process's loggers and streams up for a driver."""
+        take_over_levels(hearing.levels)
+        same_host = hearing.host == socket.gethostname()
+        apart = {
+            n
+            for n in _STREAMS
+            if hearing.files[n] is None or not same_host or hearing.files[n] != _file_of(n)
+        }
+        self._relayed = apart
+        self._marked = {n for n in _STREAMS if hearing.bar and n not in apart and getattr(sys, n).isatty()}
+        for name in self._relayed | self._marked:
+            if getattr(sys, name) is not None and not isinstance(getattr(sys, name), LineStream):
+                setattr(sys, name, LineStream(getattr(sys, name), partial(_printed, name), prompts=False))
+
+    @contextmanager
+    def open(self, run_id: int) -> Iterator[None]:
+        """Take the records of this thread, and those of threads that no slot has."""
+        _install()
+        me = threading.get_ident()
+        _OPEN[me], self._run = self, run_id
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, LineStream):
+                    stream.pass_on("\n")
+            with self._lock:  # from here on the slot's own thread reads and writes the channel
+                self._run = None
+            _OPEN.pop(me, None)
+
+    def end(self) -> None:
+        """Send no more: the channel is closed."""
+        self._ended = True
+        self._wake.set()
+
+    def put(self, record: logging.LogRecord) -> None:
+        """Take a record, or count it where there are too many."""
+        if _ALLOWANCE.take():
+            items = items_in_hand() if _OPEN.get(threading.get_ident()) is self else ()
+            self._put(_fields_of(record, self.worker, items))
+        else:
+            self._left_out += 1
+
+    def put_lines(self, name: str, stream: Any, text: str) -> bool:
+        """Take lines that were printed; False if they are to be written as they are, too."""
+        if name in self._marked:  # over the bar, which the driver draws again below
+            lines = (f"\r\x1b[K[worker {self.worker}] {line}\n" for line in _lines_of(text))
+            stream.write("".join(lines))
+            stream.flush()
+            return True
+        if name in self._relayed:
+            for line in _lines_of(text):
+                if _ALLOWANCE.take():
+                    self._put({_PRINTED: name, "text": line[:_LONGEST]})
+                else:
+                    self._left_out += 1
+        return False
+
+    def _put(self, fields: dict[str, Any]) -> None:
+        self._records.append(fields)
+        if self._send is None:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._pump, name="log-records", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def take(self) -> Message | None:
+        """Return what has gathered and was not sent, or None."""
+        if not self._records and not self._left_out:
+            return None
+        records = [self._records.popleft() for _ in range(len(self._records))]
+        left_out, self._left_out = self._left_out, 0
+        return self.worker, records, left_out
+
+    def _pump(self) -> None:
+        assert self._send is not None
+        while not self._ended:
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                message = self.take() if self._run is not None else None
+                if message is not None and self._run is not None:
+                    try:
+                        self._send(self._run, message)
+                    except OSError:  # the driver has gone, and the slot notices when it answers
+                        return
+            time.sleep(_PAUSE)
+
+
+def _fields_of(record: logging.LogRecord, worker: str, items: Sequence[Any]) -> dict[str, Any]:
+    """Return a record's attributes as plain values, with its text in full and where it comes from."""
+    fields = {name: _plain(value) for name, value in record.__dict__.items()}
+    text = record.getMessage()
+    if record.exc_info and not record.exc_text:
+        fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+    where = ""
+    if items:
+        where = f", item {_short(items[0])}"
+    if len(items) > 1:
+        where = f", items {_short(items[0])} to {_short(items[-1])}"
+    text = f"[worker {worker}{where}] {text}"
+    item = _plain(items[0]) if len(items) == 1 else [_plain(item) for item in items] or None
+    return {**fields, "msg": text[:_LONGEST], "args": None, "exc_info": None, "worker": worker, "item": item}
+
+
+def _plain(value: Any) -> Any:
+    return value if type(value) in _PLAIN else repr(value)[:_LONGEST]
+
+
+def _short(item: Any) -> str:
+    text = repr(item)
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
+
+
+def _lines_of(text: str) -> list[str]:
+    """Return the lines of a text as a terminal would show them: of what is written over, the last."""
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")]
+
+
+def _current() -> Outlet | None:
+    return _OPEN.get(threading.get_ident()) or next(iter(list(_OPEN.values())), None)
+
+
+def _printed(name: str, stream: Any, text: str) -> bool:
+    outlet = _current()
+    return outlet is not None and outlet.put_lines(name, stream, text)
+
+
+_call_handlers = logging.Logger.callHandlers
+
+
+def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """What `Logger.callHandlers` is on a worker."""
+    outlet = _current()
+    if outlet is None or is_ours(record.name) or _has_handler(logger):
+        _call_handlers(logger, record)
+        return
+    try:
+        outlet.put(record)
+    except (
+        Exception
+    ):  # arguments that do not fit the text, an item whose repr raises: said as logging says it
+        logging.Handler().handleError(record)
+
+
+def _has_handler(logger: logging.Logger | None) -> bool:
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def _install() -> None:
+    # not a handler of the root logger: with one there, `logging.basicConfig` in a provider would do nothing
+    logging.Logger.callHandlers = _relay_or_handle  # type: ignore[method-assign,assignment]
+
+
+# a child that an item forks has the slot's channel, but not the threads that use it
+os.register_at_fork(after_in_child=_OPEN.clear)
+
+
+# --- the driver's side ----------------------------------------------------------------------------
+
+
+class Inlet:
+    """Gives the records of workers to this process's loggers, prints their lines, and says how many more there were."""
+
+    def __init__(self) -> None:
+        self._left_out: dict[str, int] = {}
+        self._said = time.monotonic()
+
+    def take(self, message: Message) -> None:
+        """Handle a message of a worker."""
+        worker, records, left_out = message
+        for fields in records:
+            if _PRINTED in fields:
+                print(
+                    f"[worker {worker}] {fields['text']}",
+                    file=getattr(sys, fields[_PRINTED]) or sys.__stderr__,
+                )
+                continue
+            logger = logging.getLogger(fields["name"])
+            if logger.isEnabledFor(fields["levelno"]):
+                logger.handle(logging.makeLogRecord(fields))
+        if left_out:
+            self._left_out[worker] = self._left_out.get(worker, 0) + left_out
+        if self._left_out and time.monotonic() - self._said >= 1:
+            self.say_left_out()
+
+    def say_left_out(self) -> None:
+        """Say how many records were left out since this was said last."""
+        left_out, self._left_out, self._said = self._left_out, {}, time.monotonic()
+        for worker, n in left_out.items():
+            logging.getLogger("espnet3.parallel").warning(
+                "[worker %s] ... %s more records left out: more than %d in a second",
+                worker,
+                f"{n:,}",
+                MOST,
+                extra={"worker": worker, "item": None},
+            )

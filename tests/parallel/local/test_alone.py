@@ -1,0 +1,126 @@
+"""`env: local` with one worker: this process, unless an option asks for what only a process of its own can give."""
+
+import os
+import threading
+
+import pytest
+
+from espnet3.parallel import (
+    BaseRunner,
+    EnvironmentProvider,
+    parallel_for,
+    parallel_map,
+    parallel_submit,
+    set_parallel,
+)
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.runner.execute import runs_here
+
+
+class Shared(EnvironmentProvider):
+    """An event that the threads of a process share."""
+
+    def build_env_local(self):
+        return {"passed": threading.Event()}
+
+
+class Wait(BaseRunner):
+    """Item 0 waits for an item that only another thread of its process can run."""
+
+    @staticmethod
+    def forward(idx, passed):
+        if idx == 0:
+            assert passed.wait(30), "no other item was under way"
+        else:
+            passed.set()
+        return idx * idx
+
+
+def where(_):
+    """Return the process."""
+    return os.getpid()
+
+
+def variable(_):
+    """Return a variable of the process."""
+    return os.environ.get("ASKED_FOR")
+
+
+@pytest.fixture(autouse=True)
+def default_config():
+    """Take the default configuration back."""
+    yield
+    set_parallel(None)
+
+
+def one_worker(**options):
+    """Register one local worker with options."""
+    set_parallel({"env": "local", "n_workers": 1, "options": options})
+
+
+def test_one_worker_has_as_many_threads_as_it_was_given():
+    """With threads_per_worker: 4, items of one local worker are under way at once, with the same answer."""
+    one_worker(threads_per_worker=4)
+    runner = Wait(Shared({}), progress=False)
+    assert runner(range(200)) == [i * i for i in range(200)]
+    assert runner.summary.slots > 1
+
+
+def test_one_worker_keeps_to_its_memory_limit():
+    """A memory_limit of one local worker is kept: the process that takes more is killed, not this one."""
+
+    class Fills(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            if idx == 3:
+                held = bytearray(os.urandom(1 << 20) * 900)
+                threading.Event().wait(60)
+                return len(held)
+            return idx
+
+    class Nothing(EnvironmentProvider):
+        def build_env_local(self):
+            return {}
+
+    one_worker(memory_limit="700MB")
+    results = Fills(Nothing({}), on_error="record", progress=False)(range(5))
+    assert [r for k, r in enumerate(results) if k != 3] == [0, 1, 2, 4]
+    assert "memory_limit" in results[3].message
+
+
+@pytest.mark.parametrize("call", ["map", "for", "submit"])
+def test_calls_get_the_process_that_the_options_ask_for(call):
+    """parallel_map, parallel_for and parallel_submit honour the options of one local worker."""
+    one_worker(env={"ASKED_FOR": "yes"})
+    seen = {
+        "map": lambda: parallel_map(variable, range(3)),
+        "for": lambda: list(parallel_for(variable, range(3))),
+        "submit": lambda: [parallel_submit(variable, 0).result(60)],
+    }[call]()
+    assert set(seen) == {"yes"}
+
+
+def test_one_worker_without_more_is_this_process():
+    """One local worker of one thread is the calling process."""
+    one_worker(threads_per_worker=1)
+    assert parallel_map(where, range(3)) == [os.getpid()] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "here"),
+    [
+        ({}, True),
+        ({"threads_per_worker": 1, "memory_limit": None}, True),
+        ({"memory_limit": "auto", "silence_logs": 10}, True),
+        ({"processes": False}, True),
+        ({"processes": True}, False),
+        ({"processes": False, "threads_per_worker": 4}, False),
+        ({"threads_per_worker": None}, False),
+        ({"memory_limit": "4GB"}, False),
+        ({"dashboard_address": "127.0.0.1:0"}, False),
+        ({"local_directory": "scratch"}, False),
+    ],
+)
+def test_every_option_is_kept_or_asks_for_a_process(options, here):
+    """An option of one local worker is one that this process keeps anyway, or it is a process that has it."""
+    assert runs_here(ParallelConfig.parse({"env": "local", "options": options})) == here

@@ -1,0 +1,243 @@
+"""What items log on workers, and what of it the driver's handlers get."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import pytest
+
+from espnet3.parallel import (
+    BaseRunner,
+    EnvironmentProvider,
+    WorkerSetupError,
+    get_client,
+    parallel_for,
+    parallel_map,
+)
+from espnet3.parallel.pilots.dask_tasks import TaskPool
+from espnet3.parallel.pilots.log_records import MOST
+from espnet3.parallel.pilots.pools import replace_pool
+from tests.parallel.contract.helpers import finish, start_script
+
+LOGGER = "user.recipe"
+BATCH = 4
+
+
+class Provider(EnvironmentProvider):
+    """Logs that it loads; fails where it is told to."""
+
+    def build_env_local(self):
+        logging.getLogger(LOGGER).warning("loading")
+        if self.config == "broken":
+            raise OSError("no such model")
+        if self.config == "configures":
+            logging.basicConfig(filename=os.environ["OWN_LOG"], level=logging.DEBUG)
+        return {}
+
+
+class Speak(BaseRunner):
+    """Item 3 speaks at each level, and once about an error."""
+
+    @staticmethod
+    def forward(idx):
+        if idx == 3:
+            log = logging.getLogger(LOGGER)
+            log.debug("debug")
+            log.info("info", extra={"speaker": "f01"})
+            try:
+                raise LookupError("gone")
+            except LookupError:
+                log.exception("error of %s", idx)
+            logging.getLogger("user.quiet").warning("not wanted")
+        return idx
+
+    @staticmethod
+    def batch_forward(indices):
+        if 3 in indices:
+            logging.getLogger(LOGGER).warning("a batch")
+        return list(indices)
+
+
+def floods(x):
+    """Log far more than a driver takes."""
+    for n in range(20 * MOST):
+        logging.getLogger(LOGGER).warning("number %d", n)
+    return x
+
+
+def speaks_from_a_thread(x):
+    """Log from a thread of its own."""
+    thread = threading.Thread(target=logging.getLogger(LOGGER).warning, args=("from a thread",))
+    thread.start()
+    thread.join()
+    return x
+
+
+def dies(x):
+    """Log, and end the process in item 2."""
+    if x == 2:
+        logging.getLogger(LOGGER).warning("about to end")
+        said = threading.Event()
+        said.wait(1.0)  # as any crash that does not come in the same millisecond
+        os._exit(1)
+    return x
+
+
+def forks(x):
+    """Log in a child process, and in this one."""
+    pid = os.fork()
+    if not pid:
+        logging.getLogger(LOGGER).warning("from the child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    logging.getLogger(LOGGER).warning("from the parent")
+    return x
+
+
+def bad_arguments(x):
+    """Log a text that its arguments do not fit."""
+    text = "%d and %d"
+    logging.getLogger(LOGGER).warning(text, x)
+    return x
+
+
+@pytest.fixture(scope="module", params=["pilots", "tasks"])
+def client(request):
+    """Two workers, whose chunks come over channels or as Dask tasks."""
+    with get_client({"env": "local", "n_workers": 2}) as client:
+        if request.param == "tasks":
+            replace_pool(client, TaskPool(client, "tasks"))
+        yield client
+
+
+@pytest.fixture
+def seen(caplog):
+    """The records of the user's loggers that this process's handlers have got."""
+    caplog.set_level(logging.INFO, LOGGER)
+    caplog.set_level(logging.ERROR, "user.quiet")
+    kept = []
+    handler = logging.Handler()
+    handler.emit = kept.append
+    logging.root.addHandler(handler)
+    yield kept
+    logging.root.removeHandler(handler)
+
+
+def test_records_arrive_with_worker_and_item(client, seen):
+    """Records of an item come at the driver's level for their logger, with worker and item, extras and traceback."""
+    assert Speak(Provider({}), progress=False)(range(20)) == list(range(20))
+    texts = [record.getMessage() for record in seen if "loading" not in record.getMessage()]
+    info, error = (record for record in seen if getattr(record, "item", None) == 3)
+    assert texts == [info.getMessage(), error.getMessage()]
+    assert info.getMessage() == f"[worker {info.worker}, item 3] info"
+    assert info.worker in ("0", "1")
+    assert info.speaker == "f01"
+    assert (info.levelname, info.funcName, info.name) == ("INFO", "forward", LOGGER)
+    assert info.process != os.getpid()
+    assert "LookupError: gone" in error.exc_text
+
+
+def test_what_the_env_logs_arrives(client, seen):
+    """Records of a provider come from the worker, without an item; of one that fails too."""
+    with pytest.raises(WorkerSetupError):
+        Speak(Provider("broken"), progress=False)(range(4))
+    record = next(each for each in seen if "loading" in each.getMessage())
+    assert record.getMessage() == f"[worker {record.worker}] loading"
+    assert record.item is None
+
+
+def test_a_batch_is_named_by_its_ends(client, seen):
+    """A record of batch_forward has the items of the batch."""
+    Speak(Provider({}), batch_size=BATCH, progress=False)(range(2 * BATCH))
+    (record,) = (each for each in seen if "a batch" in each.getMessage())
+    assert record.item == [0, 1, 2, 3]
+    assert record.getMessage() == f"[worker {record.worker}, items 0 to 3] a batch"
+
+
+def test_too_many_records_are_cut_and_counted(client, seen):
+    """Of a flood of records some arrive, and the number of those left out is said."""
+    parallel_map(floods, [0])
+    texts = [record.getMessage() for record in seen]
+    arrived = [text for text in texts if "number" in text]
+    left_out = [text for text in texts if "more records left out: more than 100 in a second" in text]
+    assert MOST // 2 < len(arrived) < 20 * MOST
+    counted = sum(int(text.split()[3].replace(",", "")) for text in left_out)
+    assert len(arrived) + counted == 20 * MOST
+
+
+def test_a_thread_of_an_item_is_heard(client, seen):
+    """Records of threads that an item has started arrive too."""
+    parallel_map(speaks_from_a_thread, range(2))
+    assert [each.getMessage().partition("] ")[2] for each in seen] == ["from a thread"] * 2
+
+
+def test_nothing_breaks_where_a_record_does(client, seen):
+    """A text that its arguments do not fit costs the record, not the item."""
+    assert parallel_map(bad_arguments, range(2)) == [0, 1]
+    assert list(seen) == []
+
+
+def test_a_fork_of_an_item_does_not_use_its_channel(client, seen):
+    """A child process of an item logs where it always did; the item's own records arrive."""
+    assert parallel_map(forks, range(3)) == [0, 1, 2]
+    assert [each.getMessage().partition("] ")[2] for each in seen] == ["from the parent"] * 3
+
+
+def test_last_words_arrive(seen):
+    """What an item logs before it ends its worker is heard."""
+    with get_client({"env": "local", "n_workers": 2}), pytest.raises(RuntimeError):
+        parallel_map(dies, range(4))
+    assert {each.item for each in seen if "about to end" in each.getMessage()} == {2}
+
+
+def test_records_are_there_when_their_result_is(client, seen):
+    """When a result is yielded, what its item has logged has been handled."""
+    for n, _ in enumerate(parallel_for(speaks_from_a_thread, range(10), ordered=True), 1):
+        assert len(seen) >= n
+
+
+def test_a_level_is_taken_back(client, caplog):
+    """A logger that was set to DEBUG for one run is as before in the next."""
+    with caplog.at_level(logging.DEBUG, LOGGER):
+        Speak(Provider({}), progress=False)(range(4))
+    assert "] debug" in caplog.text
+    caplog.clear()
+    Speak(Provider({}), progress=False)(range(4))
+    assert "] debug" not in caplog.text
+    assert "] error" in caplog.text
+
+
+def test_logging_that_a_provider_configures_stays_with_the_worker(tmp_path, monkeypatch):
+    """A provider that calls logging.basicConfig gets its records in its own file, at its own level."""
+    monkeypatch.setenv("OWN_LOG", str(tmp_path / "own.log"))
+    with get_client({"env": "local", "n_workers": 2}):
+        for _ in range(2):
+            Speak(Provider("configures"), progress=False)(range(8))
+    assert (tmp_path / "own.log").read_text().count(f"DEBUG:{LOGGER}:debug") == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_without_logging_set_up_sees_warnings(tmp_path, workers):
+    """As with one worker, warnings of items are printed where the program has not configured logging."""
+    result = finish(
+        start_script(
+            tmp_path,
+            f"""
+            import logging
+            from espnet3.parallel import parallel_map, set_parallel
+
+            def warns(x):
+                logging.getLogger("mine").warning("careful with %d", x)
+                logging.getLogger("mine").info("nothing")
+                return x
+
+            set_parallel({{"env": "local", "n_workers": {workers}}})
+            parallel_map(warns, range(3))
+            """,
+        )
+    )
+    for item in range(3):
+        assert f"careful with {item}\n" in result.stderr
+    assert "nothing" not in result.stderr

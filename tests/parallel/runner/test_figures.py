@@ -1,0 +1,122 @@
+"""What a run says of itself: what it is doing, and the figures of its last line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from espnet3.parallel.records import RunSummary, Tally
+from espnet3.parallel.runner.figures import advice, last_line, status
+
+# Two workers of one thread: 1 s until the first is ready, 9 s of work
+TEN_SECONDS = RunSummary(
+    items=900,
+    failed=0,
+    retries=0,
+    deaths=0,
+    seconds=10.0,
+    busy_seconds=17.0,
+    slots=2,
+    workers=2,
+    start_seconds=1.0,
+    launch_seconds=0.6,
+    import_seconds=0.1,
+    env_seconds=0.3,
+    slot_seconds=18.0,
+    cpu_seconds=16.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("tally", "done", "now", "said"),
+    [
+        (Tally(), 0, 100.5, "starting"),
+        (Tally(asked=2), 0, 100.2, "starting 2 workers"),
+        (Tally(asked=1), 0, 103.0, "starting 1 worker, 3 s"),
+        (Tally(asked=2, joined=101.0), 0, 113.0, "loading the env, 12 s"),
+        (Tally(asked=2, joined=101.0, ready=105.0), 0, 109.0, "working, 4 s"),
+        # one worker has finished items, the other one has not: no rate yet
+        (Tally(asked=2, joined=101.0, ready=105.0), 8, 109.0, "working, 4 s"),
+        (Tally(joined=101.0, ready=105.0, warm=True), 8, 109.0, "2.0 items/s, 46 s left"),
+        (Tally(joined=101.0, ready=105.0, warm=True), 100, 155.0, "2.0 items/s"),
+        # a worker that never finishes one does not keep it back for ever
+        (Tally(joined=101.0, ready=105.0), 10, 205.0, "0.1 items/s, 15:00 min left"),
+    ],
+)
+def test_a_run_says_what_it_is_doing(tally: Tally, done: int, now: float, said: str) -> None:
+    """Workers start, then the env is loaded, then items are done: a rate is shown once each worker has finished one."""
+    assert status(tally, done, 100 - done, 0, begin=100.0, now=now) == said
+
+
+def test_failures_are_counted_in_the_bar() -> None:
+    """What a run is doing ends with how many items have failed so far."""
+    tally = Tally(joined=0.0, ready=0.0, warm=True)
+    assert status(tally, 50, 50, 3, begin=0.0, now=5.0) == "10.0 items/s, 5 s left, 3 failed"
+
+
+def test_start_up_is_apart_from_work() -> None:
+    """The last line has the seconds of start-up and those of work, and its rate is that of the work."""
+    line = last_line(TEN_SECONDS)
+    assert line == (
+        "900 items, none failed, start 1.0 s, work 9.0 s, 100.0 items/s on 2 workers, efficiency 0.94"
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "slots", "said"),
+    [
+        (1, 1, "on 1 worker,"),
+        (4, 4, "on 4 workers,"),
+        (4, 32, "on 4 workers of 8 threads each,"),
+        (1, 8, "on 1 worker of 8 threads,"),
+        (3, 20, "on 3 workers of 20 threads in all,"),
+    ],
+)
+def test_workers_are_workers(workers: int, slots: int, said: str) -> None:
+    """Four processes of eight threads are four workers, not thirty-two."""
+    assert said in last_line(replace(TEN_SECONDS, workers=workers, slots=slots))
+
+
+def test_a_short_run_has_no_efficiency() -> None:
+    """Below a few seconds of work no efficiency is given: it would be about the start, not about the work."""
+    assert "efficiency" not in last_line(replace(TEN_SECONDS, seconds=1.4, start_seconds=1.1))
+
+
+def test_efficiency_leaves_out_what_a_late_worker_was_not_there_for() -> None:
+    """The efficiency is about the time for which slots were ready: one that comes late does not lower it."""
+    assert replace(TEN_SECONDS, slot_seconds=17.0).efficiency == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        (
+            {"launch_seconds": 0.9, "import_seconds": 0.1, "env_seconds": 0.05},
+            "starting the workers took 0.90 s",
+        ),
+        (
+            {"launch_seconds": 0.1, "import_seconds": 0.8, "env_seconds": 0.2},
+            "imports on the workers took 0.80 s",
+        ),
+        ({"launch_seconds": 0.0, "import_seconds": 0.0, "env_seconds": 0.0}, "moving items and results"),
+    ],
+)
+def test_two_workers_slower_than_one_say_why(changes: dict[str, float], first: str) -> None:
+    """Where one worker would have been faster, the largest of the measured causes comes first."""
+    short = replace(TEN_SECONDS, seconds=1.5, start_seconds=1.1, busy_seconds=0.1, **changes)
+    said = advice(short)
+    assert said.startswith("one worker would have been faster, about ")
+    assert said.partition(": ")[2].startswith(first)
+
+
+def test_items_that_waited_are_named() -> None:
+    """Where the items of a longer run did not use the processor, that is said, with what they may have waited for."""
+    said = advice(replace(TEN_SECONDS, cpu_seconds=1.7))
+    assert said.startswith("the items spent 90% of their time waiting (for files, the network")
+
+
+def test_nothing_is_said_where_nothing_is_wrong() -> None:
+    """A run that used its workers, and one on a single worker, get no advice."""
+    assert advice(TEN_SECONDS) == ""
+    assert advice(replace(TEN_SECONDS, slots=1, workers=1, cpu_seconds=0.0, busy_seconds=1.0)) == ""

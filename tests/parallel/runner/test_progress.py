@@ -1,0 +1,99 @@
+"""What a run shows while it goes, on a terminal and where there is none."""
+
+import fcntl
+import re
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.parallel.contract.helpers import finish, start_script
+from tests.parallel.runner.terminal import on_a_terminal
+
+WORK = """
+    import fcntl
+    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+    def wait_for(name):
+        fcntl.flock(open(name), fcntl.LOCK_SH)
+
+    class Provider(EnvironmentProvider):
+        def build_env_local(self):
+            wait_for("loading")
+            return {}
+
+    class Square(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            if idx == 0:
+                wait_for("working")
+            if idx % 100 == 1:
+                raise ValueError(idx)
+            return idx * idx
+
+    set_parallel({"env": "local", "n_workers": WORKERS})
+    Square(Provider({}), on_error="record")(range(1000))
+"""
+
+
+@contextmanager
+def closed(folder, *names):
+    """Yield a function that opens the door of a name, at which the script waits."""
+    with ExitStack() as stack:
+        doors = {name: stack.enter_context(open(folder / name, "w")) for name in names}
+        for door in doors.values():
+            fcntl.flock(door, fcntl.LOCK_EX)
+        yield lambda name: doors[name].close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bar_is_alive_while_models_load(tmp_path, workers):
+    """From the first second the bar says that workers start, that the env loads and for how long; then it counts."""
+    code = WORK.replace("WORKERS", str(workers))
+    with closed(tmp_path, "loading", "working") as let, on_a_terminal(tmp_path, code) as terminal:
+        if workers == 2:
+            terminal.wait_for("starting 2 workers")
+        terminal.wait_for("loading the env, 2 s")
+        assert "items/s" not in terminal.shown
+        let("loading")
+        let("working")
+        shown = terminal.finish()
+    assert "10 failed" in shown
+    assert "1000/1000" in shown
+    bar, last = re.findall(r"[\d,.]+ items/s", shown)[-2:]
+    assert bar == last, "the bar's rate is not that of the last line"
+
+
+def test_lines_come_every_ten_seconds_where_there_is_no_terminal(tmp_path):
+    """Without a terminal, a line after ten seconds says what the run is doing though no item has ended."""
+    with closed(tmp_path, "loading", "working") as let:
+        process = start_script(tmp_path, WORK.replace("WORKERS", "1"))
+        line = process.stderr.readline()
+        let("loading")
+        let("working")
+        result = finish(process)
+    assert re.fullmatch(r"Square: 0 of 1,000 items, loading the env, (9|1\d) s\n", line)
+    assert result.returncode == 0
+    assert re.search(r"Square: 1,000 items, 10 failed, start 1\d\.\d s, work ", result.stderr), result.stderr
+    assert "\r" not in result.stderr
+
+
+def test_a_run_without_standard_error_goes_on(tmp_path):
+    """A program that has closed its standard error, or has none, gets its results."""
+    for gone in ("sys.stderr.close()", "sys.stderr = None"):
+        code = f"""
+            import sys
+            from espnet3.parallel import BaseRunner, EnvironmentProvider
+
+            class Provider(EnvironmentProvider):
+                def build_env_local(self):
+                    return {{}}
+
+            class Square(BaseRunner):
+                @staticmethod
+                def forward(idx):
+                    return idx * idx
+
+            {gone}
+            print(Square(Provider({{}}))(range(4)))
+        """
+        assert finish(start_script(tmp_path, code)).stdout == "[0, 1, 4, 9]\n"

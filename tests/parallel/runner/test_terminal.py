@@ -1,0 +1,73 @@
+"""What items print and log while a bar is shown: whole lines above it."""
+
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client
+from tests.parallel.runner.terminal import on_a_terminal
+
+SPEAKS = """
+    import logging, sys
+    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+    class Provider(EnvironmentProvider):
+        def build_env_local(self):
+            return {}
+
+    class Speaks(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            if idx % 50 == 0:
+                print("printed", idx)
+                print("in", "parts", end=" ")
+                print(idx)
+                print("error", idx, file=sys.stderr)
+                logging.getLogger("mine").info("logged %d", idx)
+            return idx
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    set_parallel({"env": "local", "n_workers": WORKERS})
+    print(len(Speaks(Provider({}))(range(500))), "done")
+"""
+
+
+class Provider(EnvironmentProvider):
+    """No env."""
+
+    def build_env_local(self):
+        return {}
+
+
+class Prints(BaseRunner):
+    """Item 3 prints two lines, the second without an end."""
+
+    @staticmethod
+    def forward(idx):
+        if idx == 3:
+            print("line of 3\nno end", end="")
+        return idx
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
+    """What items print and log stands on the screen in whole lines, by worker, and the bar below all of it."""
+    with on_a_terminal(tmp_path, SPEAKS.replace("WORKERS", str(workers))) as terminal:
+        terminal.finish()
+        screen = terminal.screen()
+    for item in range(0, 500, 50):
+        for text in (f"printed {item}", f"in parts {item}", f"error {item}", f"logged {item}"):
+            (line,) = [each for each in screen if each == text or each.endswith(f"] {text}")]
+            assert line.startswith("[worker ") == (workers == 2)
+    bars = [at for at, line in enumerate(screen) if "it/s" in line or "%|" in line]
+    last = [at for at, line in enumerate(screen) if line.startswith("Speaks: 500 items")]
+    assert [at + 1 for at in bars] == last, "\n".join(screen)
+    assert screen[last[0] + 1 :][-2:] == ["500 done", ""]
+
+
+def test_lines_arrive_where_the_program_has_replaced_its_output(capsys):
+    """As in a notebook: what items print on workers is printed by the driver, with the worker's name."""
+    with get_client({"env": "local", "n_workers": 2}):
+        Prints(Provider({}), progress=False)(range(20))
+    lines = capsys.readouterr().out.splitlines()
+    worker = lines[0].partition("]")[0]
+    assert worker in ("[worker 0", "[worker 1")
+    assert lines == [f"{worker}] line of 3", f"{worker}] no end"]

@@ -6,6 +6,7 @@ import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from inspect import currentframe
 from types import FrameType
 from typing import Any
 
@@ -44,7 +45,8 @@ class EnvironmentProvider(ABC):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; what is set by other code than the provider's own methods goes to workers too."""
         super().__setattr__(name, value)
-        if not _in_a_method_of(self, sys._getframe(1)):
+        here = currentframe()
+        if here is not None and not _in_a_method_of(self, here.f_back):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     @abstractmethod

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections.abc import Sequence
+from inspect import currentframe
 from typing import Any
 
 _ENOUGH = 50  # items without a result after which a warning does not wait for the run's end
@@ -14,8 +14,8 @@ _NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # how the line of suc
 
 def warn_caller(message: str) -> None:
     """Warn at the first line outside of this package."""
-    level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("espnet3."):
+    level, frame = 1, currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("espnet3."):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)
 

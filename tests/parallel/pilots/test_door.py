@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from distributed import Security
 
+from espnet3.parallel.dask_compat import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, connect
 from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.protocol import Hello
@@ -167,3 +169,28 @@ def test_a_closed_door_accepts_nobody(opened: Open) -> None:
             pass
     with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
         late.connect(address)
+
+
+def test_over_tls_too_a_silent_peer_keeps_no_worker_waiting(came: queue.Queue[Hello]) -> None:
+    """Where workers are on other hosts, a peer that never begins its TLS handshake holds up nobody, until the limit."""
+    security = Security.temporary()
+    listening = tls_to_listen(security, "client")
+    listening.num_tickets = 0
+    kept: list[Channel] = []
+
+    def admit(channel: Channel, hello: Hello) -> None:
+        kept.append(channel)
+        came.put(hello)
+
+    door = Door(socket.create_server(("127.0.0.1", 0)), KEY, admit, listening, limit=2.0)
+    with socket.create_connection(door.address) as peer:  # type: ignore[arg-type]  # a host and a port
+        worker = connect(door.address, KEY, tls=tls_to_connect(security, "worker"))
+        worker.send(HELLO)
+        assert came.get(timeout=30) == HELLO
+        kept[0].send("hello")
+        assert worker.recv() == "hello"
+        peer.settimeout(30)
+        assert peer.recv(1) == b""  # shut down
+        worker.close()
+        kept[0].close()
+    door.close()

@@ -147,6 +147,22 @@ answer = parallel_map(f, range(8))
         differ=True,
     ),
     Case(
+        "exceptions: fields that their arguments made",
+        """
+raised = [SystemExit(3), StopIteration(4), OSError(2, "none", "file"), ImportError("no", name="x"),
+          UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), SyntaxError("bad", ("file", 1, 2, "text"))]
+fields = ["code", "value", "filename", "name", "reason", "lineno"]
+def f(i): raise raised[i]
+answer = []
+for i, field in enumerate(fields):
+    try: parallel_map(f, [i])
+    except BaseException as error: answer.append(getattr(error, field))
+right = [3, 4, "file", "x", "why", 1]
+""",
+        uses=_USES,
+        answers=True,
+    ),
+    Case(
         "exceptions: 20,000 items, a tenth of which fail",
         _many("found = runner(range(20_000))"),
         answers=True,

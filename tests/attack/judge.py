@@ -146,7 +146,9 @@ def faults(case: Case, run: Run) -> list[str]:
             found.append(f"a wrong answer: {_difference(run.verdict['answer'], right)}")
     elif "error" in run.verdict:
         found += _unclear(case, run.verdict)
-    else:
+    elif not (
+        "SystemExit" in case.own and run.code == 3
+    ):  # an item's own exit may end the program, with its code
         found.append(f"ended with code {run.code} and neither an answer nor an error:\n{run.text[-1500:]}")
     return found
 

@@ -77,7 +77,7 @@ FIXED = (
         return random.random()
 with get_client({"env": "local", "n_workers": W}) as client:
     held = client.scatter([list(range(100_000))] * 4, broadcast=True)
-    answer = R(P({}), seed=1, progress=False)(range(60))
+    answer = R(P({}), seed=1, progress=False)(range(24))
 """,
         uses=_USES,
         answers=True,

@@ -91,5 +91,6 @@ FIXED = tuple(
         "a closure's value",
         "an object without a repr",
         "keys of two types",
+        "a long text's end",
     )
 )

@@ -28,7 +28,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.pilots.pools import close_pool, has_work
+from espnet3.parallel.pilots.pools import check_client, close_pool, has_work
 from espnet3.parallel.pilots.worker import PilotHost
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
@@ -123,6 +123,7 @@ class EnvClient(Client):
         return super().submit(self._with_env(func), *args, **kwargs)
 
     def _with_env(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        check_client(self)
         call = wrap_func_with_worker_env(func)
         return call.in_env(self.espnet3_env) if isinstance(call, EnvCall) else call
 

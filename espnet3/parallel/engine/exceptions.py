@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -75,6 +76,16 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     return None
 
 
+_MADE_OF_ARGUMENTS: tuple[type[BaseException], ...] = (
+    SystemExit,
+    StopIteration,
+    SyntaxError,
+    UnicodeDecodeError,
+    UnicodeEncodeError,
+    UnicodeTranslateError,
+)
+
+
 class _Bare:
     """Pickles an exception as its class, arguments and attributes, past its constructor.
 
@@ -117,6 +128,14 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
     return error
 
 
+def _fill_fields(error: BaseException) -> None:
+    """Set the fields that a builtin's constructor makes of its arguments: some are loaded without a call of it."""
+    for kind in _MADE_OF_ARGUMENTS:
+        if isinstance(error, kind):
+            with suppress(TypeError, ValueError):  # a subclass has taken other arguments
+                kind.__init__(error, *error.args)
+
+
 def load_error(blob: bytes | None) -> BaseException | None:
     """Load an exception that a worker pickled, with its cause."""
     if blob is None:
@@ -128,9 +147,9 @@ def load_error(blob: bytes | None) -> BaseException | None:
     if cause is not None:
         error.__cause__ = cause
     for each in _chain(error):
-        each.__traceback__ = (
-            None  # Dask has them pickled without columns, so that carets would point anywhere
-        )
+        # Dask has them pickled without columns, so that carets would point anywhere
+        each.__traceback__ = None
+        _fill_fields(each)
     return error  # type: ignore[no-any-return]  # what pickle_error put there
 
 

@@ -36,6 +36,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send its whole text, as a StringIO
             raise TypeError(f"cannot pickle the open file {obj.name!r:.200}; its path can be sent")
+        if isinstance(obj, memoryview):  # cloudpickle would send its bytes, which are something else
+            raise TypeError("cannot pickle a memoryview; bytes(...) of it can be sent")
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
         if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):

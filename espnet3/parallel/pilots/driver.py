@@ -23,13 +23,13 @@ from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.errors import ConfigError, NoWorkersError, WorkerSetupError
+from espnet3.parallel.errors import ConfigError, NoWorkersError
 from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses
-from espnet3.parallel.pilots.pending_losses import UNHEARD, PendingLosses
+from espnet3.parallel.pilots.pending_losses import PendingLosses, SetupLosses
 from espnet3.parallel.pilots.pools import ClientSlots
 from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _RUN_IDS = itertools.count(1)
 _TICK = 0.2  # seconds between looks at a cluster that has no workers
-_SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
 
 
@@ -81,7 +80,7 @@ class PilotRun:
         self._blob = pack(spec)
         self._timeout = start_timeout
         self._signs = SignsOfLife(frozen_timeout, slots.last_heard)
-        self._pending = PendingLosses(self._went_with_job, self._end_is_due)
+        self._pending = PendingLosses(self._went_with_job, cluster)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
         self._looked = 0.0
@@ -93,8 +92,7 @@ class PilotRun:
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._task_workers: set[str] = set()
-        self._setup_deaths = 0
-        self._lost_in_setup: tuple[Hello, float] | None = None
+        self._in_setup = SetupLosses(cluster)
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
@@ -117,7 +115,8 @@ class PilotRun:
                     self._check_patience(time.monotonic() - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 self._judge()
-                self._check_setup_deaths()
+                if not self._feeder.ready:
+                    self._in_setup.check()
                 if time.monotonic() - self._looked > _TICK:
                     self._look_around()
                     self._looked = time.monotonic()
@@ -218,8 +217,7 @@ class PilotRun:
         process, pid = slot.hello.process, slot.hello.pid
         building = pid and not slot.ready and (slot.mark is None or slot.mark.in_setup(self._id))
         if building and not self._went_with_job(slot.hello):
-            self._setup_deaths += 1
-            self._lost_in_setup = (slot.hello, time.monotonic())
+            self._in_setup.add(slot.hello)
         lost = [s for s in self._claim.slots if s is slot or (pid and s.hello.process == process)]
         alone = not self._claim.shared(process)
         for each in lost:
@@ -237,24 +235,10 @@ class PilotRun:
         logger.warning("a slot of worker %s could not go on, and opens again:\n%s", slot.hello.worker, trace)
         slot.end = ProcessEnd(reason=f"could not go on ({error})")
         if not slot.ready:
-            self._setup_deaths += 1
-            self._lost_in_setup = (slot.hello, time.monotonic())
+            self._in_setup.add(slot.hello)
         self._drop(slot)
         if slot.flying:
             self._pending.add([slot], True)
-
-    def _check_setup_deaths(self) -> None:
-        """Give up if workers die in a row while they build the env, once it is known how the last one ended."""
-        if self._setup_deaths < _SETUP_DEATHS or self._feeder.ready or self._lost_in_setup is None:
-            return
-        hello, since = self._lost_in_setup
-        if self._end_is_due(hello) and time.monotonic() - since < UNHEARD:
-            return
-        raise WorkerSetupError(
-            f"the env could not be built: {self._setup_deaths} worker processes in a row ended while "
-            f"they built it; the last one, of worker {hello.worker}, {self._how_it_ended(hello.pid)}. "
-            "Look for a crash in build_env_local or setup_fn, or for a lack of memory"
-        )
 
     def _went_with_job(self, hello: Hello) -> bool | None:
         return self._cluster.went_with_job(hello.worker, hello.address)
@@ -295,22 +279,12 @@ class PilotRun:
             self._cluster.kill_worker(*process)
             end = ProcessEnd(signal=signal.SIGKILL, reason=f"as it gave no sign of life {for_long}")
             what = "it is killed, and " + what
-        logger.warning(
-            "worker %s (pid %d on %s) gives no sign of life %s: %s",
-            slot.hello.worker,
-            process[1],
-            process[0],
-            for_long,
-            what,
-        )
+        who = f"worker {slot.hello.worker} (pid {process[1]} on {process[0]})"
+        logger.warning("%s gives no sign of life %s: %s", who, for_long, what)
         for each in self._claim.slots:
             if each.hello.process == process:
                 each.end = end
         self._process_lost(slot)
-
-    def _end_is_due(self, hello: Hello) -> bool:
-        """Whether the cluster will hear in a moment how a lost process ended: its socket closes first."""
-        return bool(hello.pid) and self._cluster.owns_processes and self._cluster.end_of(hello.pid) is None
 
     def _how_it_ended(self, pid: int) -> ProcessEnd:
         return self._cluster.end_of(pid) or ProcessEnd()
@@ -367,7 +341,7 @@ class PilotRun:
             self._done(slot, Done(*message[2]), message[3])
 
     def _ready(self, slot: Slot, imports: float = 0.0, env: float = 0.0) -> None:
-        self._setup_deaths = 0
+        self._in_setup.count = 0
         slot.ready = True
         self._feeder.join(slot)
         tally, ready = self.tally, self._feeder.ready

@@ -9,11 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
+from espnet3.parallel.records import ProcessEnd
 
 _PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
-UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _LOOK = 0.01  # seconds between looks while that is about to be known
 _EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
 
@@ -26,15 +30,15 @@ class PendingLosses:
     Args:
         innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
             node) and not because of its item; None while that is not known.
-        end_is_due: Says of a lost worker whether its cluster will hear in a moment how its process ended.
+        cluster: Whose workers they are.
 
     Attributes:
         innocent: As given.
     """
 
-    def __init__(self, innocent: Innocent, end_is_due: Callable[[Hello], bool]) -> None:
+    def __init__(self, innocent: Innocent, cluster: WorkerCluster) -> None:
         self.innocent = innocent
-        self._end_is_due = end_is_due
+        self._cluster = cluster
         self._open: list[tuple[list[Slot], bool, float]] = []
         self._excused: Counter[int] = Counter()
 
@@ -52,7 +56,7 @@ class PendingLosses:
         return min(_LOOK, otherwise) if due else otherwise
 
     def _may_hear(self, slots: list[Slot], since: float) -> bool:
-        return time.monotonic() - since < UNHEARD and self._end_is_due(slots[0].hello)
+        return time.monotonic() - since < _UNHEARD and _end_is_due(self._cluster, slots[0].hello)
 
     def decided(self) -> list[tuple[list[Slot], bool, bool]]:
         """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
@@ -74,3 +78,46 @@ class PendingLosses:
                 self._excused.update(starts)
             decided.append((slots, alone, free))
         return decided
+
+
+class SetupLosses:
+    """Workers that died while they built the env: a few in a row, and the run is given up.
+
+    Args:
+        cluster: Whose workers they are.
+
+    Attributes:
+        count: Workers in a row; whoever sees an env built sets it to 0.
+    """
+
+    def __init__(self, cluster: WorkerCluster) -> None:
+        self.count = 0
+        self._cluster = cluster
+        self._last: tuple[Hello, float] | None = None
+
+    def add(self, hello: Hello) -> None:
+        """Note the death of one."""
+        self.count += 1
+        self._last = (hello, time.monotonic())
+
+    def check(self) -> None:
+        """Give up if there were too many, once it is known how the last one ended.
+
+        Raises:
+            WorkerSetupError: There were.
+        """
+        if self.count < _SETUP_DEATHS or self._last is None:
+            return
+        hello, since = self._last
+        if _end_is_due(self._cluster, hello) and time.monotonic() - since < _UNHEARD:
+            return
+        raise WorkerSetupError(
+            f"the env could not be built: {self.count} worker processes in a row ended while they built it; the last "
+            f"one, of worker {hello.worker}, {self._cluster.end_of(hello.pid) or ProcessEnd()}. Look for a crash in "
+            "build_env_local or setup_fn, or for a lack of memory"
+        )
+
+
+def _end_is_due(cluster: WorkerCluster, hello: Hello) -> bool:
+    """Whether a cluster will hear in a moment how a lost process ended: its socket closes first."""
+    return bool(hello.pid) and cluster.owns_processes and cluster.end_of(hello.pid) is None

@@ -11,6 +11,7 @@ import copyreg
 import hashlib
 import marshal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
 from functools import partial
@@ -207,7 +208,7 @@ def _raw(value: Any) -> bytes:
 
 def _is_builtin(kind: type) -> bool:
     """Whether a container is nothing but its items, so that a subclass's own attributes are not passed over."""
-    return kind.__module__ in ("builtins", "collections", "types", "immutabledict")
+    return kind.__module__ in ("builtins", "collections", "types") and kind is not defaultdict
 
 
 def _is_full(cell: Any) -> bool:

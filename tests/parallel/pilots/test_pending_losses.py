@@ -12,6 +12,19 @@ from espnet3.parallel.pilots.channel import Channel
 from espnet3.parallel.pilots.pending_losses import PendingLosses
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
+from espnet3.parallel.pilots.worker_cluster import WorkerCluster
+from espnet3.parallel.records import ProcessEnd
+
+
+class Forked(WorkerCluster):
+    """A cluster that hears how its processes end, later than their sockets close."""
+
+    owns_processes = True
+    end: ProcessEnd | None = None
+
+    def end_of(self, pid: int) -> ProcessEnd | None:
+        """Return the end, once it was heard."""
+        return self.end
 
 
 @pytest.fixture
@@ -27,16 +40,16 @@ def slot() -> Iterator[Slot]:
 
 def test_a_loss_is_decided_when_the_end_of_its_process_is_known(slot: Slot) -> None:
     """Until the cluster has heard how the process ended nothing is decided, and the driver looks again soon."""
-    due = [True]
-    losses = PendingLosses(lambda hello: False, lambda hello: due[0])
+    cluster = Forked()
+    losses = PendingLosses(lambda hello: False, cluster)
     losses.add([slot], True)
     assert losses.decided() == [] and len(losses) == 1
     assert losses.next_look(0.2) < 0.2
-    due[0] = False
+    cluster.end = ProcessEnd(exit_code=3)
     assert losses.next_look(0.2) == 0.2
     assert losses.decided() == [([slot], True, False)] and len(losses) == 0
 
 
 def test_nothing_is_looked_for_where_nothing_is_lost() -> None:
     """A run without losses waits in its selector as long as ever."""
-    assert PendingLosses(lambda hello: False, lambda hello: True).next_look(0.2) == 0.2
+    assert PendingLosses(lambda hello: False, Forked()).next_look(0.2) == 0.2

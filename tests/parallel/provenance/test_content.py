@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -75,6 +76,7 @@ DIFFERENT: list[tuple[str, Any, Any]] = [
     ("closures", closure(1), closure(2)),
     ("partials", functools.partial(int, base=2), functools.partial(int, base=3)),
     ("sets", {1, 2}, {1, 3}),
+    ("defaults of dicts", defaultdict(int), defaultdict(list)),
     ("lists in another order", [1, 2], [2, 1]),
     ("long lists", list(range(2000)), [*range(1999), 0]),
     ("nested", {"a": [{"b": (1, {2})}]}, {"a": [{"b": (1, {3})}]}),

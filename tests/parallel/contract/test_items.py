@@ -91,5 +91,5 @@ def test_an_item_that_lets_a_stop_iteration_out_is_called_once(tmp_path):
     """An item's StopIteration is its failure at the first call: what the item does is not done twice."""
     with pytest.raises(StopIteration) as caught:
         parallel_map(work.noted_and_stopped, range(5), folder=str(tmp_path))
-    assert caught.value.args == (0,)
-    assert (tmp_path / "log").read_text().splitlines().count("0") == 1
+    (failed,) = caught.value.args  # the first one that came in, of several workers
+    assert (tmp_path / "log").read_text().splitlines().count(str(failed)) == 1

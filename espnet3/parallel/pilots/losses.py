@@ -6,25 +6,94 @@ What a slot's mark says about the chunk it was in:
 - items 40 to 47: these were in progress; all others go back;
 - there is no mark, as the worker was on another host: all of its items may have been in progress.
 
+Before that, it must be known how its process ended, and whether that was its job's end. Nobody waits for it
+(`PendingLosses`): the driver's loop looks again, and serves all other workers meanwhile.
+
 What is held against the items in progress travels in their chunk.
 """
 
 from __future__ import annotations
 
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from espnet3.parallel.engine.blame import Charges, Fate, Loss, after_loss, failure_of_item
 from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd
 
 _IN_VAIN = 3  # workers in a row that may die with nothing begun, before all they held is suspected
+_PATIENCE = 8.0  # seconds a cluster has to find out how a worker's job ended
+UNHEARD = 1.0  # seconds a cluster has to hear how a process of its own ended: its socket may close before
+_LOOK = 0.01  # seconds between looks while that is about to be known
+_EXCUSED = 3  # jobs that may end under the same chunk: after more, it does not fit into their walltime
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
 # Takes a chunk of one item that has failed, its record, and the loss that it has failed by
 Finish = Callable[[Chunk, ItemFailure, Loss], None]
+
+
+Innocent = Callable[[Hello], "bool | None"]
+
+
+class PendingLosses:
+    """Workers that are gone with chunks in hand, until it is known why.
+
+    Args:
+        innocent: Says of a lost worker whether it went with its job (walltime, preemption, a lost
+            node) and not because of its item; None while that is not known.
+        end_is_due: Says of a lost worker whether its cluster will hear in a moment how its process ended.
+
+    Attributes:
+        innocent: As given.
+    """
+
+    def __init__(self, innocent: Innocent, end_is_due: Callable[[Hello], bool]) -> None:
+        self.innocent = innocent
+        self._end_is_due = end_is_due
+        self._open: list[tuple[list[Slot], bool, float]] = []
+        self._excused: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, slots: list[Slot], alone: bool) -> None:
+        """Take the slots of a lost process; `alone` as for `Losses.settle`."""
+        held = [slot for slot in slots if slot.flying]
+        self._open.append((held, alone, time.monotonic()))
+
+    def next_look(self, otherwise: float) -> float:
+        """Return in how many seconds to look again; `otherwise` where nothing is about to be known."""
+        due = any(self._may_hear(slots, since) for slots, _, since in self._open)
+        return min(_LOOK, otherwise) if due else otherwise
+
+    def _may_hear(self, slots: list[Slot], since: float) -> bool:
+        return time.monotonic() - since < UNHEARD and self._end_is_due(slots[0].hello)
+
+    def decided(self) -> list[tuple[list[Slot], bool, bool]]:
+        """Return those that are decided now: the slots, `alone`, and whether they are free of blame."""
+        decided: list[tuple[list[Slot], bool, bool]] = []
+        waiting, self._open = self._open, []
+        for slots, alone, since in waiting:
+            if self._may_hear(slots, since):
+                self._open.append((slots, alone, since))
+                continue
+            # one that was killed because a call took too long needs no other reason
+            late = any(slot.late is not None for slot in slots)
+            innocent = False if late else self.innocent(slots[0].hello)
+            if innocent is None and time.monotonic() - since < _PATIENCE:
+                self._open.append((slots, alone, since))
+                continue
+            starts = [slot.flying[0].start for slot in slots]
+            free = bool(innocent) and all(self._excused[start] < _EXCUSED for start in starts)
+            if free:
+                self._excused.update(starts)
+            decided.append((slots, alone, free))
+        return decided
 
 
 class Losses:

@@ -28,8 +28,7 @@ from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
-from espnet3.parallel.pilots.losses import Losses
-from espnet3.parallel.pilots.pending_losses import PendingLosses, SetupLosses
+from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
 from espnet3.parallel.pilots.pools import ClientSlots
 from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
 from espnet3.parallel.pilots.slot import Slot, SlotClaim

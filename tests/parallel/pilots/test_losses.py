@@ -9,7 +9,7 @@ import pytest
 
 from espnet3.parallel.engine.work import Chunk
 from espnet3.parallel.pilots.channel import Channel
-from espnet3.parallel.pilots.pending_losses import PendingLosses
+from espnet3.parallel.pilots.losses import PendingLosses
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster

@@ -190,7 +190,7 @@ def f(i):
     return i
 found = R(P({}), on_error="record", progress=False)(range(4))
 answer = [value if isinstance(value, int) else value.error_type for value in found]
-right = [0, "Odd", 2, 3]
+right = [0, "__main__.Odd", 2, 3]
 """,
         uses=_USES,
         answers=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.errors import ConfigError
@@ -105,21 +104,20 @@ def identify(
 
 
 def _contents(config: Any, found: Callable[[Any], None]) -> dict[str, str]:
-    """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
+    """Return the hash of each value of a config, down to its second level: config.beam, params.device.
 
-    def of_code(thing: FunctionType | type | ModuleType) -> None:
-        found(thing)  # it is told apart by its code, which is looked at with the runner's
-
+    `found` takes the functions and classes in it: they are told apart by their code, with the runner's.
+    """
     if not isinstance(config, Mapping):
-        return {"config": content_hash(config, "config", of_code)}
+        return {"config": content_hash(config, "config", found)}
     hashes = {}
     for part, value in config.items():
         inner = as_containers(value)
         if isinstance(inner, Mapping) and inner:
             for key, one in inner.items():
-                hashes[f"config.{part}.{key}"] = content_hash({key: one}, str(part), of_code)
+                hashes[f"config.{part}.{key}"] = content_hash({key: one}, str(part), found)
         else:
-            hashes[f"config.{part}"] = content_hash({part: inner}, "config", of_code)
+            hashes[f"config.{part}"] = content_hash({part: inner}, "config", found)
     return hashes
 
 

@@ -65,11 +65,11 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
     for name in sorted(names):
         if name in sys.stdlib_module_names:
             continue
-        known = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(known, str):
+        if installed := versions([name]):
+            found |= installed
+        # its distribution has another name: some modules warn when this is read, so only then
+        elif isinstance(known := getattr(sys.modules.get(name), "__version__", None), str):
             found[name] = known
-        else:
-            found |= versions([name])
     return found
 
 

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas
 import pytest
 from click.testing import CliRunner
 
@@ -79,7 +80,6 @@ def test_results_that_may_be_none_are_no_slip(place, tmp_path):
 
 def tables():
     """Return a table, a column of it and what is said of them."""
-    pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"a": [1, 2]})
     return [(table, r"DataFrame: df\.index"), (table.a, r"Series: df\.index .* list\(series\)")]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from omegaconf import OmegaConf
 
@@ -114,9 +115,6 @@ def test_equal_content_is_the_same_hash() -> None:
 
 def test_pandas_tables() -> None:
     """Tables count by their cells, columns, types and index, however long they are."""
-    pandas = pytest.importorskip(
-        "pandas", reason="not a dependency: the library looks at it only where it is loaded"
-    )
     frame = pandas.DataFrame({"a": range(2000), "b": ["x"] * 2000})
     other = frame.copy()
     other.loc[1000, "b"] = "y"

@@ -10,7 +10,6 @@ whose worker has not come, or a worker that went away. One query answers for all
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 import time
 from collections import Counter
@@ -21,8 +20,8 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView
 from espnet3.parallel.backends.queue_states import QueueState
-from espnet3.parallel.backends.scheduler import GONE, NEW, JobView
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
@@ -216,7 +215,7 @@ class JobKeeper:
         if not self._jobs:
             return
         try:
-            output = await call(self._scheduler.query(getpass.getuser()))
+            output = await call(self._scheduler.query())
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return

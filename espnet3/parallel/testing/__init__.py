@@ -13,11 +13,18 @@ if TYPE_CHECKING:
     from espnet3.parallel.testing.answers import equal as equal
     from espnet3.parallel.testing.answers import same_answer as same_answer
     from espnet3.parallel.testing.contract import BackendContract as BackendContract
+    from espnet3.parallel.testing.standins import Habit as Habit
     from espnet3.parallel.testing.standins import standin as standin
 
-_HOME = {"BackendContract": "contract", "equal": "answers", "same_answer": "answers", "standin": "standins"}
+_HOME = {
+    "BackendContract": "contract",
+    "equal": "answers",
+    "same_answer": "answers",
+    "standin": "standins",
+    "Habit": "standins",
+}
 
-__all__ = ["BackendContract", "equal", "same_answer", "standin"]
+__all__ = ["BackendContract", "Habit", "equal", "same_answer", "standin"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Public helpers to test your own providers and runners, and backends of your own.
 
 `same_answer` checks a runner, `BackendContract` a backend; `standin` is a batch scheduler without a
-cluster: the commands of PBS, LSF or Moab, which run jobs as processes of this machine.
+cluster: the commands of PBS, LSF, Moab or HTCondor, which run jobs as processes of this machine.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ def condor_submit(words: list[str]) -> int:
         id_variable="STANDIN_CLUSTER",
         index_variable=_PROCESS,
     )
+    if "-verbose" in words:
+        print("".join(f"** Proc {job}.{process}:\n" for process in range(count)))
     print(f"Submitting job(s)\n{count} job(s) submitted to cluster {job}.")
     return 0
 

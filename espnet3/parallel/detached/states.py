@@ -194,6 +194,9 @@ def shard_status(
         return status(JobState.RUNNING)
     ended = _read(folder / ENDED)
     found = (queue or {}).get(number, (JobState.UNKNOWN, ""))
+    known = found[0] not in (JobState.LOST, JobState.UNKNOWN)
+    if ended is not None and ended.get("early") and known:
+        return status(*found)  # the scheduler knows better than a job that was killed while it said this
     if ended is not None and (queue is None or not found[0].alive):
         return status(JobState(ended["state"]), ended.get("why", ""))
     if not job_id:

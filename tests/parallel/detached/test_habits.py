@@ -31,20 +31,20 @@ def looked_at(run: DetachedRun, times: int = 6) -> None:
 @pytest.mark.parametrize("habits", [*HABITS, ALL])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...], tmp_path: Path) -> None:
-    """Eight shards on two slots: what runs or waits is never lost, and every item is computed once, with all habits."""
+    """Four shards on two slots: what runs or waits is never lost, and every item is computed once, with all habits."""
     hold(tmp_path, 0)
     with standin(name, slots=2, habits=habits) as queue:
-        run = submit(name, tmp_path, n=8, shards=8)
+        run = submit(name, tmp_path, n=4, shards=4)
         looked_at(run, 2)  # at once: the jobs may not be listed yet
         held(tmp_path, 0)
         looked_at(run)
         let_go(tmp_path, 0)
         status = run.wait(90)
         assert status.done, (status, dict(run.logs()))
-        assert len(run.merge()) == 8
+        assert len(run.merge()) == 4
         assert len({each.job for each in queue.jobs()}) == 1
-    assert calls(tmp_path) == dict.fromkeys(range(8), 1)
-    assert (tmp_path / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=8)
+    assert calls(tmp_path) == dict.fromkeys(range(4), 1)
+    assert (tmp_path / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=4)
 
 
 @pytest.mark.parametrize("habits", [*HABITS, ALL])

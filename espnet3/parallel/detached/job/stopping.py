@@ -99,6 +99,11 @@ class Stopping:
         return self._ordered is not None
 
     @property
+    def seconds_left(self) -> float | None:
+        """Seconds until its walltime is nearly over; None: no limit is known."""
+        return None if self._deadline is None else self._deadline - self._margin - time.monotonic()
+
+    @property
     def warned(self) -> bool:
         """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
         if self._ordered is not None:

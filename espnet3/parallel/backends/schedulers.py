@@ -145,7 +145,7 @@ SGE = batch_backend(
             Question(
                 command=("qacct", "-j", "{job}", "-t", "{index}"),
                 # 99 asks to be queued again, and is no end
-                line=r"^failed\s+(?P<word>\d+)(?=.*\nexit_status\s+(?!99\b))",
+                line=r"^failed\s+(?P<word>\d+)(?=.*\nexit_status\s+(?!99\b)\d)",
                 # 37: at a limit of time; 24 to 26: moved or queued again
                 words=words((ENDED, "0 1 2 3 4 5 6 7 8 9"), (TIMEOUT, "37"), (WAITING, "24 25 26")),
                 only_ends=True,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.testing.answers import same_answer as same_answer
     from espnet3.parallel.testing.contract import BackendContract as BackendContract
     from espnet3.parallel.testing.standins import Habit as Habit
+    from espnet3.parallel.testing.standins import StandIn as StandIn
     from espnet3.parallel.testing.standins import standin as standin
 
 _HOME = {
@@ -22,9 +23,10 @@ _HOME = {
     "same_answer": "answers",
     "standin": "standins",
     "Habit": "standins",
+    "StandIn": "standins",
 }
 
-__all__ = ["BackendContract", "Habit", "equal", "same_answer", "standin"]
+__all__ = ["BackendContract", "Habit", "StandIn", "equal", "same_answer", "standin"]
 
 
 def __getattr__(name: str) -> Any:

@@ -158,7 +158,9 @@ class _Attempt:
 
     def _told_to_stop(self) -> None:
         self.marks.excuse()
-        self.early.told(*self.stopping.reason())
+        state, why = self.stopping.reason()
+        timed_out = state is JobState.UNFINISHED and self.stopping.is_nearly_over
+        self.early.told(JobState.TIMEOUT if timed_out else state, why)
 
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()

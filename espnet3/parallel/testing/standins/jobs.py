@@ -51,6 +51,7 @@ class Element:
         index_variable: The one that holds the index.
         script: The script.
         submitted: When it was submitted.
+        expired: What the scheduler adds to its output when it ends it at its walltime.
         pid: Its process, the leader of its group.
         exit_code: Its exit code (128 + n if signal n ended it).
         ended_by: "walltime" or "cancel" where it did not end by itself.
@@ -71,6 +72,7 @@ class Element:
     index_variable: str
     script: str
     submitted: float
+    expired: str = ""
     state: str = "waiting"
     pid: int | None = None
     started: float | None = None
@@ -247,6 +249,9 @@ class Store:
         if late and not element.ended_by:
             element = replace(element, ended_by="walltime")
             self.save(element)
+            if element.expired:
+                with self._log(element.output or os.devnull, element) as log:
+                    log.write(f"{element.expired}\n".encode())
         if element.ended_by and element.index not in killed:
             killed[element.index] = time.monotonic()
             _signal(process.pid, signal.SIGTERM)

@@ -69,6 +69,7 @@ def bsub(words: list[str]) -> int:
         output=_file(folder, merged.get("-oo", merged.get("-o"))),
         error=_file(folder, merged.get("-eo", merged.get("-e"))),
         variables={"LSB_JOBNAME": name, "LSB_QUEUE": queue, "LS_SUBCWD": os.getcwd(), "LSB_JOBINDEX": "0"},
+        expired="TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
         id_variable="LSB_JOBID",
         index_variable="LSB_JOBINDEX",
     )

@@ -107,6 +107,7 @@ def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable:
         picked,
         folder=os.path.expanduser("~"),
         variables={"PBS_O_WORKDIR": os.getcwd(), "PBS_O_QUEUE": facts["queue"], "PBS_JOBNAME": facts["name"]},
+        expired="=>> PBS: job killed: walltime 2 exceeded limit 1",
         id_variable="PBS_JOBID",
         index_variable=variable,
         **{**facts, "output": output, "error": error},
@@ -197,6 +198,8 @@ def _facts(each: Element) -> dict[str, Any]:
         facts["array_index"] = each.index
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
+    if each.state == "waiting":
+        facts["comment"] = "Not Running: Insufficient amount of resource: ncpus"
     return facts
 
 

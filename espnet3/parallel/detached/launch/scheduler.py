@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -240,9 +241,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         time.sleep(_LOOK)
 
 
-def _left(
-    scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]
-) -> tuple[bool, str]:
+def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[bool, str]:
     """Return whether jobs of a run are still listed, and what keeps the scheduler from saying so of all.
 
     Args:

@@ -18,7 +18,7 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
 from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Plan, write_quickly
-from espnet3.parallel.detached.looking.status import refuse_living, run_status
+from espnet3.parallel.detached.looking.status import may_be_queued, refuse_living, run_status
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error
@@ -84,9 +84,14 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
         _wait_for_leases(layout, plan, grace)
         for shard in run_status(layout, plan).shards:
             folder = layout.shard(shard.shard)
-            if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
+            # an end after which its job was perhaps queued again ends here: that job is gone now, too
+            open_end = may_be_queued(shard.state) or not (folder / ENDED).exists()
+            if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
+                before = (
+                    f"; before that {shard.state.value}: {shard.note}" if (folder / ENDED).exists() else ""
+                )
                 make_folder(folder)
-                write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
+                write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
         _event(layout, "cancelled", by=by)
     return run_status(layout, plan)
 

@@ -10,7 +10,6 @@ whose worker has not come, or a worker that went away. One query answers for all
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 import time
 from collections import Counter
@@ -21,8 +20,8 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView
 from espnet3.parallel.backends.queue_states import QueueState
-from espnet3.parallel.backends.scheduler import GONE, NEW, JobView
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
@@ -38,6 +37,7 @@ _REFUSED = 5  # submissions in a row that may fail while no worker is there: abo
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNLISTED = 3.0  # seconds after its submission for which a job may be missing from the queue
+_MISSED = 2  # listings in a row that leave out a job before it counts as gone: one may be cut short
 _SHOWN = 5  # jobs that a message describes one by one
 
 
@@ -51,6 +51,7 @@ class Watched:
         view: What the queue said last.
         seen: Whether a worker of it has ever come.
         up: How many workers of it are there.
+        missed: How many listings in a row have left it out.
     """
 
     job: Any
@@ -58,6 +59,7 @@ class Watched:
     view: JobView = NEW
     seen: bool = False
     up: int = 0
+    missed: int = 0
 
 
 class _Arrivals(SchedulerPlugin):
@@ -216,7 +218,7 @@ class JobKeeper:
         if not self._jobs:
             return
         try:
-            output = await call(self._scheduler.query(getpass.getuser()))
+            output = await call(self._scheduler.query())
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return
@@ -224,7 +226,8 @@ class JobKeeper:
         views = self._scheduler.read(output)
         for each in self._jobs.values():
             view = views.get(str(each.job.job_id))
-            if view is None and time.monotonic() - each.since > _UNLISTED:
+            each.missed = each.missed + 1 if view is None else 0
+            if each.missed >= _MISSED and time.monotonic() - each.since > _UNLISTED:
                 view = GONE
             each.view = view or each.view
 

@@ -114,6 +114,33 @@ def ask_for_certificate(server: Any) -> None:
         raise
 
 
+def guarded(server_class: Any, guard: Callable[[Any], None]) -> Any:
+    """Return a subclass of a scheduler's or worker's class whose HTTP server is guarded before it takes a request.
+
+    `ServerNode.start_http_server`, of both.
+
+    Args:
+        server_class: `distributed.Scheduler`, `distributed.Worker`.
+        guard: Called with each new server once it listens, in the same turn of the event loop.
+    """
+
+    class Guarded(server_class):  # type: ignore[misc]  # of a class that is known when it runs
+        def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+            super().start_http_server(*args, **kwargs)
+            guard(self)
+
+    Guarded.__name__ = Guarded.__qualname__ = server_class.__name__  # Dask reports and compares it
+    return Guarded
+
+
+def put_before_pages(server: Any, make: Callable[[Any], Any]) -> None:
+    """Have a scheduler's or worker's HTTP requests answered by what `make` returns for the one that has answered them.
+
+    `request_callback` of tornado's `HTTPServer`, read for each request.
+    """
+    server.http_server.request_callback = make(server.http_server.request_callback)
+
+
 # --- distributed: workers --------------------------------------------------------------------------
 
 

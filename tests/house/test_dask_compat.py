@@ -55,6 +55,11 @@ DOCUMENTED = {
     "distributed.diagnostics.plugin.SchedulerPlugin",
     "distributed.get_worker",
     "distributed.scheduler.KilledWorker",
+    "tornado.httputil.HTTPHeaders",
+    "tornado.httputil.HTTPMessageDelegate",
+    "tornado.httputil.HTTPServerConnectionDelegate",
+    "tornado.httputil.HTTPServerRequest",
+    "tornado.httputil.ResponseStartLine",
     "distributed.worker",  # the fork server loads it, and uses nothing of it
 }
 
@@ -80,6 +85,8 @@ UNDOCUMENTED = {
     ("", "new_spec"),
     ("", "new_worker_spec"),
     ("", "periodic_callbacks"),
+    ("", "request_callback"),
+    ("", "start_http_server"),
     ("config", "defaults"),
     ("scheduler", "remove_worker"),
     ("scheduler", "tasks"),
@@ -112,6 +119,7 @@ STATIC = [
     ("distributed", "distributed.scheduler:Scheduler.remove_worker"),
     ("distributed", "distributed.security:Security.get_connection_args"),
     ("distributed", "distributed.security:Security.get_listen_args"),
+    ("distributed", "distributed.node:ServerNode.start_http_server"),
     ("distributed", "distributed.utils:format_dashboard_link"),
     ("distributed", "distributed.worker_memory:parse_memory_limit"),
 ]
@@ -123,6 +131,7 @@ LIVE: list[tuple[str, str, Callable[[Any], object]]] = [
     ("distributed", "SpecCluster.new_spec", lambda it: it.cluster.new_spec["options"]),
     ("distributed", "Scheduler.tasks", lambda it: len(it.cluster.scheduler.tasks)),
     ("distributed", "Scheduler.http_server", lambda it: it.cluster.scheduler.http_server.stop),
+    ("tornado", "HTTPServer.request_callback", lambda it: it.worker.http_server.request_callback.on_close),
     ("distributed", "Worker.plugins", lambda it: it.worker.plugins.values),
     ("distributed", "Worker.state.nthreads", lambda it: it.worker.state.nthreads + 1),
     ("distributed", "Worker.nanny", lambda it: it.worker.nanny),

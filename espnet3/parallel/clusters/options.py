@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import socket
 import tempfile
 from typing import Any
 
@@ -15,12 +14,19 @@ import psutil
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.scheduler import Scheduler
-from espnet3.parallel.clusters.security import GUARD, RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.clusters.security import (
+    GUARD,
+    RunCertificate,
+    is_encrypted,
+    make_certificate,
+    warn_of_off,
+)
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+_MACHINES = "this machine or the nodes"
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -118,23 +124,15 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
 
 
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
-    """Add a certificate of the run to the options, unless everything runs on this machine or the user gave one."""
+    """Add a certificate of the run to the options, unless security is off or the user gave one."""
     if options.get("security") is not None or options.get("protocol") is not None:
+        if not is_encrypted(options):
+            warn_of_off(_MACHINES)
         return None
-    scheduler = options["scheduler_options"]
+    if security == "off":
+        warn_of_off(_MACHINES)
+        return None
     section = options.get("config_name") or row.name
-    interface = scheduler.get("interface") or options.get("interface")
-    interface = interface or dask.config.get(f"jobqueue.{section}.interface", None)
-    if scheduler.get("host"):
-        addresses = [str(scheduler["host"])]
-    else:
-        there = psutil.net_if_addrs().get(interface, [])
-        addresses = [each.address for each in there if each.family in (socket.AF_INET, socket.AF_INET6)]
-    here = bool(addresses) and all_loopback(addresses)
-    if security == "off" and not here:
-        logger.warning("security is off: whoever reaches this machine can run code in the workers")
-    if security == "off" or (security == "auto" and here):
-        return None
     shared = options.get("shared_temp_directory")
     shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
     certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))

@@ -20,6 +20,7 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import interface_problems, prepare, secure
@@ -46,6 +47,22 @@ def watched_job(job_class: Any) -> Any:
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = staticmethod(call)
         cancel_job = staticmethod(cancel)
+
+        def __init__(
+            self,
+            scheduler: Any = None,
+            name: Any = None,
+            worker_extra_args: Any = None,
+            security: Any = None,
+            **options: Any,
+        ) -> None:
+            words = list(worker_extra_args or [])
+            if security is not None:  # dask-jobqueue would not quote the paths
+                for part, path in security.get_tls_config_for_role("worker").items():
+                    if path is not None and part != "ciphers":
+                        words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
+            super().__init__(scheduler, quoted_word(str(name)), worker_extra_args=words, **options)
+            self.name = name
 
         async def start(self) -> None:
             """Submit the job."""

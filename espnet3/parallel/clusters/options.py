@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
+import sys
 import tempfile
 from typing import Any
 
@@ -13,7 +15,8 @@ import psutil
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
     GUARD,
     RunCertificate,
@@ -27,6 +30,9 @@ from espnet3.parallel.messages import did_you_mean
 logger = logging.getLogger(__name__)
 
 _MACHINES = "this machine or the nodes"
+_NOT_IN_DIRECTIVES = re.compile(
+    r"[\s'\"%$\\]"
+)  # a directive is cut there, or the scheduler puts something in its place
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -73,7 +79,17 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
     if "--dashboard-address" not in extra:  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
-    options["worker_extra_args"] = extra
+    options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
+    python = str(site("python") or sys.executable)
+    # a path may have a space in it; anything else is words, such as a launcher's
+    options["python"] = quoted_word(python) if os.path.exists(python) else " ".join(quoted_words(python))
+    for name in ("local_directory", "death_timeout"):
+        text = options.get(name)
+        text = site(name.replace("_", "-")) if text is None else text
+        if text is not None:
+            options[name] = quoted_word(str(text))
+    if options.get("worker_command") is not None:
+        options["worker_command"] = " ".join(quoted_words(str(options["worker_command"])))
 
     if row.scheduler.avoid:  # the keeper adds the nodes to avoid
         options["job_extra_directives"] = list(
@@ -115,8 +131,20 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             f"{place}: jobs cannot write their logs there: {error.strerror}; name a folder that you may "
             "write to and that the nodes see"
         ) from error
-    options["log_directory"] = wanted
     assert row.scheduler is not None
+    if row.scheduler.submit_by is not SubmitBy.DESCRIPTION and _NOT_IN_DIRECTIVES.search(wanted):
+        if made is not None:
+            os.rmdir(made)
+        place = (
+            "options.log_directory"
+            if made is None
+            else "the current folder, where jobs would write their logs"
+        )
+        raise ConfigError(
+            f"{place}: {wanted!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one of "
+            "% $ \\ in its name; name another folder as options.log_directory"
+        )
+    options["log_directory"] = wanted
     if row.scheduler.worker_logs:
         own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
         options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]

@@ -63,6 +63,7 @@ DASK_SIDE = {
     "parallel.clusters.job_script",
     "parallel.clusters.keeper",
     "parallel.clusters.options",
+    "parallel.clusters.preload",
     "parallel.clusters.ssh",
     "parallel.clusters.ssh_process",
     "parallel.clusters.client",

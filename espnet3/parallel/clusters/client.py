@@ -16,12 +16,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.clusters.start import open_cluster
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import (
-    forget_closed_client,
-    has_tasks,
-    ignore_errors_of_loop,
-    plugins_of,
-)
+from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, ignore_errors_of_loop, plugins_of
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.errors import WorkerSetupError
@@ -234,7 +229,7 @@ def dashboard_of(client: Any) -> str | None:
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
         return None
     link: str = client.dashboard_link
-    if cluster_of(client).serves_https:  # see http_guard
+    if cluster_of(client).serves_https:  # see preload.py
         link = link.replace("http://", "https://", 1)
     return link
 

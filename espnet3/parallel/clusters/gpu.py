@@ -9,7 +9,7 @@ from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine
-from espnet3.parallel.clusters.security import GUARD, local_security
+from espnet3.parallel.clusters.security import PRELOAD, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local.pages import PrivatePages, new_secret
 
@@ -28,7 +28,7 @@ def start_gpus(row: Backend, config: ParallelConfig) -> Any:
     given, private = local_security(config)
     if "security" in given:
         options["security"] = given["security"]
-        options["preload"] = [*options.get("preload", []), GUARD]  # for the pages of workers
+        options["preload"] = [*options.get("preload", []), PRELOAD]  # for the pages of workers
 
     class GpuCluster(make, PrivatePages):  # type: ignore[misc]  # a class that is loaded here
         pages = new_secret() if private else None
@@ -51,6 +51,7 @@ def gpu_options(config: ParallelConfig) -> dict[str, Any]:
         logger.warning("%s", warning)
     if options.get("dashboard_address", "") is None:  # the user wants none
         options["scheduler_kwargs"] = {**(options.get("scheduler_kwargs") or {}), "dashboard": False}
+    options["preload_nanny"] = [*(options.get("preload_nanny") or []), PRELOAD]
     for name in ("dashboard_address", "worker_dashboard_address"):
         if options.get(name) is None:  # Dask's default is every interface
             options[name] = "127.0.0.1:0"

@@ -18,7 +18,7 @@ from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
-    GUARD,
+    PRELOAD,
     RunCertificate,
     is_encrypted,
     make_certificate,
@@ -79,6 +79,8 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
     if "--dashboard-address" not in extra:  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
+    if site("nanny", True) is not False:
+        extra += ["--preload-nanny", PRELOAD]
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
     python = str(site("python") or sys.executable)
     # a path may have a space in it; anything else is words, such as a launcher's
@@ -165,5 +167,5 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
     shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
     certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
-    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", GUARD]
+    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", PRELOAD]
     return certificate

@@ -179,7 +179,7 @@ def make_certificate(parent: str) -> RunCertificate:
         "tls": {"ca-file": cert, **dict.fromkeys(_ROLES, files)},
     }
     guarded = {
-        role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), GUARD]} for role in _SERVERS
+        role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), PRELOAD]} for role in _SERVERS
     }
     return RunCertificate(
         folder,
@@ -190,8 +190,8 @@ def make_certificate(parent: str) -> RunCertificate:
 
 _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
-GUARD = "espnet3.parallel.clusters.http_guard"
-"""What schedulers and workers preload, so that their pages too are for holders of the certificate."""
+PRELOAD = "espnet3.parallel.clusters.preload"
+"""What the processes of a run preload; see there."""
 
 
 def _write(folder: str, name: str, text: str) -> str:

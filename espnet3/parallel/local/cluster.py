@@ -23,9 +23,9 @@ from espnet3.parallel.dask_compat import (
     dashboard_link,
     forget_worker,
     give_up_cluster,
-    guarded,
     import_dashboard,
 )
+from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker

@@ -21,7 +21,7 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
-from espnet3.parallel.dask_compat import guarded, put_before_pages
+from espnet3.parallel.dask_compat.servers import guarded, put_before_pages
 
 _FIELD = "token"
 _REFUSAL = b"These pages are open to those who have the link that the run has printed.\n"

@@ -37,7 +37,8 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
-    from espnet3.parallel.dask_compat import guarded, slow_heartbeats
+    from espnet3.parallel.dask_compat import slow_heartbeats
+    from espnet3.parallel.dask_compat.servers import guarded
     from espnet3.parallel.local.pages import ask_for_secret
     from espnet3.parallel.pilots.worker import STARTED
 

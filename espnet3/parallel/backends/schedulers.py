@@ -80,6 +80,10 @@ PBS = batch_backend(
         line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
         words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X")),
         look="qstat -f {id}",
+        comment=(("qstat", "-f", "{id}"), r"^\s*comment = (.+(?:\n\t.+)*)"),
+        # a subshell, because a failed redirection of `:` ends a POSIX shell; PBS copies output when a job has ended: into E it goes for half a minute, and then comes a mail
+        worker_logs=("-o /dev/null", "-e /dev/null"),
+        worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),
         rerun=("-r y",),
     ),

@@ -134,23 +134,43 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             "write to and that the nodes see"
         ) from error
     assert row.scheduler is not None
-    if row.scheduler.submit_by is not SubmitBy.DESCRIPTION and _NOT_IN_DIRECTIVES.search(wanted):
+    try:
+        check_log_folder(row, options.get("log_directory") or os.getcwd())
+    except ConfigError:
         if made is not None:
             os.rmdir(made)
-        place = (
-            "options.log_directory"
-            if made is None
-            else "the current folder, where jobs would write their logs"
-        )
-        raise ConfigError(
-            f"{place}: {wanted!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one of "
-            "% $ \\ in its name; name another folder as options.log_directory"
-        )
+        raise
     options["log_directory"] = wanted
+    if row.scheduler.worker_prints:
+        section = options.get("config_name") or row.name
+        skipped = options.get("job_directives_skip") or dask.config.get(
+            f"jobqueue.{section}.job-directives-skip", ()
+        )
+        options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]
+        line = row.scheduler.worker_prints.replace("{folder}", shlex.quote(wanted))
+        options["job_script_prologue"] = [line, *options["job_script_prologue"]]
     if row.scheduler.worker_logs:
         own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
         options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]
     return made
+
+
+def check_log_folder(row: Backend, folder: Any) -> None:
+    """Refuse a folder for logs whose name a directive cannot hold.
+
+    Raises:
+        ConfigError: It has such a name.
+    """
+    scheduler = row.scheduler
+    assert scheduler is not None
+    told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
+    if told and _NOT_IN_DIRECTIVES.search(str(folder)):
+        current = folder == os.getcwd()
+        place = "the current folder, where jobs write their logs" if current else "options.log_directory"
+        raise ConfigError(
+            f"{place}: {str(folder)!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one "
+            "of % $ \\ in its name; name another folder as options.log_directory"
+        )
 
 
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:

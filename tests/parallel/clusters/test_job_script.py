@@ -134,7 +134,7 @@ def test_python_may_be_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("env", ["pbs", "lsf"])
+@pytest.mark.parametrize("env", ["moab", "lsf"])
 def test_a_current_folder_with_a_space_is_refused_with_the_reason(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,16 +152,20 @@ def test_a_current_folder_with_a_space_is_refused_with_the_reason(
         pass
     assert queue.jobs() == []
     assert not list(here.iterdir())
+    config = ParallelConfig.parse(block("slurm"))
+    with pytest.raises(ConfigError, match="the current folder.*slurm cannot be told"):
+        plan_jobs(row("slurm"), config)
 
 
+@pytest.mark.parametrize("env", ["pbs", "lsf"])
 def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The certificate, the prologue and the worker take such a folder."""
     here = tmp_path / "my runs"
     here.mkdir()
     monkeypatch.chdir(here)
-    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "10m"}
-    with standin("pbs"), get_client(block("pbs", **options)) as client:
+    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "00:10"}
+    with standin(env), get_client(block(env, **options)) as client:
         assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
         assert set(client.run(os.getcwd).values()) == {str(here)}

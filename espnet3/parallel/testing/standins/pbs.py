@@ -173,6 +173,11 @@ def _facts(each: Element) -> dict[str, Any]:
         facts["array_index"] = each.index
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
+    slots = Store().slots
+    if each.state == "waiting" and each.cores > slots:
+        facts["comment"] = (
+            f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
+        )
     return facts
 
 

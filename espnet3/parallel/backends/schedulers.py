@@ -81,7 +81,8 @@ PBS = batch_backend(
         words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X")),
         look="qstat -f {id}",
         comment=(("qstat", "-f", "{id}"), r"^\s*comment = (.+(?:\n\t.+)*)"),
-        # a subshell, because a failed redirection of `:` ends a POSIX shell; PBS copies output when a job has ended: into E it goes for half a minute, and then comes a mail
+        # PBS copies output when a job has ended; where it cannot, the job stays in state E for half a minute, and a
+        # mail follows. In a subshell, because a redirection of `:` that fails ends a POSIX shell
         worker_logs=("-o /dev/null", "-e /dev/null"),
         worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),

@@ -36,24 +36,6 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
         assert not list(here.iterdir())
 
 
-def test_a_folder_that_the_node_does_not_see_keeps_no_job_from_its_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker whose output has no place starts nevertheless."""
-    monkeypatch.chdir(tmp_path)
-    logs = tmp_path / "logs"
-    gone = ["rmdir logs 2>/dev/null; true"]
-    with standin("pbs"):
-        block = {
-            "env": "pbs",
-            "n_workers": 1,
-            "options": {**OPTIONS, "log_directory": str(logs), "shebang": "#!/bin/sh"},
-        }
-        block["options"]["job_script_prologue"] = gone
-        with get_client(block):
-            assert parallel_map(abs, [-1]) == [1]
-
-
 def test_an_error_at_the_start_holds_what_pbs_says_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

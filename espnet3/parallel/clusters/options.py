@@ -85,6 +85,12 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     python = str(site("python") or sys.executable)
     # a path may have a space in it; anything else is words, such as a launcher's
     options["python"] = quoted_word(python) if os.path.exists(python) else " ".join(quoted_words(python))
+    if not any(
+        "trap" in str(line) for line in options.get("job_script_prologue") or site("job-script-prologue", [])
+    ):
+        # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
+        # a worker whose shell has ended. The user's own trap needs the shell
+        options["python"] = f"exec {options['python']}"
     for name in ("local_directory", "death_timeout"):
         text = options.get(name)
         text = site(name.replace("_", "-")) if text is None else text

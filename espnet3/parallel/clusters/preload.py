@@ -15,7 +15,11 @@ from typing import Any
 
 from distributed import Nanny
 
-from espnet3.parallel.dask_compat.servers import ask_for_certificate, replace_queues_of_nannies
+from espnet3.parallel.dask_compat.servers import (
+    ask_for_certificate,
+    kill_starting_worker,
+    replace_queues_of_nannies,
+)
 
 
 def dask_setup(server: Any) -> None:
@@ -24,6 +28,15 @@ def dask_setup(server: Any) -> None:
         replace_queues_of_nannies(PipeQueue)
     else:
         ask_for_certificate(server)
+
+
+async def dask_teardown(server: Any) -> None:
+    """Have a nanny that closes kill a worker that has not come up; Dask calls this before the nanny waits for it.
+
+    A worker whose scheduler is gone goes on connecting until its death-timeout, and its nanny would wait for that.
+    """
+    if isinstance(server, Nanny):
+        await kill_starting_worker(server)
 
 
 class PipeQueue:

@@ -80,3 +80,15 @@ def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
             return make(context())
 
     module.get_mp_context = Context
+
+
+async def kill_starting_worker(nanny: Any) -> None:
+    """Kill the worker of a nanny, if it has not come up.
+
+    `Nanny.process`, a `WorkerProcess` with a `status`, whose own `process` is an `AsyncProcess`.
+    """
+    from distributed.core import Status
+
+    worker = nanny.process
+    if worker is not None and worker.status is Status.starting and worker.process is not None:
+        await worker.process.kill()

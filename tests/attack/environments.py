@@ -92,7 +92,9 @@ _FIXED = {
 FIXED = (
     *(
         # Dask itself breaks on None there, so that it is refused where Dask is needed
-        Case(f"environments: {name}", _program([name], call), _USES, parallel=False, answers="None" not in name)
+        Case(
+            f"environments: {name}", _program([name], call), _USES, parallel=False, answers="None" not in name
+        )
         for name, call in _FIXED.items()
     ),
     Case(

@@ -65,6 +65,9 @@ class Scheduler:
         avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
         joint: What separates the nodes of `avoid`.
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
+        worker_prints: Shell line with which a worker job itself sends its output to a file in `{folder}`, quoted, where
+            the scheduler would deliver it only after the job's end, perhaps to a folder that is gone.
+        comment: Command that says why the job `{id}` waits, and the pattern of that; None: the listing says it.
         extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
             scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
             quoted path of the script and `{limit}` the number of elements at a time.
@@ -113,6 +116,8 @@ class Scheduler:
     avoid: str = ""
     joint: str = ","
     worker_logs: tuple[str, ...] = ()
+    worker_prints: str = ""
+    comment: tuple[tuple[str, ...], str] | None = None
     extra: tuple[str, ...] = ()
     replaces: str = ""
     silent: tuple[str, ...] = ()

@@ -115,6 +115,11 @@ PBS = batch_backend(
             ),
         ),
         look="qstat -f {id}",
+        comment=(("qstat", "-f", "{id}"), r"^\s*comment = (.+(?:\n\t.+)*)"),
+        # PBS copies output when a job has ended; where it cannot, the job stays in state E for half a minute, and a
+        # mail follows. In a subshell, because a redirection of `:` that fails ends a POSIX shell
+        worker_logs=("-o /dev/null", "-e /dev/null"),
+        worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),
         printed=("*.o{job}", "*.o{job}.{index}", "*.o{job}[[]{index}[]]*"),
         starved=r"PBS: job killed: mem \S+ exceeded limit",

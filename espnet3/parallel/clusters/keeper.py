@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -49,6 +50,7 @@ class Watched:
         job: dask-jobqueue's job.
         since: When it was submitted (monotonic seconds).
         view: What the queue said last.
+        comment: Why it waits, where the scheduler says that only of a single job.
         seen: Whether a worker of it has ever come.
         up: How many workers of it are there.
         missed: How many listings in a row have left it out.
@@ -57,6 +59,7 @@ class Watched:
     job: Any
     since: float = field(default_factory=time.monotonic)
     view: JobView = NEW
+    comment: str = ""
     seen: bool = False
     up: int = 0
     missed: int = 0
@@ -112,6 +115,7 @@ class JobKeeper:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
+        self._why_after = 0.0
         self._submission: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -160,7 +164,8 @@ class JobKeeper:
     def _missing_worker(self, each: Watched) -> MissingWorker:
         number = str(each.job.job_id)
         look = self._scheduler.look.format(id=number)
-        return MissingWorker(f"job {number}", str(each.view), look, log_tail(self._logs, number))
+        view = each.view if each.view.reason else replace(each.view, reason=each.comment)
+        return MissingWorker(f"job {number}", str(view), look, log_tail(self._logs, number))
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -230,6 +235,23 @@ class JobKeeper:
             if each.missed >= _MISSED and time.monotonic() - each.since > _UNLISTED:
                 view = GONE
             each.view = view or each.view
+        await self._ask_why()
+
+    async def _ask_why(self) -> None:
+        """Ask for the scheduler's own comment on jobs that wait, of the few that a message would describe."""
+        if self._scheduler.comment is None or time.monotonic() < self._why_after:
+            return
+        command, pattern = self._scheduler.comment
+        waiting = [each for each in self._jobs.values() if each.view.state is QueueState.WAITING]
+        for each in waiting[:_SHOWN]:
+            try:
+                said = await call([part.replace("{id}", str(each.job.job_id)) for part in command])
+            except SubmissionError as error:  # it may have ended just now
+                logger.debug("%s", error)
+                continue
+            found = re.search(pattern, said, re.MULTILINE)
+            each.comment = re.sub(r"\n\t", "", found[1]).strip() if found else ""
+        self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
         """Draw the consequences of what the queue said."""

@@ -199,7 +199,12 @@ def _facts(each: Element) -> dict[str, Any]:
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
     if each.state == "waiting":
-        facts["comment"] = "Not Running: Insufficient amount of resource: ncpus"
+        slots = Store().slots
+        never = (
+            f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
+        )
+        now = "Not Running: Insufficient amount of resource: ncpus"
+        facts["comment"] = never if each.cores > slots else now
     return facts
 
 

@@ -13,9 +13,8 @@ them which options a row takes, `hints.py` finds where another name belongs, `ch
 from espnet3.parallel.backends.backend import Backend, Kind, batch_backend
 from espnet3.parallel.backends.check import option_problems
 from espnet3.parallel.backends.loading import load_cluster_class
-from espnet3.parallel.backends.options import allowed_options, has_option
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.signatures import allowed_options, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS, row
 
 __all__ = [

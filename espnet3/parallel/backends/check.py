@@ -11,9 +11,8 @@ from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
-from espnet3.parallel.backends.options import has_option
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.signatures import has_option, installed
 from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
 from espnet3.parallel.checks import Flag, Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, named, shown

@@ -8,6 +8,7 @@ _SHORT = 3.0  # seconds of work below which an efficiency says nothing
 _COLD = 60.0  # seconds of work after which a rate is shown though some worker has not finished an item
 _SLOWER = 1.1  # times as long as one worker: less is within what can be told
 _WAITED = 0.5  # share of the items' time without the processor above which that is said
+_WORTH_TELLING = 1.0  # seconds: nobody changes a configuration for less
 _PART = 0.1  # share of the time lost above which its cause is named
 
 
@@ -102,7 +103,7 @@ def advice(summary: RunSummary) -> str:
     if s.slots < 2 or not s.items:
         return ""
     alone = s.env_seconds + s.busy_seconds
-    if s.seconds > _SLOWER * alone:
+    if s.seconds > max(_SLOWER * alone, alone + _WORTH_TELLING):
         lost = {
             "starting the workers": s.launch_seconds,
             "imports on the workers": s.import_seconds,

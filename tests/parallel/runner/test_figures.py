@@ -117,6 +117,8 @@ def test_items_that_waited_are_named() -> None:
 
 
 def test_nothing_is_said_where_nothing_is_wrong() -> None:
-    """A run that used its workers, and one on a single worker, get no advice."""
+    """A run that used its workers, one on a single worker and one of a moment get no advice."""
     assert advice(TEN_SECONDS) == ""
     assert advice(replace(TEN_SECONDS, slots=1, workers=1, cpu_seconds=0.0, busy_seconds=1.0)) == ""
+    moment = replace(TEN_SECONDS, seconds=0.5, start_seconds=0.4, launch_seconds=0.4, busy_seconds=0.01)
+    assert advice(moment) == ""

@@ -48,6 +48,7 @@ class Scheduler:
         element_listing: The same with the elements of job arrays, where `listing` leaves them out.
         no_history: Pattern of what `element_listing` prints on standard error, in place of all jobs, where the site
             keeps no jobs that have ended.
+        no_jobs: Pattern of what a listing prints on standard error where there is no job, if that is an error to it.
         plain_listing: What lists the elements there.
         line: Pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
             `node`.
@@ -102,6 +103,7 @@ class Scheduler:
     listing: tuple[str, ...]
     element_listing: tuple[str, ...] = ()
     no_history: str = ""
+    no_jobs: str = ""
     plain_listing: tuple[str, ...] = ()
     line: str
     words: Words

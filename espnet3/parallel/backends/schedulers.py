@@ -182,6 +182,7 @@ LSF = batch_backend(
             *("bjobs", "-a", "-noheader", "-u", "{user}"),
             *("-o", "jobid jobindex stat exec_host delimiter='|'"),
         ),
+        no_jobs="No (?:unfinished )?job found",
         line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
         words=words(
             (WAITING, "PEND WAIT"),

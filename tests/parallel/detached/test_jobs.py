@@ -231,7 +231,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     listed = "echo '7_0|PENDING|Priority|'; echo '7_1|PENDING|Priority|'"
     texts = {
         "sbatch": "echo Submitted batch job 7",
-        "scontrol": "echo 'MaxArraySize = 1001'",
+        # asked about a job, it has forgotten it, as after a while
+        "scontrol": "echo MaxArraySize = 1001; echo slurm_load_jobs error: Invalid job id specified >&2",
         "squeue": listed,
         "scancel": 'printf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"',
     }

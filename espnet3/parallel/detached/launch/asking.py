@@ -11,6 +11,7 @@ A listing may be cut short, stale or empty, and proves the end of no job that it
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ def look(scheduler: Scheduler, folder: Path) -> Listing:
         late = ask(command, folder)
         to_come = scheduler.read_to_come(late.out)
         problem = problem or late.problem
+    if scheduler.no_jobs and re.search(scheduler.no_jobs, said.error):
+        return Listing({}, to_come, "", failed=False)
     return Listing(scheduler.read(said.out), to_come, problem, said.status != 0)
 
 

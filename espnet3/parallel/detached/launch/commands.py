@@ -38,7 +38,8 @@ class Said:
     def problem(self) -> str:
         """What it said that was no answer: its standard error, or its exit status; empty: nothing."""
         failed = f"exit status {self.status}" if self.status else ""
-        return self.error.strip() or failed
+        said = self.error.strip() or failed
+        return f"{self.command}: {said}" if said else ""
 
 
 def ask(command: list[str], folder: Path, stdin: str | None = None) -> Said:

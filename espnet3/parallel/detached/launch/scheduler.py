@@ -234,15 +234,15 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
                 f"an error: {problem}\n{again}"
             )
         if now > begin + grace + SECONDS:
-            raise ParallelError(f"the scheduler still lists jobs after their cancellation{told}. {again}")
+            raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
             _cancel([array.cancel for array in arrays], folder)
             called = now
         time.sleep(_LOOK)
 
 
-def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[bool, str]:
-    """Return whether jobs of a run are still listed, and what keeps the scheduler from saying so of all.
+def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[str, str]:
+    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked.
 
     Args:
         scheduler: Its record.
@@ -253,16 +253,17 @@ def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]
     try:
         listing, known = answers(scheduler, folder, newest)
     except SubmissionError as error:
-        return False, f"{error.command}: {error.stderr.strip()}"
-    if any(one in every and view.meaning.is_alive for one, view in listing.views.items()):
-        return True, ""
-    if any(answer.known is Known.LISTED for answer in known.values()):
-        return True, ""
+        return "", f"{error.command}: {error.stderr.strip()}"
+    listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
+    if listed or any(answer.known is Known.LISTED for answer in known.values()):
+        return "still lists jobs", ""
+    if listing.failed:
+        return "", listing.problem
     unclear = [one for one, answer in known.items() if answer.known is Known.NOT_KNOWN]
     if not unclear or not (scheduler.questions or listing.problem):
-        return False, ""  # where there is nothing to ask, twice not listed has to do
-    said = f": {listing.problem}" if listing.problem else ""
-    return False, f"nothing is known of {', '.join(unclear[:_SHOWN])}{said}"
+        return "", ""  # where there is nothing to ask, twice not listed has to do
+    said = f" ({listing.problem})" if listing.problem else ""
+    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", ""
 
 
 def _cancel(commands: list[list[str]], folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Iterable
@@ -29,8 +30,8 @@ class Habit(str, Enum):
 _SENTENCES = {
     Habit.NO_HISTORY: "jobs that have ended are forgotten at once; PBS refuses to list them, with an exit status of 0",
     Habit.LATE_LISTING: f"a job is listed, and known to any command, only {LATE:g} s after its submission",
-    Habit.PARTIAL_LISTING: "every other listing leaves out every other job, and says nothing of it",
-    Habit.SILENT_ERROR: "every other listing is an error on standard error, with an exit status of 0 and no job",
+    Habit.PARTIAL_LISTING: "about every other listing leaves out every other job, and says nothing of it",
+    Habit.SILENT_ERROR: "about every other look is an error on standard error, with an exit status of 0 and no job",
     Habit.LATE_LOGS: f"a job's output is delivered {LATE:g} s after its end",
 }
 
@@ -52,14 +53,14 @@ class Habits:
 
     def fails(self, command: str) -> bool:
         """Whether this look is one that fails without an exit status; if so, say it."""
-        if Habit.SILENT_ERROR not in self or self._odd("errors"):
+        if Habit.SILENT_ERROR not in self or self._goes_well("errors"):
             return False
         print(f"{command}: cannot connect to the server (errno=15010)", file=sys.stderr)
         return True
 
     def listed(self, count: int) -> set[int]:
         """Return which of so many jobs a listing shows, by their place."""
-        if Habit.PARTIAL_LISTING not in self or self._odd("listings"):
+        if Habit.PARTIAL_LISTING not in self or self._goes_well("listings"):
             return set(range(count))
         return set(range(0, count, 2))
 
@@ -75,12 +76,16 @@ class Habits:
             return False
         return not ended or (history and Habit.NO_HISTORY not in self)
 
-    def _odd(self, name: str) -> bool:
-        """Count a look; return whether its number is odd."""
+    def _goes_well(self, name: str) -> bool:
+        """Count a look; return whether it is one of those that go well.
+
+        About every other is, but in no fixed order: looks come in rounds.
+        """
         file = self._folder / f"count.{name}"
         with open(file, "ab") as stream:
             stream.write(b".")
-        return file.stat().st_size % 2 == 1
+        draw = random.Random(f"{name} {file.stat().st_size}")  # noqa: S311  # no secret
+        return draw.random() < 0.5
 
 
 def names_of(habits: Iterable[Habit]) -> str:

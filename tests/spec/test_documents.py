@@ -125,9 +125,9 @@ def test_a_schedulers_block_becomes_a_job_script(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", [n for n in QUEUED if "interface" in BLOCKS[n]["options"]])
 def test_a_clusters_network_interface_is_looked_for(name: str, tmp_path: Path) -> None:
-    """Where the printed network interface is missing, that is said before a job is queued."""
+    """Where the printed network interface is missing, the job script is printed with a warning that says so."""
     if BLOCKS[name]["options"]["interface"] in psutil.net_if_addrs():
         pytest.skip("this machine has it")
     done = planned(BLOCKS[name], tmp_path)
-    assert done.exit_code == 1
+    assert done.exit_code == 0
     assert "options.interface = 'ib0': this machine has no such network interface" in done.output

@@ -33,15 +33,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
         """Reduce an object; a class that is pickled by value takes its token along."""
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
-        if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
+        if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
+            return getattr, (sys, name)
+        if isinstance(obj, io.TextIOWrapper):
             # cloudpickle would send its whole text, as a StringIO
             raise TypeError(f"cannot pickle the open file {obj.name!r:.200}; its path can be sent")
         if isinstance(obj, memoryview):  # cloudpickle would send its bytes, which are something else
             raise TypeError("cannot pickle a memoryview; bytes(...) of it can be sent")
         if type(obj) is functools.cached_property:  # holds a lock before Python 3.12
             return _property, (obj.func, obj.attrname)
-        if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):
-            return getattr, (sys, name)
         reduced = super().reducer_override(obj)
         how = reduced_class(obj, reduced)
         if how is None:

@@ -46,19 +46,20 @@ def by_name(value: Any) -> None:
     """The `OfCode` that takes every function, class and module for an installed one."""
 
 
-def content_hash(value: Any, place: str = "value", of_code: OfCode = by_name) -> str:
+def content_hash(value: Any, place: str = "value", of_code: OfCode = by_name, data_only: bool = False) -> str:
     """Return the hash of a value's content.
 
     Args:
         value: Anything.
         place: What it is called in messages.
         of_code: What the user's own functions, classes and modules are.
+        data_only: Refuse objects: their state may change as they are used.
 
     Raises:
         NoContentError: Something in it is a lock, a socket, a generator or the like.
     """
     try:
-        return _Hasher(of_code).of(value, place).hex()
+        return _Hasher(of_code, data_only).of(value, place).hex()
     except RecursionError:
         raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
 
@@ -76,8 +77,9 @@ def as_containers(value: Any, resolve: bool = True) -> Any:
 
 
 class _Hasher:
-    def __init__(self, of_code: OfCode) -> None:
+    def __init__(self, of_code: OfCode, data_only: bool) -> None:
         self._of_code = of_code
+        self._data_only = data_only
         self._open: dict[int, int] = {}  # objects that are being hashed, for those that hold themselves
 
     def of(self, value: Any, place: str) -> bytes:
@@ -176,6 +178,8 @@ class _Hasher:
     def _object(self, value: Any, place: str) -> bytes:
         """Return the digest of an object by its class and its state."""
         kind = type(value)
+        if self._data_only:
+            raise NoContentError(place, kind.__qualname__, "it is no data")
         try:
             reduce = copyreg.dispatch_table.get(kind)
             taken = reduce(value) if reduce is not None else value.__reduce_ex__(4)

@@ -213,7 +213,7 @@ def _values(part: _Partial) -> dict[str, str]:
             value = getattr(module, name, None)
             if live.is_data(value):
                 try:
-                    found[VALUE + name] = content_hash(value, name)[:16]
+                    found[VALUE + name] = content_hash(value, name, data_only=True)[:16]
                 except NoContentError:  # something in it is no data: its statement stands for it
                     continue
     return found

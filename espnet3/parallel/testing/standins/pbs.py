@@ -204,7 +204,7 @@ def _facts(each: Element) -> dict[str, Any]:
             f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
         )
         now = "Not Running: Insufficient amount of resource: ncpus"
-        facts["comment"] = never if each.cores > slots else now
+        facts["comment"] = never if 0 < slots < each.cores else now
     return facts
 
 

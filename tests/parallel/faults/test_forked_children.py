@@ -59,7 +59,7 @@ def ran(code: str, folder: Path) -> str:
         "parallel_map(slow_square, range(100), client=client)",
         "parallel_map(slow_square, range(100))",
         "parallel_submit(slow_square, 3).result()",
-        "next(begun)",
+        "list(begun)",
     ],
     ids=["its client", "the open client", "submit", "a generator in progress"],
 )

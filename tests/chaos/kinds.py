@@ -80,7 +80,8 @@ def _survives(whom: Callable[[Start], list[int]]) -> Callable[[Round], Start]:
 
 def _full_disk(r: Round) -> Start:
     """Fill the disk at a drawn moment, see the run stop for that reason, free it again."""
-    start = r.start() if r.disk else r.start(file_limit=r.draw.randrange(200, 8000))
+    # the limit is on its log as well, which must hold the traceback
+    start = r.start() if r.disk else r.start(file_limit=r.draw.randrange(8000, 20_000))
     filler = r.folder.parent / "filler"
     if r.disk and r.wait_for_a_moment(start):
         _fill(filler)

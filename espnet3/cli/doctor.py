@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import subprocess
@@ -110,7 +109,7 @@ def _look_at_scheduler(
         )
         return
     tell(True, f"{command} is {shutil.which(command)}")
-    query = row.scheduler.query(getpass.getuser())
+    query = row.scheduler.query()
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

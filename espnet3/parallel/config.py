@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
@@ -59,7 +59,8 @@ class ParallelConfig(Mapping[str, Any]):
         frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
             no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
         detached: Settings of detached runs (`DetachedSettings`).
-        security: "auto": TLS as soon as something is not on this machine alone; "on": always; "off": never.
+        security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": whoever can connect
+            runs code as the owner.
         adapt: `{minimum: 0, maximum: 64}` lets the number of workers follow the work; None: it is fixed.
 
     Raises:
@@ -139,7 +140,7 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
     _check_timeout(raw, "frozen_timeout", problems, or_none=True, above=2)
-    _check_security(raw, problems)
+    _check_security(raw, backend, problems)
     _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
     if raw.get("detached") is None:  # a line `detached:` with nothing after it
@@ -221,11 +222,18 @@ def _check_timeout(
         raw[name] = float(value)
 
 
-def _check_security(raw: dict[str, Any], problems: list[str]) -> None:
+def _check_security(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
     value = raw.get("security", "auto")
     if isinstance(value, bool):  # what YAML makes of on and off
         value = raw["security"] = "on" if value else "off"
-    if not is_missing(value) and (refusal := Choice(("auto", "on", "off")).refusal(value)):
+    if is_missing(value):
+        return
+    refusal = Choice(("auto", "on", "off")).refusal(value)
+    if value == "on" and backend is not None and backend.kind is Kind.KUBERNETES:
+        refusal = (
+            "pods have no certificate of the run; leave it out, and keep others away by a network policy"
+        )
+    if refusal:
         problems.append(problem("security", value, refusal))
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import set_parallel
+from espnet3.parallel import FolderInUseError, set_parallel
 from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import LABS, Lab
 from tests.parallel.detached.work import (
     ROOT,
@@ -29,6 +30,7 @@ from tests.parallel.detached.work import (
     let_go,
     status_json,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -54,9 +56,9 @@ def block_of(lab: Lab, **detached: Any) -> dict[str, Any]:
     return {**lab.block(4), "detached": {"shards": 3, **detached}}
 
 
-def submit(lab: Lab, folder: Path, n: int = 12, **detached: Any) -> DetachedRun:
+def submit(lab: Lab, folder: Path, n: int = 12, workers: int = 4, **detached: Any) -> DetachedRun:
     """Submit squares from this process."""
-    set_parallel(block_of(lab, **detached))
+    set_parallel({**block_of(lab, **detached), "n_workers": workers})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
     runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
     return runner(range(n))  # type: ignore[no-any-return]
@@ -114,6 +116,68 @@ def test_the_submitter_is_killed_and_another_process_finishes(
     assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b")
     assert set(calls(folder).values()) == {1}
     lab.wait_for_empty_queue()
+
+
+ROUNDS = {"htcondor": 10}  # it lists only what it has made, which another round may find at another point
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name in LABS for number in range(ROUNDS.get(name, 1))]
+)
+def test_more_shards_than_workers_are_never_lost(
+    name: str, number: int, lab_of: Callable[[str], Lab], tmp_path: Path
+) -> None:
+    """Eight shards on two workers: those to come are pending, `retry` refuses, and every item is computed once."""
+    lab = lab_of(name)
+    hold(tmp_path, 0)
+    run = submit(lab, tmp_path, n=8, workers=2, shards=8)
+    held(tmp_path, 0)
+    fine = {JobState.DONE, JobState.RUNNING, JobState.PENDING}
+
+    def others_are_done() -> bool:
+        states = run.status().counts
+        assert set(states) <= fine, run.status()
+        return states.get(JobState.DONE, 0) > (0 if name == "oar" else 2)
+
+    assert others_are_done() in (True, False)
+    with pytest.raises(FolderInUseError):
+        run.retry()
+    wait_until(others_are_done, 150, every=0.2, said=run.status)
+    let_go(tmp_path, 0)
+    wait_until(lambda: others_are_done() and run.status().done, 150, every=0.2, said=run.status)
+    assert len(run.merge()) == 8
+    assert calls(tmp_path) == dict.fromkeys(range(8), 1)
+    lab.wait_for_empty_queue()
+
+
+@pytest.mark.parametrize("name", [name for name, lab in LABS.items() if lab.listing])
+def test_cancel_reaches_what_waits_and_what_is_to_come(
+    name: str, lab_of: Callable[[str], Lab], tmp_path: Path
+) -> None:
+    """Of eight shards on two workers `cancel` leaves no job, made or not."""
+    lab = lab_of(name)
+    for item in (0, 1):
+        hold(tmp_path, item)
+    run = submit(lab, tmp_path, n=8, workers=2, shards=8)
+    held(tmp_path, 0)
+    counts = run.cancel(grace=1.0).counts
+    assert not set(counts) - {JobState.CANCELLED, JobState.DONE}, run.status()
+    lab.wait_for_empty_queue()
+
+
+@pytest.mark.parametrize("name", [name for name, lab in LABS.items() if lab.listing])
+def test_a_job_that_fails_before_its_worker_says_why(
+    name: str, lab_of: Callable[[str], Lab], tmp_path: Path
+) -> None:
+    """`logs` prints the scheduler's output file, and `status` quotes its last line, where a job has no python."""
+    lab = lab_of(name)
+    set_parallel(lab.block(2, job_script_prologue=["echo the module is gone >&2", "exit 4"]))
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    run = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)(range(2))
+    status = run.wait(150)
+    assert not status.alive and not status.done, status
+    assert "the module is gone" in run.status().shards[0].note
+    assert "the module is gone" in dict(run.logs())[0]
 
 
 @pytest.mark.parametrize("name", [name for name, lab in LABS.items() if lab.listing])

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from espnet3.parallel import set_parallel
-from espnet3.parallel.detached.launch import scheduler
+from espnet3.parallel import FolderInUseError, set_parallel
+from espnet3.parallel.detached.launch import asking, commands
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import Lab
@@ -33,13 +33,14 @@ def slurm(started: Callable[[str], Lab]) -> Lab:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the scheduler's commands, which grows as they are called."""
     names: list[str] = []
-    call = scheduler._call
+    ask = commands.ask
 
-    def spy(command: list[str], *rest: Any) -> str:
+    def spy(command: list[str], *rest: Any) -> commands.Said:
         names.append(command[0])
-        return call(command, *rest)
+        return ask(command, *rest)
 
-    monkeypatch.setattr(scheduler, "_call", spy)
+    for module in (commands, asking):
+        monkeypatch.setattr(module, "ask", spy)
     return names
 
 
@@ -192,6 +193,43 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
     assert set(calls(tmp_path).values()) == {1}
     assert len(list(tmp_path.glob("calls.*"))) > 1
     assert "unfinished: its walltime is nearly over" in dict(run.logs())[0]
+
+
+def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_path: Path) -> None:
+    """An item that outlives the walltime leaves `timeout`, also when SLURM has forgotten the job or is away."""
+    hold(tmp_path, 0)
+    run = submit(slurm, tmp_path, n=2, workers=1, options={"walltime": "00:01:00"}, shards=1, requeue=False)
+    held(tmp_path, 0)
+    wait_until(lambda: not run.status().alive, 200, every=0.5, said=run.status)
+    assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
+    ended = json.loads((run.path / "detached/shard.0/ended.json").read_text())
+    assert (ended["state"], ended["early"]) == ("timeout", True)
+    let_go(tmp_path, 0, dead=True)
+    run.retry()
+    finished(run, slurm)
+
+
+def test_a_request_that_can_never_run_shows_the_reason(slurm: Lab, tmp_path: Path) -> None:
+    """The status of a job that waits for a held start has SLURM's reason."""
+    run = submit(slurm, tmp_path, options={"job_extra_directives": ["--hold"]})
+    assert run.status().shards[0].note == "PENDING: JobHeldUser"
+    run.cancel()
+    slurm.wait_for_empty_queue()
+
+
+def test_cancel_takes_a_held_element_of_an_earlier_array(slurm: Lab, tmp_path: Path) -> None:
+    """What an earlier submission left in the queue goes with the run, though its shard has a newer job."""
+    hold(tmp_path, 0)
+    run = submit(slurm, tmp_path, n=2, shards=2)
+    held(tmp_path, 0)
+    first = run[0].job_id
+    subprocess.run(["scontrol", "requeuehold", first], check=True)
+    wait_until(lambda: "PENDING" in _squeue(first, "%T") or "REQUEUE" in _squeue(first, "%T"), every=0.2)
+    let_go(tmp_path, 0, dead=True)
+    with pytest.raises(FolderInUseError):
+        run.retry()
+    run.cancel()
+    slurm.wait_for_empty_queue()
 
 
 def test_a_scheduler_that_does_not_answer_is_reported(

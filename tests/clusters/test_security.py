@@ -127,7 +127,7 @@ def pages_of(client):
 def test_a_second_account_is_refused_by_scheduler_workers_and_pages(lab, tmp_path):
     """Another user gets in nowhere: their own certificate is refused, and they cannot read the run's."""
     tmp_path.chmod(0o755)
-    with get_client({**lab.block(2), "security": "on"}) as client:
+    with get_client(lab.block(2)) as client:  # by default
         client.wait_for_workers(2, timeout=120)
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
         assert len(addresses) == 3

@@ -535,3 +535,10 @@ def holding_itself():
 def test_blocks_that_break_what_looks_at_them(block, part):
     """Numbers of thousands of digits, values that cannot be shown and circles end in a ConfigError like any mistake."""
     assert part in refusal(block)
+
+
+def test_pods_have_no_certificate_and_say_so():
+    """`security: on` is refused for Kubernetes, where it would be ignored."""
+    with pytest.raises(ConfigError, match="security = 'on': pods have no certificate of the run"):
+        ParallelConfig.parse({"env": "kube", "security": "on"})
+    assert ParallelConfig.parse({"env": "kube"}).security == "auto"

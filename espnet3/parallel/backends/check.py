@@ -10,9 +10,9 @@ from typing import Any
 from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
-from espnet3.parallel.backends.options import has_option
+from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.signatures import has_option, installed
 from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
 from espnet3.parallel.checks import Flag, Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
@@ -93,6 +93,10 @@ _TEXTS = ("host", "interface", "protocol")
 
 
 def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:
+    # the lines of a prologue are the user's own, except where it is one value of a description
+    own_lines = name == "job_script_prologue" and scheduler.submit_by is not SubmitBy.DESCRIPTION
+    if not own_lines and breaks_lines(value):
+        return BREAKS
     if name == "walltime":
         example = _clock(value if is_number(value) else 0, seconds=scheduler.writes_seconds)
         if is_number(value):
@@ -105,13 +109,14 @@ def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any)
     if name in ("memory", "disk") and not is_size(value):
         number = isinstance(value, (int, str)) and str(value).strip().isdigit()
         return f"write it with its unit: {name}: {value if number else 16}GB"
-    if name in ("cores", "processes"):
+    if name in ("cores", "processes", "job_cpu", "ncpus"):
         return Whole(least=1, example=f"{name}: 4").refusal(value)
     if name == "job_extra_directives" and scheduler.submit_by is SubmitBy.DESCRIPTION:
         return "" if isinstance(value, Mapping) else f"must be a mapping for {env}: {{name: value}}"
     if name in _LISTS and not isinstance(value, list):
         return f"must be a list: {name}: [{shown(value, name)}]"
-    return ""
+    words = {"worker_extra_args": value, "python": [value], "worker_command": [value]}.get(name, ())
+    return next(filter(None, map(word_problem, words)), "")
 
 
 def _refused_by_kubernetes(name: str, value: Any) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.options import allowed_options, has_option
-from espnet3.parallel.backends.signatures import installed, parameters
+from espnet3.parallel.backends.signatures import allowed_options, has_option, installed, parameters
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.messages import did_you_mean, shown
 

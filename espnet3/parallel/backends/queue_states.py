@@ -39,6 +39,11 @@ class Meaning:
     job: QueueState
     shard: str
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether a job in this state may still write."""
+        return self.shard in ("pending", "running")
+
 
 Words = Mapping[str, Meaning]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from espnet3.parallel.backends.queue_states import ENDED, WAITING, Meaning, QueueState, Words
+from espnet3.parallel.backends.queue_answers import JobView, Question, given, meaning_of, submitter
+from espnet3.parallel.backends.queue_states import Words
 
 
 class SubmitBy(Enum):
@@ -21,43 +22,6 @@ class SubmitBy(Enum):
     STDIN = "the script is the standard input; the directives are comments in it"
     ARGUMENTS = "the script's path is an argument, and so is each directive"
     DESCRIPTION = "a file of `key = value` lines is submitted, which names the script"
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """One job, or one element of a job array, as the queue lists it.
-
-    Attributes:
-        meaning: What its state means.
-        word: The scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed.
-        reason: Why it waits or is held, where the scheduler gives a reason.
-        node: Where it runs or ran, where the scheduler names a node.
-    """
-
-    meaning: Meaning
-    word: str = ""
-    reason: str = ""
-    node: str = ""
-
-    @property
-    def state(self) -> QueueState:
-        """What the state means for a job that holds workers."""
-        return self.meaning.job
-
-    @property
-    def note(self) -> str:
-        """The scheduler's word and its reason, for a person."""
-        return f"{self.word}: {self.reason}" if self.reason else self.word
-
-    def __str__(self) -> str:
-        word = f" ({self.word})" if self.word else ""
-        reason = f": {self.reason}" if self.reason else ""
-        node = f" on {self.node}" if self.node else ""
-        return f"{self.state.value}{word}{node}{reason}"
-
-
-GONE = JobView(ENDED)
-NEW = JobView(WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +46,17 @@ class Scheduler:
 
         listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
         element_listing: The same with the elements of job arrays, where `listing` leaves them out.
+        no_history: Pattern of what `element_listing` prints on standard error, in place of all jobs, where the site
+            keeps no jobs that have ended.
+        no_jobs: Pattern of what a listing prints on standard error where there is no job, if that is an error to it.
+        plain_listing: What lists the elements there.
         line: Pattern of a listed job. Its groups are `id`, or `job` and perhaps `index`; `word`; perhaps `reason` and
             `node`.
         words: What the words for states mean; one that is not among them means that the job waits.
+        to_come: Command that lists the arrays of `{user}` whose elements the scheduler makes one after another, and
+            the pattern of a line, with the groups `job` and `next`: from this index on none has been made yet.
+        questions: What is asked about jobs that the listing leaves out, in order. Without any, a job that leaves no
+            word of its end stays unknown until it is cancelled.
         look: Command a person types to learn more about the job `{id}`.
 
         minutes_last: Whether a walltime of two numbers is hours and minutes, rather than minutes and seconds.
@@ -94,6 +66,9 @@ class Scheduler:
         avoid: Directive that keeps a job away from `{nodes}`; empty: none is used.
         joint: What separates the nodes of `avoid`.
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
+        worker_prints: Shell line with which a worker job itself sends its output to a file in `{folder}`, quoted, where
+            the scheduler would deliver it only after the job's end, perhaps to a folder that is gone.
+        comment: Command that says why the job `{id}` waits, and the pattern of that; None: the listing says it.
         extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
             scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
             quoted path of the script and `{limit}` the number of elements at a time.
@@ -102,8 +77,10 @@ class Scheduler:
             expands none.
         quoting: Pairs of a text and what stands for it in a quoted path of a description.
 
-        printed: File name of an element's output, from `{job}` and `{index}`; empty: the output is not looked at.
+        printed: Patterns of the file name of an element's output, as of `glob`, from `{job}` and `{index}`; empty: the
+            output is not looked at.
         starved: Pattern of the line in it that reports a kill for want of memory.
+        expired: Pattern of the line in it that reports a kill at the walltime.
         rerun: Directives that have an element queued again after preemption or the loss of its node, or when it exits
             with `{again}`, up to `{starts}` starts.
         requeue: Shell command with which a running element queues itself again.
@@ -125,8 +102,13 @@ class Scheduler:
 
     listing: tuple[str, ...]
     element_listing: tuple[str, ...] = ()
+    no_history: str = ""
+    no_jobs: str = ""
+    plain_listing: tuple[str, ...] = ()
     line: str
     words: Words
+    to_come: tuple[tuple[str, ...], str] | None = None
+    questions: tuple[Question, ...] = ()
     look: str
 
     minutes_last: bool = False
@@ -136,21 +118,43 @@ class Scheduler:
     avoid: str = ""
     joint: str = ","
     worker_logs: tuple[str, ...] = ()
+    worker_prints: str = ""
+    comment: tuple[tuple[str, ...], str] | None = None
     extra: tuple[str, ...] = ()
     replaces: str = ""
     silent: tuple[str, ...] = ()
     quoting: tuple[tuple[str, str], ...] = ()
 
-    printed: str = ""
+    printed: tuple[str, ...] = ()
     starved: str = ""
+    expired: str = ""
     rerun: tuple[str, ...] = ()
     requeue: str = ""
     again: int = 0
 
-    def query(self, user: str, *, elements: bool = False) -> list[str]:
-        """Return the command that lists a user's jobs, or the elements of the user's job arrays."""
-        command = self.element_listing if elements and self.element_listing else self.listing
-        return [part.replace("{user}", user) for part in command]
+    def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
+        """Return the command that lists the jobs of this process's user.
+
+        Args:
+            elements: List the elements of job arrays.
+            history: List those that have ended too, where the scheduler can.
+        """
+        command = self.listing
+        if elements:
+            command = (
+                (history and self.element_listing) or self.plain_listing or self.element_listing or command
+            )
+        return _of_user(command)
+
+    def query_to_come(self) -> list[str]:
+        """Return the command that lists the arrays whose elements are not all made; empty: it makes them at once."""
+        return [] if self.to_come is None else _of_user(self.to_come[0])
+
+    def read_to_come(self, output: str) -> dict[str, int]:
+        """Return the index from which on an array has no elements yet, by the array's job."""
+        assert self.to_come is not None
+        found = re.finditer(self.to_come[1], output, re.MULTILINE)
+        return {each["job"]: int(each["next"]) for each in found}
 
     def read(self, output: str) -> dict[str, JobView]:
         """Return the listed jobs and elements by id; what is not listed may have ended, or be unknown."""
@@ -161,10 +165,10 @@ class Scheduler:
                 continue
             parts = {name: (text or "").strip() for name, text in found.groupdict().items()}
             views[self._id(parts)] = JobView(
-                self._meaning(parts["word"]),
+                meaning_of(self.words, parts["word"]),
                 parts["word"],
-                _given(parts.get("reason", "")),
-                _given(parts.get("node", "")),
+                given(parts.get("reason", "")),
+                given(parts.get("node", "")),
             )
         return views
 
@@ -179,11 +183,7 @@ class Scheduler:
             return self.element.format(job=parts["job"], index=parts["index"])
         return parts.get("id") or parts["job"]
 
-    def _meaning(self, word: str) -> Meaning:
-        known = max((start for start in self.words if word.startswith(start)), key=len, default=None)
-        return WAITING if known is None else self.words[known]
 
-
-def _given(text: str) -> str:
-    """Return a field of a list, or "" for what schedulers print in place of none."""
-    return "" if text in ("None", "(null)", "undefined", "-", "n/a") else text
+def _of_user(command: tuple[str, ...]) -> list[str]:
+    name = submitter()
+    return [part.replace("{user}", name) for part in command]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from espnet3.parallel.backends.backend import batch_backend
+from espnet3.parallel.backends.queue_answers import Question
 from espnet3.parallel.backends.queue_states import (
     CANCELLED,
     ENDED,
@@ -49,10 +50,29 @@ SLURM = batch_backend(
             (CANCELLED, "CANCELLED"),
             (EVICTED, "REVOKED"),
         ),
+        questions=(
+            # a job is forgotten MinJobAge after its end: of the whole array this is said at once
+            Question(
+                command=("scontrol", "show", "job", "{job}"),
+                line=r"ArrayJobId={job} ArrayTaskId={index} (?s:.*?)JobState=(?P<word>\w+) Reason=(?P<reason>\S+)",
+                unknown=r"Invalid job id specified|^Job {job} not found",
+            ),
+            Question(
+                command=("scontrol", "show", "job", "{id}"),
+                line=r"JobState=(?P<word>\w+) Reason=(?P<reason>\S+)",
+                unknown=r"Invalid job id specified|^Job {id} not found",
+            ),
+            Question(
+                command=("sacct", "-X", "-n", "-P", "-j", "{job}", "-o", "JobID,State"),
+                line=r"^{id}\|(?P<word>[A-Z_]+)",
+                only_ends=True,
+            ),
+        ),
         look="scontrol show job {id}",
         avoid="--exclude={nodes}",
         extra=("-o out-%A_%a.txt",),
-        printed="out-{job}_{index}.txt",
+        printed=("out-{job}_{index}.txt",),
+        expired="DUE TO TIME LIMIT",
         # of jobacct_gather, whose kill the queue calls FAILED, and of the cgroup plugins
         starved=r"exceeded (?:job |step )?memory limit|oom[-_ ]kill|Out Of Memory",
         rerun=("--requeue",),
@@ -76,11 +96,34 @@ PBS = batch_backend(
         # the wide table of OpenPBS and Torque; only OpenPBS lists elements and ended jobs: -x of Torque is XML
         listing=("qstat", "-u", "{user}"),
         element_listing=("qstat", "-t", "-x", "-u", "{user}"),
+        # said on standard error, with an exit status of 0 and no job at all
+        no_history="not configured to maintain job history",
+        plain_listing=("qstat", "-t", "-u", "{user}"),
         # the last column but one is the state; 7[] is a whole array
         line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s.*\s(?P<word>[A-Z])\s+[-:\d]+\s*$",
-        words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X")),
+        words=words((WAITING, "Q W T"), (RUNNING, "R E B S U"), (HELD, "H"), (ENDED, "C F X finished")),
+        questions=(
+            Question(
+                command=("qstat", "-f", "{ids}"),
+                # a comment stands below the state, and says why a job can never run
+                line=(
+                    r"^Job Id: {id}(?![\d\[])(?:(?!^Job Id: )(?s:.))*?job_state = (?P<word>[A-Z])"
+                    r"(?:(?:(?!^Job Id: )(?s:.))*?^\s+comment = (?P<reason>.*)$)?"
+                    r"|{id}(?![\d\[])\S* Job has (?P<ended>finished)"
+                ),
+                unknown=r"Unknown Job Id:? {id}(?![\d\[])",
+            ),
+        ),
         look="qstat -f {id}",
+        comment=(("qstat", "-f", "{id}"), r"^\s*comment = (.+(?:\n\t.+)*)"),
+        # PBS copies output when a job has ended; where it cannot, the job stays in state E for half a minute, and a
+        # mail follows. In a subshell, because a redirection of `:` that fails ends a POSIX shell
+        worker_logs=("-o /dev/null", "-e /dev/null"),
+        worker_prints='f={folder}/"${PBS_JOBID%%.*}.out"; (: >>"$f") 2>/dev/null && exec >>"$f" 2>&1',
         extra=("-j oe",),
+        printed=("*.o{job}", "*.o{job}.{index}", "*.o{job}[[]{index}[]]*"),
+        starved=r"PBS: job killed: mem \S+ exceeded limit",
+        expired=r"PBS: job killed: walltime \d+ exceeded limit",
         rerun=("-r y",),
     ),
 )
@@ -102,10 +145,22 @@ SGE = batch_backend(
             r"(?:(?!\d+\s)\S+?(?:@(?P<node>\S+))?\s+)*\d+(?:\s+(?P<index>\d+))?\s*$"
         ),
         words=words((WAITING, "qw hRwq Rq"), (RUNNING, "r t R s S T d"), (HELD, "hqw hRqw"), (STUCK, "E")),
+        questions=(
+            Question(command=("qstat", "-j", "{job}"), unknown=r"do not exist:?\s+{job}\b"),
+            Question(
+                command=("qacct", "-j", "{job}", "-t", "{index}"),
+                # 99 asks to be queued again, and is no end
+                line=r"^failed\s+(?P<word>\d+)(?=.*\nexit_status\s+(?!99\b)\d)",
+                # 37: at a limit of time; 24 to 26: moved or queued again
+                words=words((ENDED, "0 1 2 3 4 5 6 7 8 9"), (TIMEOUT, "37"), (WAITING, "24 25 26")),
+                only_ends=True,
+            ),
+        ),
         look="qstat -j {id}",
         avoid="-l h=!({nodes})",
         joint="|",
         extra=("-S /bin/sh",),  # a queue's own shell may be csh
+        printed=("*.o{job}.{index}", "*.o{job}"),
         rerun=("-r y",),
         again=99,
     ),
@@ -127,6 +182,7 @@ LSF = batch_backend(
             *("bjobs", "-a", "-noheader", "-u", "{user}"),
             *("-o", "jobid jobindex stat exec_host delimiter='|'"),
         ),
+        no_jobs="No (?:unfinished )?job found",
         line=r"^(?P<job>\d+)\|(?:0|(?P<index>\d+))\|(?P<word>\w+)\|(?P<node>\S*)",
         words=words(
             (WAITING, "PEND WAIT"),
@@ -135,12 +191,23 @@ LSF = batch_backend(
             (ENDED, "DONE"),
             (FAILED, "EXIT ZOMBI"),
         ),
+        questions=(
+            Question(
+                command=(
+                    *("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'"),
+                    "{ids}",
+                ),
+                line=r"^{job}\|{index}\|(?P<word>\w+)\|",
+                unknown=r"Job <{id}> is not found",
+            ),
+        ),
         look="bjobs -l {id}",
         minutes_last=True,
         writes_seconds=False,
         extra=("-o out-%J_%I.txt",),
-        printed="out-{job}_{index}.txt",
+        printed=("out-{job}_{index}.txt",),
         starved="TERM_MEMLIMIT",
+        expired="TERM_RUNLIMIT",
         rerun=("-r",),
     ),
 )
@@ -161,6 +228,24 @@ HTCONDOR = batch_backend(
         listing=("condor_q", "{user}", "-af:j", "JobStatus", "RemoteHost", "HoldReason"),
         line=r"^(?P<id>\d+\.\d+)\s+(?P<word>\d)\s+(?P<node>\S+)\s+(?P<reason>.*)$",
         words=words((WAITING, "1"), (RUNNING, "2 6 7"), (LEAVING, "3"), (ENDED, "4"), (HELD, "5")),
+        # with max_materialize only so many elements are made at a time, and only those are listed
+        to_come=(
+            ("condor_q", "{user}", "-factory", "-af", "ClusterId", "JobMaterializeNextProcId"),
+            r"^(?P<job>\d+) (?P<next>\d+)$",
+        ),
+        questions=(
+            Question(command=("condor_q", "{job}", "-totals"), unknown=r"^Total for query: 0 jobs;"),
+            Question(
+                command=("condor_q", "{ids}", "-af:j", "JobStatus", "HoldReason"),
+                line=r"^{id}\s+(?P<word>\d)(?:\s+(?P<reason>.*))?$",
+            ),
+            Question(
+                command=("condor_history", "{job}", "-af:j", "JobStatus", "ExitCode"),
+                line=r"^{id}\s+(?P<word>\d)",
+                words=words((CANCELLED, "3"), (ENDED, "4")),
+                only_ends=True,
+            ),
+        ),
         look="condor_q -better-analyze {id}",
         has_walltime=False,
         extra=(
@@ -173,6 +258,7 @@ HTCONDOR = batch_backend(
             "should_transfer_files = NO",
             "max_materialize = {limit}",
         ),
+        printed=("out-{job}_{index}.txt",),
         silent=("initialdir = /", "output = /dev/null", "error = /dev/null", "log = /dev/null"),
         quoting=(("'", "''"), ('"', '""'), ("$", "$(DOLLAR)")),
         rerun=(
@@ -197,10 +283,24 @@ MOAB = batch_backend(
         listing=("showq", "-u", "{user}"),
         line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
         words=words(
-            (WAITING, "Idle"), (RUNNING, "Running Starting"), (HELD, "Deferred Hold BatchHold UserHold")
+            (WAITING, "Idle"),
+            (RUNNING, "Running Starting"),
+            (HELD, "Deferred Hold BatchHold UserHold"),
+            (ENDED, "Completed"),
+            (CANCELLED, "Removed"),
+            (EVICTED, "Vacated"),
+        ),
+        questions=(
+            Question(
+                command=("checkjob", "{id}"),
+                line=r"^State:\s+(?P<word>\w+)",
+                unknown=r"invalid job specified",
+            ),
         ),
         look="checkjob {id}",
         extra=("-j oe",),
+        printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
+        expired=r"PBS: job killed: walltime \d+ exceeded limit",
     ),
 )
 
@@ -220,10 +320,13 @@ OAR = batch_backend(
         listing=("oarstat", "-u", "{user}"),
         line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",
         words=words((WAITING, "W t L"), (RUNNING, "R F S"), (HELD, "H"), (FAILED, "E"), (ENDED, "T")),
+        # its database forgets no job: the state stands there in a word that begins with the letter of the list
+        questions=(Question(command=("oarstat", "-f", "-j", "{id}"), line=r"^\s*state = (?P<word>\w+)"),),
         look="oarstat -fj {id}",
         minutes_last=True,
         # OARJob ignores log_directory
         worker_logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),
+        printed=("OAR.*{job}.std*",),
         silent=("-d /", "-O /dev/null", "-E /dev/null"),
         rerun=("-t idempotent",),
         again=99,

@@ -1,4 +1,4 @@
-"""Parameter names of installed functions, read from their source without importing it.
+"""Which options a row accepts: parameter names of installed functions, read from their source without importing it.
 
 A configuration is checked in the driver before anything starts, and often by a process that will
 never start a cluster: importing `distributed` for its signatures would cost half a second there,
@@ -13,6 +13,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
+
+from espnet3.parallel.backends.backend import Backend
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -80,3 +82,39 @@ def _signatures_in(source: Path) -> dict[str, tuple[str, ...]]:
 def _names(function: _Function) -> tuple[str, ...]:
     args = function.args
     return tuple(arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs))
+
+
+def has_option(row: Backend, name: str) -> bool | None:
+    """Return whether a row accepts an option.
+
+    The signatures are read outermost first and only as far as needed: `distributed.worker`, the
+    largest file by far, is parsed for a name that no other signature has.
+
+    Returns:
+        None where it cannot be told, because the package is not installed.
+    """
+    if name in row.controlled:
+        return False
+    readable = True
+    for reference in row.signatures:
+        names = parameters(reference)
+        if names is None:
+            readable = False
+        elif name in names:
+            return True
+    return False if readable else None
+
+
+def allowed_options(row: Backend) -> tuple[str, ...] | None:
+    """Return all options a row accepts, outermost signature first, each once.
+
+    Returns:
+        None where they cannot be told, because the package is not installed.
+    """
+    found: dict[str, None] = {}
+    for reference in row.signatures:
+        names = parameters(reference)
+        if names is None:
+            return None
+        found.update(dict.fromkeys(names))
+    return tuple(name for name in found if name not in row.controlled)

@@ -9,20 +9,14 @@ import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 
+from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.clusters.start import open_cluster
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import (
-    dashboard_link,
-    forget_closed_client,
-    has_tasks,
-    ignore_errors_of_loop,
-    plugins_of,
-)
+from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, ignore_errors_of_loop, plugins_of
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.errors import WorkerSetupError
@@ -188,7 +182,8 @@ def open_client(
         SubmissionError: A scheduler refused a job.
     """
     if config.env == "local":
-        cluster: Any = local_cluster(config.n_workers, dict(config.options), forkserver)
+        options, private = local_security(config)
+        cluster: Any = local_cluster(config.n_workers, options, forkserver, private=private)
     else:
         cluster = open_cluster(config)
     try:
@@ -234,11 +229,7 @@ def dashboard_of(client: Any) -> str | None:
     if options.get("dashboard_address", "") is None or not scheduler.get("dashboard", True):
         return None
     link: str = client.dashboard_link
-    address = client.scheduler.address if client.scheduler is not None else ""
-    if str(address).startswith("inproc") and "dashboard_address" not in options:
-        # where workers are threads, Dask names this host, and we had it listen on loopback
-        link = dashboard_link("127.0.0.1", urlsplit(link).port)
-    if cluster_of(client).serves_https:  # see http_guard
+    if cluster_of(client).serves_https:  # see preload.py
         link = link.replace("http://", "https://", 1)
     return link
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine
+from espnet3.parallel.clusters.security import PRELOAD, local_security
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.local.pages import PrivatePages, new_secret
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +23,17 @@ def start_gpus(row: Backend, config: ParallelConfig) -> Any:
         ConfigError: There are fewer visible GPUs than workers.
         MissingPackageError: dask-cuda or nvidia-ml-py is not installed.
     """
-    make = load_cluster_class(row)
-    return make(**gpu_options(config))
+    make: Any = load_cluster_class(row)
+    options = gpu_options(config)
+    given, private = local_security(config)
+    if "security" in given:
+        options["security"] = given["security"]
+        options["preload"] = [*options.get("preload", []), PRELOAD]  # for the pages of workers
+
+    class GpuCluster(make, PrivatePages):  # type: ignore[misc]  # a class that is loaded here
+        pages = new_secret() if private else None
+
+    return GpuCluster(**options)
 
 
 def gpu_options(config: ParallelConfig) -> dict[str, Any]:
@@ -38,7 +49,12 @@ def gpu_options(config: ParallelConfig) -> dict[str, Any]:
     visible, warning = check_gpus(gpus_of_machine(), variable, config.n_workers)
     if warning is not None:
         logger.warning("%s", warning)
-    options.setdefault("dashboard_address", "127.0.0.1:0")  # Dask's default is port 8787 on every interface
+    if options.get("dashboard_address", "") is None:  # the user wants none
+        options["scheduler_kwargs"] = {**(options.get("scheduler_kwargs") or {}), "dashboard": False}
+    options["preload_nanny"] = [*(options.get("preload_nanny") or []), PRELOAD]
+    for name in ("dashboard_address", "worker_dashboard_address"):
+        if options.get(name) is None:  # Dask's default is every interface
+            options[name] = "127.0.0.1:0"
     return {**options, "n_workers": config.n_workers, "CUDA_VISIBLE_DEVICES": devices(visible)}
 
 

@@ -7,9 +7,10 @@ import os
 import tempfile
 from dataclasses import dataclass
 
-from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends import Backend
 from espnet3.parallel.backends.signatures import parameters
-from espnet3.parallel.clusters.options import interface_problems, prepare
+from espnet3.parallel.clusters.jobs import watched_cluster
+from espnet3.parallel.clusters.options import check_log_folder, interface_problems, prepare
 from espnet3.parallel.config import ParallelConfig
 
 # What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
@@ -43,12 +44,13 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         ConfigError: An option does not fit this machine.
         MissingPackageError: dask-jobqueue is not installed.
     """
-    job_class = getattr(load_cluster_class(row), "job_cls")  # noqa: B009  # the loaded class is a callable to mypy
+    job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
     warnings = interface_problems(row, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = os.path.join(folder, "logs")
+        check_log_folder(row, given or os.getcwd())
         options["log_directory"] = logs  # a job makes its folder when it is built
         prepare(row, options)
         for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)

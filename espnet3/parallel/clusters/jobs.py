@@ -20,8 +20,8 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from espnet3.parallel.backends import Backend, load_cluster_class
+from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.clusters.commands import call, cancel
-from espnet3.parallel.clusters.http_guard import dask_setup
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import interface_problems, prepare, secure
 from espnet3.parallel.clusters.security import RunCertificate
@@ -33,7 +33,9 @@ from espnet3.parallel.dask_compat import (
     log_folder_of,
     processes_per_job,
 )
+from espnet3.parallel.dask_compat.servers import ask_for_certificate
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.local.pages import GuardedCluster
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerCluster
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,22 @@ def watched_job(job_class: Any) -> Any:
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = staticmethod(call)
         cancel_job = staticmethod(cancel)
+
+        def __init__(
+            self,
+            scheduler: Any = None,
+            name: Any = None,
+            worker_extra_args: Any = None,
+            security: Any = None,
+            **options: Any,
+        ) -> None:
+            words = list(worker_extra_args or [])
+            if security is not None:  # dask-jobqueue would not quote the paths
+                for part, path in security.get_tls_config_for_role("worker").items():
+                    if path is not None and part != "ciphers":
+                        words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
+            super().__init__(scheduler, quoted_word(str(name)), worker_extra_args=words, **options)
+            self.name = name
 
         async def start(self) -> None:
             """Submit the job."""
@@ -110,15 +128,21 @@ def watched_cluster(row: Backend) -> Any:
     base: Any = load_cluster_class(row)
 
     # one class for each scheduler, made when needed
-    class JobCluster(ClosesMore, LostWorkersStay, base, KeptCluster):  # type: ignore[misc]
+    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
         job_cls = watched_job(base.job_cls)
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             """As the base; the keeper watches the new jobs."""
             done = super().scale(*args, **kwargs)
             if self.keeper is not None and self.status is Status.running:
-                self.loop.add_callback(self.keeper.resized)
+                loop: Any = self.loop
+                loop.add_callback(self.keeper.resized)
             return done
+
+        def guard_pages(self, server: Any) -> None:
+            """Have the scheduler's pages ask for the run's certificate."""
+            if self.certificate is not None:
+                ask_for_certificate(server)
 
         async def before_closing(self) -> None:
             """Submit nothing any more."""
@@ -173,10 +197,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     certificate = None
     try:
         certificate = secure(row, options, config.security)
+        make.certificate = certificate  # of this one cluster, for which the class was made
         cluster = make(**options)
-        cluster.certificate = certificate
-        if certificate is not None:
-            dask_setup(cluster.scheduler)
         cluster.folder = folder
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)

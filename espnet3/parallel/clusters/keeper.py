@@ -10,19 +10,19 @@ whose worker has not come, or a worker that went away. One query answers for all
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView
 from espnet3.parallel.backends.queue_states import QueueState
-from espnet3.parallel.backends.scheduler import GONE, NEW, JobView
 from espnet3.parallel.clusters.commands import call
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
@@ -38,6 +38,7 @@ _REFUSED = 5  # submissions in a row that may fail while no worker is there: abo
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
 _UNLISTED = 3.0  # seconds after its submission for which a job may be missing from the queue
+_MISSED = 2  # listings in a row that leave out a job before it counts as gone: one may be cut short
 _SHOWN = 5  # jobs that a message describes one by one
 
 
@@ -49,15 +50,19 @@ class Watched:
         job: dask-jobqueue's job.
         since: When it was submitted (monotonic seconds).
         view: What the queue said last.
+        comment: Why it waits, where the scheduler says that only of a single job.
         seen: Whether a worker of it has ever come.
         up: How many workers of it are there.
+        missed: How many listings in a row have left it out.
     """
 
     job: Any
     since: float = field(default_factory=time.monotonic)
     view: JobView = NEW
+    comment: str = ""
     seen: bool = False
     up: int = 0
+    missed: int = 0
 
 
 class _Arrivals(SchedulerPlugin):
@@ -110,6 +115,7 @@ class JobKeeper:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._no_answer = ""
+        self._why_after = 0.0
         self._submission: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -158,7 +164,8 @@ class JobKeeper:
     def _missing_worker(self, each: Watched) -> MissingWorker:
         number = str(each.job.job_id)
         look = self._scheduler.look.format(id=number)
-        return MissingWorker(f"job {number}", str(each.view), look, log_tail(self._logs, number))
+        view = each.view if each.view.reason else replace(each.view, reason=each.comment)
+        return MissingWorker(f"job {number}", str(view), look, log_tail(self._logs, number))
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -216,7 +223,7 @@ class JobKeeper:
         if not self._jobs:
             return
         try:
-            output = await call(self._scheduler.query(getpass.getuser()))
+            output = await call(self._scheduler.query())
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return
@@ -224,9 +231,27 @@ class JobKeeper:
         views = self._scheduler.read(output)
         for each in self._jobs.values():
             view = views.get(str(each.job.job_id))
-            if view is None and time.monotonic() - each.since > _UNLISTED:
+            each.missed = each.missed + 1 if view is None else 0
+            if each.missed >= _MISSED and time.monotonic() - each.since > _UNLISTED:
                 view = GONE
             each.view = view or each.view
+        await self._ask_why()
+
+    async def _ask_why(self) -> None:
+        """Ask for the scheduler's own comment on jobs that wait, of the few that a message would describe."""
+        if self._scheduler.comment is None or time.monotonic() < self._why_after:
+            return
+        command, pattern = self._scheduler.comment
+        waiting = [each for each in self._jobs.values() if each.view.state is QueueState.WAITING]
+        for each in waiting[:_SHOWN]:
+            try:
+                said = await call([part.replace("{id}", str(each.job.job_id)) for part in command])
+            except SubmissionError as error:  # it may have ended just now
+                logger.debug("%s", error)
+                continue
+            found = re.search(pattern, said, re.MULTILINE)
+            each.comment = re.sub(r"\n\t", "", found[1]).strip() if found else ""
+        self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
         """Draw the consequences of what the queue said."""

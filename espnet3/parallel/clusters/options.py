@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
-import socket
+import sys
 import tempfile
 from typing import Any
 
@@ -14,13 +15,24 @@ import psutil
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.scheduler import Scheduler
-from espnet3.parallel.clusters.security import GUARD, RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.backends.job_text import quoted_word, quoted_words
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.clusters.security import (
+    PRELOAD,
+    RunCertificate,
+    is_encrypted,
+    make_certificate,
+    warn_of_off,
+)
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+_MACHINES = "this machine or the nodes"
+_NOT_IN_DIRECTIVES = re.compile(
+    r"[\s'\"%$\\]"
+)  # a directive is cut there, or the scheduler puts something in its place
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items
 
 
@@ -67,7 +79,25 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
         extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
     if "--dashboard-address" not in extra:  # under a nanny Dask's default is every interface
         extra += ["--dashboard-address", "127.0.0.1:0"]
-    options["worker_extra_args"] = extra
+    if site("nanny", True) is not False:
+        extra += ["--preload-nanny", PRELOAD]
+    options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
+    python = str(site("python") or sys.executable)
+    # a path may have a space in it; anything else is words, such as a launcher's
+    options["python"] = quoted_word(python) if os.path.exists(python) else " ".join(quoted_words(python))
+    if not any(
+        "trap" in str(line) for line in options.get("job_script_prologue") or site("job-script-prologue", [])
+    ):
+        # in the shell's place the worker gets the signals; a scheduler that tracks processes by their parents loses
+        # a worker whose shell has ended. The user's own trap needs the shell
+        options["python"] = f"exec {options['python']}"
+    for name in ("local_directory", "death_timeout"):
+        text = options.get(name)
+        text = site(name.replace("_", "-")) if text is None else text
+        if text is not None:
+            options[name] = quoted_word(str(text))
+    if options.get("worker_command") is not None:
+        options["worker_command"] = " ".join(quoted_words(str(options["worker_command"])))
 
     if row.scheduler.avoid:  # the keeper adds the nodes to avoid
         options["job_extra_directives"] = list(
@@ -109,35 +139,59 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             f"{place}: jobs cannot write their logs there: {error.strerror}; name a folder that you may "
             "write to and that the nodes see"
         ) from error
-    options["log_directory"] = wanted
     assert row.scheduler is not None
+    try:
+        check_log_folder(row, options.get("log_directory") or os.getcwd())
+    except ConfigError:
+        if made is not None:
+            os.rmdir(made)
+        raise
+    options["log_directory"] = wanted
+    if row.scheduler.worker_prints:
+        section = options.get("config_name") or row.name
+        skipped = options.get("job_directives_skip") or dask.config.get(
+            f"jobqueue.{section}.job-directives-skip", ()
+        )
+        options["job_directives_skip"] = [*skipped, f"-e {wanted}/", f"-o {wanted}/"]
+        line = row.scheduler.worker_prints.replace("{folder}", shlex.quote(wanted))
+        options["job_script_prologue"] = [line, *options["job_script_prologue"]]
     if row.scheduler.worker_logs:
         own = [line.format(folder=wanted) for line in row.scheduler.worker_logs]
         options["job_extra_directives"] = [*own, *(options.get("job_extra_directives") or [])]
     return made
 
 
+def check_log_folder(row: Backend, folder: Any) -> None:
+    """Refuse a folder for logs whose name a directive cannot hold.
+
+    Raises:
+        ConfigError: It has such a name.
+    """
+    scheduler = row.scheduler
+    assert scheduler is not None
+    told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION
+    if told and _NOT_IN_DIRECTIVES.search(str(folder)):
+        current = folder == os.getcwd()
+        place = "the current folder, where jobs write their logs" if current else "options.log_directory"
+        raise ConfigError(
+            f"{place}: {str(folder)!r}: {row.name} cannot be told of a folder with a space, a quotation mark, or one "
+            "of % $ \\ in its name; name another folder as options.log_directory"
+        )
+
+
 def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertificate | None:
-    """Add a certificate of the run to the options, unless everything runs on this machine or the user gave one."""
+    """Add a certificate of the run to the options, unless security is off or the user gave one."""
     if options.get("security") is not None or options.get("protocol") is not None:
+        if not is_encrypted(options):
+            warn_of_off(_MACHINES)
         return None
-    scheduler = options["scheduler_options"]
+    if security == "off":
+        warn_of_off(_MACHINES)
+        return None
     section = options.get("config_name") or row.name
-    interface = scheduler.get("interface") or options.get("interface")
-    interface = interface or dask.config.get(f"jobqueue.{section}.interface", None)
-    if scheduler.get("host"):
-        addresses = [str(scheduler["host"])]
-    else:
-        there = psutil.net_if_addrs().get(interface, [])
-        addresses = [each.address for each in there if each.family in (socket.AF_INET, socket.AF_INET6)]
-    here = bool(addresses) and all_loopback(addresses)
-    if security == "off" and not here:
-        logger.warning("security is off: whoever reaches this machine can run code in the workers")
-    if security == "off" or (security == "auto" and here):
-        return None
     shared = options.get("shared_temp_directory")
     shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
     certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
-    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", GUARD]
+    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", PRELOAD]
     return certificate

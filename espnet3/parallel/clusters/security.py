@@ -1,21 +1,30 @@
-"""A certificate for one run: traffic beyond this machine is encrypted, and only the run's own processes connect.
+"""A certificate for one run: only the run's own processes connect to each other, on one machine too.
 
-The certificate signs itself and serves scheduler, workers and client alike: whoever can read its key
-file belongs to the run. The files are 0600 in a folder of mode 0700, which jobs of the same user can
-read; they are removed when the cluster closes.
+A machine is shared more often than not, a login node always, and every account of it reaches a port on loopback. The
+certificate signs itself and serves scheduler, workers and client alike: whoever can read its key belongs to the run.
+For workers that other machines start, certificate and key are files of mode 0600 in a folder of mode 0700, removed when
+the cluster closes; for workers of this process they stay in memory.
 """
 
 from __future__ import annotations
 
+import datetime
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+
+logger = logging.getLogger(__name__)
+
+_CLOCKS = datetime.timedelta(days=30)  # by which the clock of a node may be behind
+_VALID = datetime.timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,110 @@ class RunCertificate:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Pair(NamedTuple):
+    """A certificate and its private key, as PEM text."""
+
+    cert: str
+    key: str
+
+
+def make_pair() -> Pair:
+    """Make a certificate that signs itself; its key is on a curve, made in a millisecond where RSA takes 0.2 s.
+
+    Raises:
+        MissingPackageError: cryptography is not installed.
+    """
+    if not installed("cryptography"):
+        raise MissingPackageError(
+            "workers are reached over TLS, for which cryptography is not installed. Please install it: "
+            "pip install cryptography; or set security: off where no other account reaches this machine",
+            name="cryptography",
+        )
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "espnet3 run")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS)
+        .not_valid_after(now + _VALID)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(cert.public_bytes(serialization.Encoding.PEM).decode(), secret.decode())
+
+
+def in_memory() -> Any:
+    """Return a `distributed.Security` with a new certificate, which workers get from this process.
+
+    Raises:
+        MissingPackageError: cryptography is not installed.
+    """
+    return _security(*make_pair())
+
+
+def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
+    """Return the options of workers of this machine with what they lack, and whether their pages ask for a secret.
+
+    Raises:
+        MissingPackageError: cryptography is not installed.
+    """
+    options = dict(config.options)
+    private = config.security != "off"
+    threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
+    if threads or is_encrypted(options):  # scheduler and workers are in this process, and listen to nobody
+        return options, private
+    if not private or any(options.get(name) for name in _OWN):
+        warn_of_off("this machine")
+    else:
+        options["security"] = in_memory()
+    return options, private
+
+
+_LISTEN = ("host", "interface", "protocol", "scheduler_port")
+"""Options by which a cluster of threads listens nevertheless."""
+
+_OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink")
+"""Options by which the user chooses how the processes of one machine speak: UCX knows no TLS."""
+
+
+def is_encrypted(options: Mapping[str, Any]) -> bool:
+    """Whether options of a cluster, or the user's Dask configuration, ask for TLS with the user's own certificate."""
+    from distributed import Security
+
+    given = options.get("security") or Security()
+    return given is True or bool(given.require_encryption)
+
+
+def warn_of_off(where: str) -> None:
+    """Warn of what `security: off` opens.
+
+    Args:
+        where: The machines whose ports are open.
+    """
+    logger.warning(
+        "security is off: whoever can connect to %s, every other account there included, can run code as you, "
+        "read what workers hold, and open the dashboard",
+        where,
+    )
+
+
+def _security(cert: str, key: str) -> Any:
+    from distributed import Security
+
+    roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
+    return Security(tls_ca_file=cert, require_encryption=True, **roles)
+
+
 def make_certificate(parent: str) -> RunCertificate:
     """Make a certificate in a new folder.
 
@@ -47,16 +160,9 @@ def make_certificate(parent: str) -> RunCertificate:
         ConfigError: The folder cannot be written to.
         MissingPackageError: cryptography is not installed.
     """
-    if not installed("cryptography"):
-        raise MissingPackageError(
-            "workers on other machines are reached over TLS, for which cryptography is not installed. Please "
-            "install it: pip install cryptography; or set security: off where the network is private",
-            name="cryptography",
-        )
+    pair = make_pair()
     import dask
-    from distributed import Security
 
-    temporary = Security.temporary()
     try:
         folder = tempfile.mkdtemp(prefix="espnet3-tls-", dir=parent)  # mode 0700
     except OSError as error:
@@ -64,29 +170,28 @@ def make_certificate(parent: str) -> RunCertificate:
             f"the run's certificate cannot be written to {parent}: {error.strerror}; start in a folder that "
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
-    cert = _write(folder, "cert.pem", temporary.tls_client_cert)
-    key = _write(folder, "key.pem", temporary.tls_client_key)
-    roles = {f"tls_{role}_{part}": path for role in _ROLES for part, path in (("cert", cert), ("key", key))}
-    pair = {"cert": cert, "key": key}
+    cert = _write(folder, "cert.pem", pair.cert)
+    key = _write(folder, "key.pem", pair.key)
+    files = {"cert": cert, "key": key}
     comm = {
         "require-encryption": True,
         "default-scheme": "tls",
-        "tls": {"ca-file": cert, **dict.fromkeys(_ROLES, pair)},
+        "tls": {"ca-file": cert, **dict.fromkeys(_ROLES, files)},
     }
     guarded = {
-        role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), GUARD]} for role in _SERVERS
+        role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), PRELOAD]} for role in _SERVERS
     }
     return RunCertificate(
         folder,
-        Security(tls_ca_file=cert, require_encryption=True, **roles),
+        _security(cert, key),
         {"distributed": {"comm": comm, **guarded}},
     )
 
 
 _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
-GUARD = "espnet3.parallel.clusters.http_guard"
-"""What schedulers and workers preload, so that their pages too are for holders of the certificate."""
+PRELOAD = "espnet3.parallel.clusters.preload"
+"""What the processes of a run preload; see there."""
 
 
 def _write(folder: str, name: str, text: str) -> str:
@@ -94,8 +199,3 @@ def _write(folder: str, name: str, text: str) -> str:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     return path
-
-
-def all_loopback(addresses: Iterable[str]) -> bool:
-    """Whether all of these are loopback addresses or names."""
-    return all(each.startswith("127.") or each in ("localhost", "::1") for each in addresses)

@@ -13,11 +13,18 @@ import sys
 from itertools import cycle
 from typing import Any
 
+import dask
 from distributed.deploy.spec import SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.ssh_hosts import PER_HOST, SshHost, ssh_hosts, worker_hosts
-from espnet3.parallel.clusters.security import RunCertificate, all_loopback, make_certificate
+from espnet3.parallel.clusters.security import (
+    PRELOAD,
+    RunCertificate,
+    is_encrypted,
+    make_certificate,
+    warn_of_off,
+)
 from espnet3.parallel.clusters.ssh_process import RemoteError, RemoteScheduler, RemoteWorker
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
@@ -99,16 +106,18 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
     worker_options.setdefault("dashboard_address", "127.0.0.1:0")
     worker_options.setdefault("nthreads", 1)
+    if worker_class == "distributed.Nanny":
+        preloads = worker_options.get("preload_nanny") or dask.config.get("distributed.nanny.preload", [])
+        worker_options["preload_nanny"] = [*([preloads] if isinstance(preloads, str) else preloads), PRELOAD]
     patience = config.start_timeout / 2
     certificate = None
-    if "security" not in options:
-        here = all_loopback([host.name for host in hosts])
-        if config.security == "off" and not here:
-            logger.warning("security is off: whoever reaches these machines can run code in the workers")
-        if config.security == "on" or (config.security == "auto" and not here):
-            certificate = make_certificate(os.getcwd())
-            options["security"] = certificate.security
-            scheduler_options.setdefault("protocol", "tls")
+    given = options.get("security") is not None
+    if config.security == "off" if not given else not is_encrypted(options):
+        warn_of_off("these hosts")
+    elif not given:
+        certificate = make_certificate(os.getcwd())
+        options["security"] = certificate.security
+        scheduler_options.setdefault("protocol", "tls")
 
     def where(host: SshHost) -> dict[str, Any]:
         chosen = dict(host.connect_options)

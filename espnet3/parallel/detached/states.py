@@ -65,7 +65,7 @@ _SENTENCES = {
     JobState.OUT_OF_MEMORY: "it was killed because it took more memory than it had asked for",
     JobState.NODE_FAIL: "its node went down; retry goes on where it was",
     JobState.LOST: "its job is gone without a word: killed, or its host is down; retry goes on where it was",
-    JobState.UNKNOWN: "it gives no sign of life, and the scheduler cannot be asked",
+    JobState.UNKNOWN: "it gives no sign of life, and its scheduler does not say what became of it",
 }
 
 
@@ -178,7 +178,7 @@ def shard_status(
         number: The shard.
         job_id: Its job's id; empty where none was submitted.
         now_ns: The time by the clock of the run folder's disk (`disk_now`).
-        queue: What the scheduler says, by shard; None: it cannot be asked.
+        queue: What the scheduler says, by shard; one that is left out is not known. None: it was not asked yet.
     """
     folder = layout.shard(number)
     ok, failed = progress(folder)
@@ -193,13 +193,15 @@ def shard_status(
     if holder_lives(folder, now_ns):
         return status(JobState.RUNNING)
     ended = _read(folder / ENDED)
-    if ended is not None and not (queue or {}).get(number, (JobState.LOST, ""))[0].alive:
+    found = (queue or {}).get(number, (JobState.UNKNOWN, ""))
+    known = found[0] not in (JobState.LOST, JobState.UNKNOWN)
+    if ended is not None and ended.get("early") and known:
+        return status(*found)  # the scheduler knows better than a job that was killed while it said this
+    if ended is not None and (queue is None or not found[0].alive):
         return status(JobState(ended["state"]), ended.get("why", ""))
     if not job_id:
         return status(JobState.NEW)
-    if queue is None:
-        return status(JobState.UNKNOWN)
-    return status(*queue.get(number, (JobState.LOST, "")))
+    return status(*found)
 
 
 def progress(folder: Path) -> tuple[int, int]:

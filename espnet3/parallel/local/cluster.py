@@ -12,20 +12,24 @@ import threading
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
-from distributed import LocalCluster
+from distributed import LocalCluster, Worker
 
 from espnet3.parallel.dask_compat import (
     ClosesMore,
     LostWorkersStay,
+    dashboard_link,
     forget_worker,
     give_up_cluster,
     import_dashboard,
 )
+from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.dask_upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.forked_worker import ForkedWorker
+from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
 from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
@@ -33,7 +37,27 @@ _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
 
 
-class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, WorkerCluster):
+class ThreadCluster(LocalCluster, PrivatePages):
+    """A `LocalCluster` whose workers are threads of this process."""
+
+    def __init__(self, *, pages: str | None, dashboard_here: bool, **options: Any) -> None:
+        self.pages = pages
+        self._dashboard_here = dashboard_here
+        if pages is not None:
+            options.setdefault("worker_class", guarded(Worker, self.guard_pages))
+        super().__init__(processes=False, **options)
+
+    @property
+    def dashboard_link(self) -> str:
+        """As the base, on loopback where we chose the address: Dask names this host for an `inproc` scheduler."""
+        link = super().dashboard_link
+        if link and self._dashboard_here and self.scheduler_address.startswith("inproc"):
+            link = dashboard_link("127.0.0.1", urlsplit(link).port)
+            link = link if self.pages is None else link_with(self.pages, link)
+        return link
+
+
+class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, WorkerCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes.
 
     A worker that died stays wanted: ours are replaced, and may just have died again.
@@ -41,11 +65,17 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, WorkerCluster):
 
     owns_processes = True
 
-    def __init__(self, *, forkserver: ForkServer, **options: Any) -> None:
+    def __init__(self, *, forkserver: ForkServer, pages: str | None, **options: Any) -> None:
         self.forkserver = forkserver
+        self.pages = pages
         try:
             super().__init__(
-                processes=True, worker_class=ForkedWorker, forkserver=forkserver, lost=self._forget, **options
+                processes=True,
+                worker_class=ForkedWorker,
+                forkserver=forkserver,
+                lost=self._forget,
+                pages=pages,
+                **options,
             )
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped
             drop(self)
@@ -121,7 +151,7 @@ def _load_dashboard() -> None:
 
 
 def local_cluster(
-    n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer]
+    n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer], *, private: bool = True
 ) -> LocalCluster:
     """Start the cluster of `env: local`.
 
@@ -129,6 +159,7 @@ def local_cluster(
         n_workers: Worker processes.
         options: Keywords of `LocalCluster`, as the user wrote them.
         start: Returns the fork server; not called where the user asked for threads.
+        private: Whether the dashboard and the other HTTP pages ask for a secret.
 
     Raises:
         RuntimeError: If a worker does not start, with its traceback.
@@ -149,16 +180,18 @@ def local_cluster(
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
     if shown and find_spec("bokeh") is not None:
         _load_dashboard()
+    pages = new_secret() if private else None
     with dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
             # one at a time: without bokeh the worker's import fails, and in a second thread nobody would notice
             with _LOADING:
-                return LocalCluster(n_workers=n_workers, processes=False, **merged)
+                here = "dashboard_address" not in options
+                return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
         server = start()
         try:
-            return ForkedCluster(n_workers=n_workers, forkserver=server, **merged)
+            return ForkedCluster(n_workers=n_workers, forkserver=server, pages=pages, **merged)
         except BaseException:
             server.close()
             raise

@@ -51,6 +51,7 @@ class ForkedWorker(ProcessInterface):
         name: The worker's name; a replacement takes it over.
         forkserver: Where processes come from.
         lost: Makes the scheduler forget a worker, given its address.
+        pages: The secret that its HTTP pages ask for; None leaves them open.
         memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
         options: Everything else goes to `distributed.Worker`.
     """
@@ -62,6 +63,7 @@ class ForkedWorker(ProcessInterface):
         name: Any,
         forkserver: ForkServer,
         lost: Callable[[str], Awaitable[None]],
+        pages: str | None = None,
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,
@@ -71,6 +73,7 @@ class ForkedWorker(ProcessInterface):
         self.scheduler = scheduler
         self.server = forkserver
         self._lost = lost
+        self._pages = pages
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         nthreads = options.get("nthreads") or 1
         self.memory_limit = memory_limit_in_bytes(memory_limit, nthreads, logger)
@@ -134,6 +137,7 @@ class ForkedWorker(ProcessInterface):
         boot = {
             "scheduler": self.scheduler,
             "options": self.options,
+            "pages": self._pages,
             "env": {**os.environ, **self.env},
             "cwd": working_folder(),
             "path": search_path(),

@@ -21,7 +21,8 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
     Args:
         sock: The socket to the driver: "ready" or an error goes up as one JSON line, a byte that
             comes down means stop, its end means that the driver is gone.
-        boot: scheduler (address), options (of `distributed.Worker`), env, cwd, path, config.
+        boot: scheduler (address), options (of `distributed.Worker`), pages (the secret of its HTTP pages, or None),
+            env, cwd, path, config.
     """
     os.environ.update(boot["env"])
     sys.path[:] = boot["path"]
@@ -37,6 +38,8 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
     from espnet3.parallel.dask_compat import slow_heartbeats
+    from espnet3.parallel.dask_compat.servers import guarded
+    from espnet3.parallel.local.pages import ask_for_secret
     from espnet3.parallel.pilots.worker import STARTED
 
     STARTED.clear()
@@ -56,8 +59,10 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
         stop.set()
 
     asyncio.get_running_loop().add_reader(sock, on_message)
+    secret = boot["pages"]
+    make = Worker if secret is None else guarded(Worker, lambda worker: ask_for_secret(worker, secret))
     try:
-        worker = await Worker(boot["scheduler"], **boot["options"])
+        worker = await make(boot["scheduler"], **boot["options"])
     except Exception:
         await _send(sock, {"error": traceback.format_exc()})
         return

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from typing import Any
 from urllib.parse import urlsplit
 
-from espnet3.parallel.dask_compat import tls_to_listen
+from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
 from espnet3.parallel.pilots.door import Door

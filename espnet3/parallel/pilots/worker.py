@@ -22,7 +22,8 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
-from espnet3.parallel.dask_compat import threads_of, tls_to_connect
+from espnet3.parallel.dask_compat import threads_of
+from espnet3.parallel.dask_compat.servers import tls_to_connect
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
 from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler

@@ -1,7 +1,7 @@
 """Public helpers to test your own providers and runners, and backends of your own.
 
 `same_answer` checks a runner, `BackendContract` a backend; `standin` is a batch scheduler without a
-cluster: the commands of PBS, LSF or Moab, which run jobs as processes of this machine.
+cluster: the commands of PBS, LSF, Moab or HTCondor, which run jobs as processes of this machine.
 """
 
 from __future__ import annotations
@@ -13,11 +13,20 @@ if TYPE_CHECKING:
     from espnet3.parallel.testing.answers import equal as equal
     from espnet3.parallel.testing.answers import same_answer as same_answer
     from espnet3.parallel.testing.contract import BackendContract as BackendContract
+    from espnet3.parallel.testing.standins import Habit as Habit
+    from espnet3.parallel.testing.standins import StandIn as StandIn
     from espnet3.parallel.testing.standins import standin as standin
 
-_HOME = {"BackendContract": "contract", "equal": "answers", "same_answer": "answers", "standin": "standins"}
+_HOME = {
+    "BackendContract": "contract",
+    "equal": "answers",
+    "same_answer": "answers",
+    "standin": "standins",
+    "Habit": "standins",
+    "StandIn": "standins",
+}
 
-__all__ = ["BackendContract", "equal", "same_answer", "standin"]
+__all__ = ["BackendContract", "Habit", "StandIn", "equal", "same_answer", "standin"]
 
 
 def __getattr__(name: str) -> Any:

@@ -190,9 +190,12 @@ def test_the_cluster_is_made_with_the_visible_gpus_and_a_dashboard_on_loopback(n
     nvml(ALL)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2}))
-    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [2, 0], "dashboard_address": "127.0.0.1:0"}
+    here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+    here["preload_nanny"] = ["espnet3.parallel.clusters.preload"]
+    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [2, 0], **here}
     assert not caplog.records
     options = {"CUDA_VISIBLE_DEVICES": [0, 1, 2], "dashboard_address": None}
     made = gpu_options(ParallelConfig.parse({"env": "local_gpu", "n_workers": 2, "options": options}))
-    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [0, 1, 2], "dashboard_address": None}
+    none = {"scheduler_kwargs": {"dashboard": False}}
+    assert made == {"n_workers": 2, "CUDA_VISIBLE_DEVICES": [0, 1, 2], **here, **none}
     assert "n_workers = 2 of 3 visible GPUs" in caplog.text

@@ -36,6 +36,9 @@ def test_local_workers_listen_on_loopback_alone(options):
     assert {address.ip for address in listening - mine} == {"127.0.0.1"}
 
 
+WITH_COOKIES = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+
 @pytest.fixture
 def bokeh(monkeypatch):
     """Pretend that bokeh is installed: the scheduler's HTTP server is there in any case."""
@@ -55,7 +58,7 @@ def test_the_dashboards_address_is_printed_once(options, bokeh, capsys):
         assert len([line for line in others if line.startswith("Times: ")]) == 2
         assert not any("dashboard" in line for line in others)
         try:
-            code = urllib.request.urlopen(address, timeout=10).status
+            code = WITH_COOKIES.open(address, timeout=10).status
         except urllib.error.HTTPError as error:
             code = error.code
         assert code == (200 if find_spec("bokeh") else 404)  # it answers, and has no page without bokeh

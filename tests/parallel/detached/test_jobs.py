@@ -193,7 +193,8 @@ def test_a_refused_submission_leaves_shards_that_submit_takes(
     programs.mkdir()
     sbatch = programs / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
-    (programs / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize = 1001'\n")
+    forgotten = "echo 'slurm_load_jobs error: Invalid job id specified' >&2"  # cancelled jobs, after a while
+    (programs / "scontrol").write_text(f"#!/bin/sh\necho 'MaxArraySize = 1001'; {forgotten}\n")
     listed = "echo '7_0|PENDING|Priority|'; echo '7_1|PENDING|Priority|'"
     (programs / "squeue").write_text(f"#!/bin/sh\n{listed}\n")
     (programs / "scancel").write_text('#!/bin/sh\nprintf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"\n')
@@ -230,7 +231,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     listed = "echo '7_0|PENDING|Priority|'; echo '7_1|PENDING|Priority|'"
     texts = {
         "sbatch": "echo Submitted batch job 7",
-        "scontrol": "echo 'MaxArraySize = 1001'",
+        # asked about a job, it has forgotten it, as after a while
+        "scontrol": "echo MaxArraySize = 1001; echo slurm_load_jobs error: Invalid job id specified >&2",
         "squeue": listed,
         "scancel": 'printf \'#!/bin/sh\\n\' > "$(dirname "$0")/squeue"',
     }

@@ -19,7 +19,7 @@ def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:
     options: dict[str, Any] = {
         "cores": 1,
         "memory": "1GB",
-        "walltime": "00:10" if name == "lsf" else "00:10:00",
+        **({"disk": "1GB"} if name == "htcondor" else {"walltime": "00:10" if name == "lsf" else "00:10:00"}),
     }
     if name == "lsf":
         options["lsf_units"] = "mb"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from distributed import Security
 
-from espnet3.parallel.dask_compat import tls_to_connect, tls_to_listen
+from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, connect
 from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.protocol import Hello

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
-from espnet3.parallel.testing import standin
+from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.contract_work import square
 from espnet3.parallel.testing.standins.place import NAMES
 from tests.waiting import wait_until
@@ -134,7 +134,9 @@ OPTIONS = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 
 def block(env, **options):
     """Return a `parallel` block."""
-    return {"env": env, "n_workers": 2, "start_timeout": 30, "options": {**OPTIONS, **options}}
+    own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
+    wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
+    return {"env": env, "n_workers": 2, "start_timeout": 30, "options": wanted}
 
 
 @pytest.mark.parametrize(
@@ -205,3 +207,44 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
         wait_until(lambda: not queue.unfinished())
         assert len(queue.jobs()) == 3
         assert first.job in [each.job for each in queue.jobs()]
+
+
+@pytest.mark.parametrize("habit", Habit)
+@pytest.mark.parametrize("env", ["pbs", "lsf", "moab"])
+def test_a_cluster_works_under_every_habit(env, habit, monkeypatch, tmp_path):
+    """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""
+    monkeypatch.chdir(tmp_path)
+    with standin(env, habits=[habit]) as queue:
+        with get_client(block(env)) as client:
+            client.wait_for_workers(2, timeout=60)
+            assert parallel_map(square, range(20)) == [x * x for x in range(20)]
+        wait_until(lambda: not queue.unfinished())
+        assert len(queue.jobs()) == 2
+
+
+def test_pbs_without_history_says_so_and_lists_nothing(script):
+    """With `-x` there is a message on standard error, no job, and an exit status of 0; without it jobs are listed."""
+    path = script("sleep 300")
+    with standin("pbs", slots=0, habits=[Habit.NO_HISTORY]):
+        assert run("qsub", "-J", "0-1", path)[0] == 0
+        code, out, error = run("qstat", "-t", "-x")
+        assert (code, out) == (0, "") and "not configured to maintain job history" in error
+        assert run("qstat", "-t")[1].count(" Q ") == 2
+
+
+def test_htcondor_lists_only_what_it_has_made(tmp_path):
+    """With `max_materialize` the queue has two jobs of eight, and the factory says where it goes on."""
+    (tmp_path / "job.sub").write_text(
+        "executable = /bin/sleep\narguments = 300\nmax_materialize = 2\nqueue 8\n"
+    )
+    with standin("htcondor") as queue:
+        assert run("condor_submit", f"{tmp_path}/job.sub")[1].endswith("8 job(s) submitted to cluster 1.\n")
+        assert run("condor_q", "me", "-af:j", "JobStatus")[1].split("\n")[:2] in (
+            ["1.0 1", "1.1 1"],
+            ["1.0 2", "1.1 1"],
+            ["1.0 2", "1.1 2"],
+        )
+        assert run("condor_q", "me", "-factory", "-af", "ClusterId", "JobMaterializeNextProcId")[1] == "1 2\n"
+        assert run("condor_rm", "1")[0] == 0
+        wait_until(lambda: not queue.unfinished())
+        assert run("condor_q", "1", "-totals")[1].splitlines()[-1].startswith("Total for query: 0 jobs;")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.detached.budget import Budget
 from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.job.blame import ShardBlame
+from espnet3.parallel.detached.job.early import EarlyEnd
 from espnet3.parallel.detached.job.hooks import run_hooks, sentence_of
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.outcomes import ShardOutcomes
@@ -120,7 +121,8 @@ class _Attempt:
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.blame = ShardBlame(self.folder, spec, self.worker)
         self.marks = self.blame.marks
-        stopping.on_signal = self.marks.excuse
+        self.early = EarlyEnd(self.folder, stopping.seconds_left)
+        stopping.on_signal = self._told_to_stop
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.outcomes = ShardOutcomes(spec, lease)
@@ -132,10 +134,12 @@ class _Attempt:
         except (StopNow, KeyboardInterrupt):
             state, why = self.stopping.reason()
         except LeaseLostError:
+            self.early.close()  # the folder is another worker's
             raise
         except Exception as error:
             state, why = JobState.FAILED, f"{type(error).__name__}: {error}"
             traceback.print_exc()
+        self.early.close()
         self._count()
         self.marks.close()
         self.outcomes.close(state is JobState.DONE)
@@ -151,6 +155,12 @@ class _Attempt:
         write_json(self.folder / ENDED, {"state": state.value, "why": why, "requeue": requeue})
         say(f"{state.value}: {why}")
         return EXIT_FAILED if state is JobState.FAILED else EXIT_UNFINISHED
+
+    def _told_to_stop(self) -> None:
+        self.marks.excuse()
+        state, why = self.stopping.reason()
+        timed_out = state is JobState.UNFINISHED and self.stopping.is_nearly_over
+        self.early.told(JobState.TIMEOUT if timed_out else state, why)
 
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind, row
@@ -23,19 +24,22 @@ class Launcher:
     Attributes:
         check: Raises where a configuration cannot run detached jobs.
         start: Queues shards, and notes their jobs in the layout.
-        query: Returns what is known of jobs, by shard; raises OSError where nobody answers.
+        query: Returns what is known of jobs, by shard; one that is left out is not known. Raises OSError where nobody
+            answers.
         cancel: Ends all that is queued or runs; the number is the seconds a job has for its item.
+        printed: Returns the files with what a shard's jobs printed beside its log: before their worker began, say.
     """
 
     check: Callable[[ParallelConfig], None]
     start: Callable[[Layout, Plan, list[int], dict[str, Any], dict[str, str]], None]
     query: Callable[[Layout, dict[str, str]], Queue]
     cancel: Callable[[Layout, Plan, float], None]
+    printed: Callable[[Layout, int], list[Path]]
 
 
-_LOCAL = Launcher(local.check, local.start, local.query, local.cancel)
-_SCHEDULER = Launcher(scheduler.check, scheduler.start, scheduler.query, scheduler.cancel)
-_SSH = Launcher(ssh.check, ssh.start, local.query, local.cancel)
+_LOCAL = Launcher(local.check, local.start, local.query, local.cancel, local.printed)
+_SCHEDULER = Launcher(scheduler.check, scheduler.start, scheduler.query, scheduler.cancel, scheduler.printed)
+_SSH = Launcher(ssh.check, ssh.start, local.query, local.cancel, local.printed)
 _LAUNCHERS = {Kind.LOCAL: _LOCAL, Kind.GPU: _LOCAL, Kind.SSH: _SSH, Kind.BATCH: _SCHEDULER}
 
 
@@ -67,3 +71,10 @@ def start(
 ) -> None:
     """Queue shards."""
     launcher(plan.env).start(layout, plan, shards, facts, earlier)
+
+
+def cancel(layout: Layout, plan: Plan, grace: float) -> None:
+    """End all jobs of a run, those of an earlier backend too; the grace is in seconds."""
+    launcher(plan.env).cancel(layout, plan, grace)
+    if row(plan.env).scheduler is None:
+        scheduler.cancel(layout, plan, grace)

@@ -61,11 +61,15 @@ def _tail(file: Path) -> str:
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what is known of jobs that have written no sign of life."""
+    """Return what is known of jobs that have written no sign of life: without a supervisor nobody starts them."""
     now = disk_now(layout.folder)
-    if any(holder_lives(folder, now) for folder in _supervisors(layout)):
-        return {int(shard): (JobState.PENDING, "") for shard in jobs}
-    return {}
+    supervised = any(holder_lives(folder, now) for folder in _supervisors(layout))
+    return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
+
+
+def printed(layout: Layout, shard: int) -> list[Path]:
+    """Return no file: all that a job prints is in its log."""
+    return []
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:

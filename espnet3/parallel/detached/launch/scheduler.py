@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import inspect
 import json
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,9 +14,14 @@ from typing import Any
 from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.amounts import walltime_seconds
 from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import job_id_in, prologue_of
+from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
+from espnet3.parallel.detached.launch.asking import answers, query, scheduler_of
+from espnet3.parallel.detached.launch.commands import SECONDS, call
+from espnet3.parallel.detached.launch.printed import outputs
 from espnet3.parallel.detached.launch.scripts import (
     JobArray,
     ScriptFacts,
@@ -29,17 +31,16 @@ from espnet3.parallel.detached.launch.scripts import (
     job_arrays,
     script,
 )
-from espnet3.parallel.detached.layout import Layout, Plan
-from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.surroundings import import_path, job_environment
+from espnet3.parallel.detached.layout import DONE, Layout, Plan
+from espnet3.parallel.detached.surroundings import import_path
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
-FOLDER = "scheduler"  # scripts, task lists and what the scheduler prints
 _PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
-_SECONDS = 120.0  # a busy scheduler answers late
 _SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
+_AGAIN = 10.0  # seconds until what is still listed is cancelled again
+_SHOWN = 10  # jobs that an error names
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 
 
@@ -52,9 +53,9 @@ def start(
         ConfigError: The job's options are wrong.
         SubmissionError: The scheduler refused; what it had taken before is cancelled.
     """
-    scheduler = _scheduler(plan.env)
+    scheduler = scheduler_of(plan.env)
     settings = DetachedSettings.of(plan.settings)
-    folder = layout.folder / FOLDER
+    folder = folder_of(layout)
     make_folder(folder)
     most = (settings.array_limit or _site_limit(scheduler)) - scheduler.first + 1
     jobs: dict[str, str] = {}
@@ -69,14 +70,16 @@ def start(
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 script_facts = _script_facts(layout, plan, job, str(tasks), settings)
                 command, stdin = _write(folder, number, scheduler, array, job, script_facts)
-                said = _call(command, _start_folder(scheduler, folder), stdin)
+                said = call(command, _start_folder(scheduler, folder), stdin)
                 ids, whole = _ids(scheduler, array, job, said)
+                taken = dict(zip(map(str, array.shards), ids, strict=True))
+                note(layout, number, Submitted(plan.env, [*shlex.split(job.cancel_command), *whole], taken))
                 arrays += whole
-                jobs.update(zip(map(str, array.shards), ids, strict=True))
+                jobs.update(taken)
                 number += 1
     except BaseException:
         if arrays:
-            _cancel(make_job(plan), arrays, folder)
+            _cancel([[*shlex.split(make_job(plan).cancel_command), *arrays]], folder)
         raise
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
 
@@ -84,13 +87,6 @@ def start(
 def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
     """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
     return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
-
-
-def _scheduler(env: str) -> Scheduler:
-    found = row(env).scheduler
-    if found is None:
-        raise ConfigError(f"env: {env} is not a batch scheduler")
-    return found
 
 
 def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
@@ -136,7 +132,7 @@ def _script_facts(
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
         prologue=prologue_of(job),
-        folder=str(layout.folder / FOLDER),
+        folder=str(folder_of(layout)),
         python=plan.python,
         import_path=import_path(),
         tasks=tasks,
@@ -171,34 +167,6 @@ def _write(
     return [*submit, name], None
 
 
-def _call(command: list[str], folder: Path, stdin: str | None = None) -> str:
-    """Run a command of the scheduler; return what it printed.
-
-    Raises:
-        SubmissionError: It failed.
-    """
-    shown = shlex.join(command)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**job_environment(), "PWD": str(folder)},  # OAR reads the folder from this variable
-            input=stdin or "",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise SubmissionError(shown, None, str(error)) from error
-    except subprocess.TimeoutExpired as error:
-        raise SubmissionError(shown, None, f"it did not answer within {_SECONDS:g} s") from error
-    if done.returncode != 0:
-        raise SubmissionError(shown, done.returncode, done.stderr.strip() or done.stdout.strip())
-    return done.stdout
-
-
 def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> tuple[list[str], list[str]]:
     """Return the id of each element, and what the cancel command takes for all of them."""
     if not scheduler.element:
@@ -223,90 +191,108 @@ def _site_limit(scheduler: Scheduler) -> int:
     if scheduler.site_limit is None:
         return scheduler.most
     command, pattern = scheduler.site_limit
-    found = re.search(pattern, _call(list(command), Path.cwd()), re.MULTILINE)
+    found = re.search(pattern, call(list(command), Path.cwd()), re.MULTILINE)
     return scheduler.most if found is None else int(found[1]) - 1
 
 
-def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what the queue lists of jobs, by shard, with one query; jobs it does not list are left out.
-
-    Raises:
-        OSError: It does not answer.
-    """
-    scheduler = _scheduler(layout.plan().env)
-    try:
-        said = _call(scheduler.query(getpass.getuser(), elements=True), layout.folder)
-    except SubmissionError as error:
-        raise OSError(f"{error.command}: {error.stderr.strip()}") from error
-    listed = {job: (JobState(view.meaning.shard), view.note) for job, view in scheduler.read(said).items()}
-    found = {int(shard): listed[job] for shard, job in jobs.items() if job in listed}
-    gone = {shard: job for shard, job in jobs.items() if job not in listed or not listed[job][0].alive}
-    return {**found, **_starved(scheduler, layout.folder / FOLDER, gone)}
-
-
-def _starved(scheduler: Scheduler, folder: Path, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return which of these jobs were killed for want of memory, by the report in their output.
-
-    The queue may call such a job failed, or no longer list it.
-    """
-    found = {}
-    for shard, element in jobs.items() if scheduler.printed else ():
-        job, index = scheduler.parts_of(element)
-        file = folder / scheduler.printed.format(job=job, index=index)
-        with contextlib.suppress(OSError):  # it never started, or its output was removed
-            said = re.search(f".*(?:{scheduler.starved}).*", file.read_text(errors="replace"))
-            if said is not None:
-                found[int(shard)] = (JobState.OUT_OF_MEMORY, said[0].strip())
-    return found
-
-
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """Cancel all arrays of the last submission with one command, and wait until they have left the queue.
+    """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended.
 
     Raises:
-        ParallelError: The scheduler still lists some, or does not say what it lists.
+        ParallelError: It does not say so in time.
     """
-    jobs = layout.jobs()
-    arrays = jobs.get("arrays", [])
-    if not arrays:
-        return
-    refused = _cancel(make_job(plan), arrays, layout.folder)
+    arrays = submitted(layout)
+    for env in dict.fromkeys(array.env for array in arrays):
+        _cancel_all(layout, env, [array for array in arrays if array.env == env], grace)
+
+
+def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float) -> None:
+    scheduler, folder = scheduler_of(env), folder_of(layout)
+    every = {element: shard for array in arrays for shard, element in array.jobs.items()}
+    done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
+    newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
+    refused = _cancel([array.cancel for array in arrays], folder)
     told = f" ({refused})" if refused else ""
     again = (
-        f"Jobs of {' '.join(arrays)} that start or run end by themselves, because {layout.stop} tells them to; "
-        "`espnet3 cancel` again when the scheduler answers, to take the others from its queue"
+        f"Jobs of {' '.join(array.cancel[-1] for array in arrays)} that start or run end by themselves, because "
+        f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
+        "its queue"
     )
-    begin = time.monotonic()
-    answered = begin
+    begin = answered = called = time.monotonic()
+    quiet = 0
     while True:
-        try:
-            left = any(state.alive for state, _ in query(layout, jobs["jobs"]).values())
-        except OSError as error:  # a busy scheduler refuses a query now and then
-            if time.monotonic() > answered + _SILENCE:
-                raise ParallelError(
-                    f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
-                    f"an error: {error}\n{again}"
-                ) from error
-        else:
-            if not left:
-                return
-            answered = time.monotonic()
-            if answered > begin + grace + _SECONDS:
-                raise ParallelError(f"the scheduler still lists jobs after their cancellation{told}. {again}")
+        living, problem = _left(scheduler, folder, set(every), list(newest.values()))
+        now = time.monotonic()
+        quiet = 0 if living or problem else quiet + 1
+        if quiet == 2:  # once may have been too early: an array may be listed later than it was submitted
+            return
+        if not problem:
+            answered = now
+        elif now > answered + _SILENCE:
+            raise ParallelError(
+                f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
+                f"an error: {problem}\n{again}"
+            )
+        if now > begin + grace + SECONDS:
+            raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
+        if now > called + _AGAIN:
+            _cancel([array.cancel for array in arrays], folder)
+            called = now
         time.sleep(_LOOK)
 
 
-def _cancel(job: Any, arrays: list[str], folder: Path) -> str:
-    """Cancel arrays; return what the scheduler had against it: some refuse where an element has just ended."""
-    command = [*shlex.split(job.cancel_command), *arrays]
+def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[str, str]:
+    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked.
+
+    Args:
+        scheduler: Its record.
+        folder: Where to ask.
+        every: All ids that the run ever had.
+        newest: Those of shards that are not done, whose end must be known.
+    """
     try:
-        _call(command, folder)
+        listing, known = answers(scheduler, folder, newest)
     except SubmissionError as error:
-        how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
-        refused = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
-        print(f"while cancelling: {refused}", file=sys.stderr, flush=True)
-        return refused
-    return ""
+        return "", f"{error.command}: {error.stderr.strip()}"
+    listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
+    if listed or any(answer.known is Known.LISTED for answer in known.values()):
+        return "still lists jobs", ""
+    if listing.failed:
+        return "", listing.problem
+    unclear = [one for one, answer in known.items() if answer.known is Known.NOT_KNOWN]
+    if not unclear or not (scheduler.questions or listing.problem):
+        return "", ""  # where there is nothing to ask, twice not listed has to do
+    said = f" ({listing.problem})" if listing.problem else ""
+    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", ""
+
+
+def _cancel(commands: list[list[str]], folder: Path) -> str:
+    """Cancel arrays, with one command where it is the same but for the array.
+
+    Returns:
+        What the scheduler had against it: some refuse where an element has just ended.
+    """
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for command in commands:
+        merged.setdefault(tuple(command[:-1]), []).append(command[-1])
+    refused = []
+    for words, arrays in merged.items():
+        try:
+            call([*words, *arrays], folder)
+        except SubmissionError as error:
+            how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
+            refused.append(f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}")
+            print(f"while cancelling: {refused[-1]}", file=sys.stderr, flush=True)
+    return "; ".join(refused)
+
+
+def printed(layout: Layout, shard: int) -> list[Path]:
+    """Return the scheduler's output files of a shard's jobs, in the order of their submission."""
+    found: list[Path] = []
+    for array in submitted(layout):
+        if str(shard) in array.jobs:
+            found += outputs(scheduler_of(array.env), folder_of(layout), array.jobs[str(shard)])
+    return list(dict.fromkeys(found))
 
 
 def walltime(config: ParallelConfig) -> float | None:
@@ -314,10 +300,13 @@ def walltime(config: ParallelConfig) -> float | None:
     value = config.options.get("walltime")
     if value is None:
         return None
-    return walltime_seconds(value, minutes_last=_scheduler(config.env).minutes_last)
+    return walltime_seconds(value, minutes_last=scheduler_of(config.env).minutes_last)
 
 
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or its job's options are wrong."""
     options = json.loads(json.dumps(dict(config.options), default=str))
     make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+
+
+__all__ = ["cancel", "check", "make_job", "printed", "query", "start", "walltime"]

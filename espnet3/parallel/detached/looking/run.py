@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from espnet3.parallel.checks import Choice, Number, argument
+from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
@@ -106,15 +107,15 @@ class DetachedRun(Sequence[JobRecord]):
     def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what each shard's jobs printed: the shard and the end of its log.
 
+        A job whose script fails before its worker begins has written none; then it is the scheduler's output file.
+
         Args:
             failed: Only of shards that ended without being done.
         """
         for shard in range(len(self)) if not failed else self._failed_shards():
-            file = self._layout.log(shard)
-            if file.exists():
-                with open(file, "rb") as stream:
-                    stream.seek(max(0, file.stat().st_size - _TAIL))
-                    yield shard, stream.read().decode(errors="replace")
+            text = "".join(_end_of(file) for file in self._printed(shard))
+            if text:
+                yield shard, text
 
     def follow(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what the shards' jobs print, as it comes, until no job is queued or at work.
@@ -122,23 +123,27 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             failed: Only of shards that ended without being done.
         """
-        seen: dict[int, int] = {}
+        seen: dict[Path, int] = {}
         while True:
             alive = self.status().alive
             for shard in range(len(self)) if not failed else self._failed_shards():
-                file = self._layout.log(shard)
-                if not file.exists():
-                    continue
-                with open(file, "rb") as stream:
-                    stream.seek(seen.get(shard, 0))
-                    data = stream.read()
-                whole = data[: data.rfind(b"\n") + 1] if alive else data
-                if whole:
-                    seen[shard] = seen.get(shard, 0) + len(whole)
-                    yield shard, whole.decode(errors="replace")
+                for file in self._printed(shard):
+                    with open(file, "rb") as stream:
+                        stream.seek(seen.get(file, 0))
+                        data = stream.read()
+                    whole = data[: data.rfind(b"\n") + 1] if alive else data
+                    if whole:
+                        seen[file] = seen.get(file, 0) + len(whole)
+                        yield shard, whole.decode(errors="replace")
             if not alive:
                 return
             time.sleep(1.0)  # files on a shared disk send no event
+
+    def _printed(self, shard: int) -> list[Path]:
+        """Return the files with what a shard's jobs printed: the scheduler's, and then its log."""
+        log = self._layout.log(shard)
+        found = launchers.launcher(self._plan.env).printed(self._layout, shard)
+        return [*found, log] if log.exists() else found
 
     def _failed_shards(self) -> list[int]:
         fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
@@ -186,3 +191,9 @@ class DetachedRun(Sequence[JobRecord]):
             ItemError: An item failed, and the runner's `on_error` is "raise".
         """
         return verbs.merge(self._layout, self._plan, self._runner)
+
+
+def _end_of(file: Path) -> str:
+    with open(file, "rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _TAIL))
+        return stream.read().decode(errors="replace")

@@ -27,12 +27,12 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     notes = _changed_sources(plan)
     shards = range(plan.n_shards)
     found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in shards]
-    silent = {str(s.shard): s.job_id for s in found if s.job_id and _may_be_queued(s.state)}
+    silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
     if silent:
+        queue: launchers.Queue = {}
         try:
-            queue: launchers.Queue | None = launchers.launcher(plan.env).query(layout, silent)
+            queue = launchers.launcher(plan.env).query(layout, silent)
         except OSError as error:
-            queue = None
             notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
         for shard in map(int, silent):
             found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
@@ -65,9 +65,9 @@ def job_ids(layout: Layout) -> dict[str, str]:
     return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 
 
-def _may_be_queued(state: JobState) -> bool:
+def may_be_queued(state: JobState) -> bool:
     """Whether the backend may know more: no sign of life, or an end after which it starts the job again."""
-    return state in (JobState.UNKNOWN, JobState.UNFINISHED)
+    return state in (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
 
 
 def _changed_sources(plan: Plan) -> list[str]:

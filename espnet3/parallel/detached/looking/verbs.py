@@ -18,12 +18,12 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
 from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Plan, write_quickly
-from espnet3.parallel.detached.looking.status import refuse_living, run_status
+from espnet3.parallel.detached.looking.status import may_be_queued, refuse_living, run_status
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.errors import IncompleteRunError
+from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, make_folder, read_json, write_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
@@ -37,10 +37,27 @@ _LOOK = 0.2  # seconds between two looks at the leases
 
 
 @contextmanager
-def _driving(layout: Layout) -> Iterator[str]:
-    """Hold the run folder's lease: one driver at a time."""
-    lease, who = Lease(layout.run), uuid.uuid4().hex
-    lease.acquire(who)
+def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
+    """Hold the run folder's lease, so that one verb or driver at a time changes the run.
+
+    Args:
+        layout: The run's paths.
+        verb: Who holds it, for the message that others get.
+        patience: Seconds to wait for another one to end.
+
+    Raises:
+        FolderInUseError: Another one holds it; the message says who.
+    """
+    lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
+    end = time.monotonic() + patience
+    while True:
+        try:
+            lease.acquire(who)
+            break
+        except FolderInUseError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_LOOK)  # another process gives it back without an event
     try:
         yield who
     finally:
@@ -59,15 +76,23 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
-    layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
-    launchers.launcher(plan.env).cancel(layout, plan, grace)
-    _wait_for_leases(layout, plan, grace)
-    for shard in run_status(layout, plan).shards:
-        folder = layout.shard(shard.shard)
-        if shard.state not in (JobState.DONE, JobState.RUNNING) and not (folder / ENDED).exists():
-            make_folder(folder)
-            write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by})
-    _event(layout, "cancelled", by=by)
+    with _driving(
+        layout, "cancel", _PATIENCE
+    ):  # a submission in between would be missed, or would lift the order
+        layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
+        launchers.cancel(layout, layout.plan(), grace)
+        _wait_for_leases(layout, plan, grace)
+        for shard in run_status(layout, plan).shards:
+            folder = layout.shard(shard.shard)
+            # an end after which its job was perhaps queued again ends here: that job is gone now, too
+            open_end = may_be_queued(shard.state) or not (folder / ENDED).exists()
+            if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
+                before = (
+                    f"; before that {shard.state.value}: {shard.note}" if (folder / ENDED).exists() else ""
+                )
+                make_folder(folder)
+                write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
+        _event(layout, "cancelled", by=by)
     return run_status(layout, plan)
 
 
@@ -86,7 +111,7 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
 
 def submit_new(layout: Layout, plan: Plan) -> RunStatus:
     """Submit the shards that were never submitted."""
-    with _driving(layout):
+    with _driving(layout, "submit"):
         new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
         hand_over(layout, plan, new)
         _event(layout, "submitted", shards=len(new))
@@ -102,7 +127,7 @@ def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) 
         failed_items: Run items again that have a failure recorded.
         on_error: What a failed item does from now on; None leaves it as it is.
     """
-    with _driving(layout) as who:
+    with _driving(layout, "retry") as who:
         refuse_living(layout.run)
         if on_error is not None:
             _change_policy(layout, on_error)
@@ -159,7 +184,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         plan: Its plan.
         runner: Has `merge` or `write_outputs`, where one is overridden; None makes it again.
     """
-    with _driving(layout):
+    with _driving(layout, "merge"):
         items = layout.items()
         notes: list[str] = []
         try:

@@ -1,4 +1,4 @@
-"""Batch schedulers without a cluster: the commands of PBS, LSF and Moab, for tests.
+"""Batch schedulers without a cluster: the commands of PBS, LSF, Moab and HTCondor, for tests.
 
     with standin("pbs") as queue:
         set_parallel({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB", "interface": "lo"}})
@@ -10,6 +10,7 @@ arrays, the listing, and cancelling, as far as this package and dask-jobqueue us
 the real scheduler. It knows no users, fair shares or resources beyond slots.
 """
 
+from espnet3.parallel.testing.standins.habits import Habit
 from espnet3.parallel.testing.standins.place import StandIn, standin
 
-__all__ = ["StandIn", "standin"]
+__all__ = ["Habit", "StandIn", "standin"]

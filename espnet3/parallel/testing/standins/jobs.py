@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.ledger.atomic import write_whole
+from espnet3.parallel.testing.standins.habits import LATE, Habit, Habits
 
 TICK = 0.05  # seconds between the rounds of a supervisor
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
@@ -48,6 +50,8 @@ class Element:
         id_variable: The one that holds the job's number.
         index_variable: The one that holds the index.
         script: The script.
+        submitted: When it was submitted.
+        expired: What the scheduler adds to its output when it ends it at its walltime.
         pid: Its process, the leader of its group.
         exit_code: Its exit code (128 + n if signal n ended it).
         ended_by: "walltime" or "cancel" where it did not end by itself.
@@ -67,6 +71,8 @@ class Element:
     id_variable: str
     index_variable: str
     script: str
+    submitted: float
+    expired: str = ""
     state: str = "waiting"
     pid: int | None = None
     started: float | None = None
@@ -84,7 +90,8 @@ class Store:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path(os.environ["ESPNET3_STANDIN"])
         self.slots = int(os.environ.get("ESPNET3_STANDIN_SLOTS", "8"))
-        self.user = getpass.getuser()
+        self.user = submitter()
+        self.habits = Habits(self.folder, os.environ.get("ESPNET3_STANDIN_HABITS", ""))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -111,6 +118,21 @@ class Store:
         mine = [each for each in self.elements() if each.job == job]
         return mine if index is None else [each for each in mine if each.index == index]
 
+    def seen(self, *, history: bool, whole: bool = True) -> list[Element]:
+        """Return the elements that a command is told about.
+
+        Args:
+            history: Those that have ended, too.
+            whole: The command lists all jobs, rather than one that it was asked about.
+        """
+        known = [
+            each
+            for each in self.elements()
+            if self.habits.knows(each.submitted, each.state == "done", history=history)
+        ]
+        shown = self.habits.listed(len(known)) if whole else set(range(len(known)))
+        return [each for place, each in enumerate(known) if place in shown]
+
     # --- submission ---
 
     def submit(self, text: str, indices: list[int] | None, **facts: Any) -> int:
@@ -123,7 +145,7 @@ class Store:
             script.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}")
             script.chmod(0o700)
             for index in indices or [None]:  # type: ignore[list-item]  # not an array: one element without an index
-                self.save(Element(job=job, index=index, script=str(script), **facts))
+                self.save(Element(job=job, index=index, script=str(script), submitted=time.time(), **facts))
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
@@ -132,6 +154,9 @@ class Store:
                     os.dup2(quiet, stream)
                 with contextlib.suppress(FileNotFoundError):  # the stand-in was removed
                     self._supervise(job)
+                for thread in threading.enumerate():  # what delivers late output
+                    if thread is not threading.current_thread():
+                        thread.join()
             os._exit(0)
         os.wait()
         return job
@@ -194,9 +219,9 @@ class Store:
     def _start(self, element: Element) -> subprocess.Popen[bytes]:
         index = {} if element.index is None else {element.index_variable: str(element.index)}
         with contextlib.ExitStack() as stack:
-            output = stack.enter_context(_log(element.output or os.devnull, element))
-            error = stack.enter_context(_log(element.error, element)) if element.error else output
-            hidden = ("ESPNET3_STANDIN", "ESPNET3_STANDIN_SLOTS", "PYTHONPATH")
+            output = stack.enter_context(self._log(element.output or os.devnull, element))
+            error = stack.enter_context(self._log(element.error, element)) if element.error else output
+            hidden = ("ESPNET3_STANDIN", "ESPNET3_STANDIN_SLOTS", "ESPNET3_STANDIN_HABITS", "PYTHONPATH")
             inherited = {name: value for name, value in os.environ.items() if name not in hidden}
             process = subprocess.Popen(
                 [element.script],
@@ -216,6 +241,7 @@ class Store:
         code = process.poll()
         if code is not None:
             _signal(process.pid, signal.SIGKILL)  # what is left of its group
+            self._deliver(element)
             self.save(replace(element, state="done", exit_code=code if code >= 0 else 128 - code))
             return
         assert element.started is not None
@@ -223,15 +249,49 @@ class Store:
         if late and not element.ended_by:
             element = replace(element, ended_by="walltime")
             self.save(element)
+            if element.expired:
+                with self._log(element.output or os.devnull, element) as log:
+                    log.write(f"{element.expired}\n".encode())
         if element.ended_by and element.index not in killed:
             killed[element.index] = time.monotonic()
             _signal(process.pid, signal.SIGTERM)
         elif element.ended_by and time.monotonic() - killed[element.index] > GRACE:
             _signal(process.pid, signal.SIGKILL)
 
+    # --- output files ---
 
-def _log(pattern: str, element: Element) -> IO[bytes]:
-    return open(pattern.replace("%J", str(element.job)).replace("%I", str(element.index or 0)), "ab")
+    def _log(self, pattern: str, element: Element) -> IO[bytes]:
+        """Open an output file; with late logs it lies in the stand-in's folder until it is delivered."""
+        file = Path(_filled(pattern, element))
+        late = Habit.LATE_LOGS in self.habits and str(file) != os.devnull
+        return open(self.folder / f"spool.{_spooled(file)}" if late else file, "ab")
+
+    def _deliver(self, element: Element) -> None:
+        """Bring the output files of an element that has ended, if they are late, after a while."""
+        for pattern in (element.output, element.error):
+            if Habit.LATE_LOGS not in self.habits or pattern is None:
+                continue
+            file = Path(_filled(pattern, element))
+            spool = self.folder / f"spool.{_spooled(file)}"
+            timer = threading.Timer(LATE, _append, (spool, file))
+            timer.start()  # the supervisor's process ends after it
+
+
+def _filled(pattern: str, element: Element) -> str:
+    return pattern.replace("%J", str(element.job)).replace("%I", str(element.index or 0))
+
+
+def _spooled(file: Path) -> str:
+    return str(file).replace("/", "%")
+
+
+def _append(spool: Path, file: Path) -> None:
+    """Move what lies in a file to the end of another, whose folder may be gone."""
+    with contextlib.suppress(FileNotFoundError):
+        data = spool.read_bytes()
+        spool.unlink()
+        with open(file, "ab") as stream:
+            stream.write(data)
 
 
 def _signal(group: int, number: int) -> None:

@@ -69,6 +69,7 @@ def bsub(words: list[str]) -> int:
         output=_file(folder, merged.get("-oo", merged.get("-o"))),
         error=_file(folder, merged.get("-eo", merged.get("-e"))),
         variables={"LSB_JOBNAME": name, "LSB_QUEUE": queue, "LS_SUBCWD": os.getcwd(), "LSB_JOBINDEX": "0"},
+        expired="TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
         id_variable="LSB_JOBID",
         index_variable="LSB_JOBINDEX",
     )
@@ -91,10 +92,13 @@ def bjobs(words: list[str]) -> int:
     """List jobs; `-o "jobid stat ... delimiter='|'"` chooses the fields."""
     given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w"))
     store = Store()
-    listed = [each for each in store.elements() if "-a" in given or wanted or each.state != "done"]
+    listed = store.seen(history="-a" in given or bool(wanted), whole=not wanted)
     if wanted:
-        listed = [each for each in listed if str(each.job) in {name.split("[")[0] for name in wanted}]
-    if not listed:
+        for name in wanted:
+            if not any(_is(each, name) for each in listed):
+                print(f"Job <{name}> is not found", file=sys.stderr)
+        listed = [each for each in listed if any(_is(each, name) for name in wanted)]
+    elif not listed:
         print("No unfinished job found", file=sys.stderr)
         return 0
     chosen = given.get("-o", ["jobid user stat queue exec_host job_name"])[-1]
@@ -118,6 +122,11 @@ def bjobs(words: list[str]) -> int:
     return 0
 
 
+def _is(each: Element, name: str) -> bool:
+    """Whether a job is meant by a name: "101", or "101[2]"."""
+    return name in (str(each.job), f"{each.job}[{each.index}]")
+
+
 def bkill(words: list[str]) -> int:
     """Kill jobs, whole arrays or single elements: 101, "101[2]"."""
     code = 0
@@ -132,3 +141,4 @@ def bkill(words: list[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"bsub": bsub, "bjobs": bjobs, "bkill": bkill}
+LOOKS = ("bjobs",)

@@ -36,13 +36,26 @@ def showq(words: list[str]) -> int:
         print(
             f"\n{title + '-' * 24}\nJOBID              USERNAME      STATE PROCS   REMAINING            STARTTIME\n"
         )
-        for each in store.elements():
+        for each in store.seen(history=False):
             if each.state == state:
                 at = "" if each.index is None else f"[{each.index}]"
                 print(
                     f"{str(each.job) + at:18} {store.user:>8} {_STATES[state]:>10} {each.cores:5}    00:10:00"
                 )
     return 0
+
+
+def checkjob(words: list[str]) -> int:
+    """Show the state of a job or an element: 7, 7[2]."""
+    found = re.fullmatch(r"(\d+)(?:\[(\d+)\])?", words[0])
+    index = int(found[2]) if found and found[2] else None
+    for each in Store().seen(history=True, whole=False):
+        if found and each.job == int(found[1]) and index in (None, each.index):
+            ended = "Removed" if each.ended_by == "cancel" else "Completed"
+            print(f"job {words[0]}\n\nState: {_STATES.get(each.state, ended)}")
+            return 0
+    print(f"ERROR:  invalid job specified: {words[0]}", file=sys.stderr)
+    return 1
 
 
 def canceljob(words: list[str]) -> int:
@@ -57,4 +70,10 @@ def canceljob(words: list[str]) -> int:
     return code
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"msub": msub, "showq": showq, "canceljob": canceljob}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "msub": msub,
+    "showq": showq,
+    "checkjob": checkjob,
+    "canceljob": canceljob,
+}
+LOOKS = ("showq", "checkjob")

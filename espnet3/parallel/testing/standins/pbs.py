@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from espnet3.parallel.testing.standins.habits import Habit
 from espnet3.parallel.testing.standins.jobs import Element, Store
 from espnet3.parallel.testing.standins.reading import directives, indices, options, refuse, seconds
 
@@ -106,6 +107,7 @@ def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable:
         picked,
         folder=os.path.expanduser("~"),
         variables={"PBS_O_WORKDIR": os.getcwd(), "PBS_O_QUEUE": facts["queue"], "PBS_JOBNAME": facts["name"]},
+        expired="=>> PBS: job killed: walltime 2 exceeded limit 1",
         id_variable="PBS_JOBID",
         index_variable=variable,
         **{**facts, "output": output, "error": error},
@@ -132,12 +134,10 @@ def qstat(words: list[str]) -> int:
     """List jobs: the wide table with -u, all facts with -f, as JSON with -F json."""
     given, wanted = options("qstat", _split(words), ("-u", "-F"), ("-x", "-t", "-f", "-a"))
     store = Store()
-    listed = [each for each in store.elements() if "-x" in given or wanted or each.state != "done"]
-    for name in wanted:
-        number = re.match(r"\d+", name)
-        if number is None or not store.select(int(number[0])):
-            refuse("qstat", f"Unknown Job Id {name}", 153)
-        listed = [each for each in listed if each.job == int(number[0])]
+    if "-x" in given and Habit.NO_HISTORY in store.habits:
+        print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
+        return 0
+    listed, code = _named(store, wanted, "-x" in given) if wanted else (store.seen(history="-x" in given), 0)
     if "-F" in given:
         jobs = {job_id(each): _facts(each) for each in listed}
         print(json.dumps({"Jobs": jobs}, indent=1))
@@ -156,7 +156,32 @@ def qstat(words: list[str]) -> int:
                 f"{job_id(each):15} {store.user[:8]:8} {each.queue[:8]:8} {each.name[:10]:10} {each.pid or '--':>6} "
                 f"  1 {each.cores:3}    --    --  {_LETTERS[each.state]} 00:00"
             )
-    return 0
+    return code
+
+
+def _named(store: Store, names: list[str], history: bool) -> tuple[list[Element], int]:
+    """Return the jobs of some names and the exit status; say which are unknown, or have ended."""
+    listed: list[Element] = []
+    code = 0
+    known = store.seen(history=True, whole=False)
+    for name in names:
+        mine = [each for each in known if _is(each, name)]
+        if not mine:
+            print(f"qstat: Unknown Job Id {name}.{host()}", file=sys.stderr)
+            code = 153
+        elif not history and all(each.state == "done" for each in mine):
+            said = "Job has finished, use -x or -H to obtain historical job information"
+            print(f"qstat: {name}.{host()} {said}", file=sys.stderr)
+            code = 35
+        else:
+            listed += mine
+    return listed, code
+
+
+def _is(each: Element, name: str) -> bool:
+    """Whether a job is meant by a name: 7, 7[] or 7[2], whatever server follows."""
+    found = re.match(r"(\d+)(?:\[(\d*)\])?", name)
+    return found is not None and each.job == int(found[1]) and (not found[2] or each.index == int(found[2]))
 
 
 def _split(words: list[str]) -> list[str]:
@@ -173,6 +198,13 @@ def _facts(each: Element) -> dict[str, Any]:
         facts["array_index"] = each.index
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
+    if each.state == "waiting":
+        slots = Store().slots
+        never = (
+            f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
+        )
+        now = "Not Running: Insufficient amount of resource: ncpus"
+        facts["comment"] = never if 0 < slots < each.cores else now
     return facts
 
 
@@ -190,3 +222,4 @@ def qdel(words: list[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"qsub": qsub, "qstat": qstat, "qdel": qdel}
+LOOKS = ("qstat",)

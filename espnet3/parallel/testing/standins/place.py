@@ -7,17 +7,19 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from espnet3.parallel.testing.standins.habits import Habit, names_of
 from espnet3.parallel.testing.standins.jobs import Element, Store
 
 NAMES = {
     "pbs": ("qsub", "qstat", "qdel"),
     "lsf": ("bsub", "bjobs", "bkill"),
-    "moab": ("msub", "showq", "canceljob"),
+    "moab": ("msub", "showq", "checkjob", "canceljob"),
+    "htcondor": ("condor_submit", "condor_q", "condor_history", "condor_rm"),
 }
 
 
@@ -47,12 +49,14 @@ class StandIn:
 
 
 @contextmanager
-def standin(name: str, slots: int = 8) -> Iterator[StandIn]:
+def standin(name: str, slots: int = 8, habits: Iterable[Habit] = ()) -> Iterator[StandIn]:
     """Put the commands of a scheduler on this process's PATH for a block of code.
 
     Args:
-        name: "pbs" (qsub, qstat, qdel), "lsf" (bsub, bjobs, bkill) or "moab" (msub, showq, canceljob).
+        name: "pbs" (qsub, qstat, qdel), "lsf" (bsub, bjobs, bkill), "moab" (msub, showq, checkjob, canceljob)
+            or "htcondor" (condor_submit, condor_q, condor_history, condor_rm).
         slots: How many cores jobs may use together; more wait.
+        habits: In what it is as bad as real ones can be.
 
     Yields:
         The stand-in. Afterwards its jobs are ended and its folder is removed.
@@ -63,28 +67,33 @@ def standin(name: str, slots: int = 8) -> Iterator[StandIn]:
     if name not in NAMES:
         raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
     program = [sys.executable, "-m", str(__package__)]
-    with commands_on_path(name, {command: [*program, command] for command in NAMES[name]}, slots) as placed:
+    commands = {command: [*program, command] for command in NAMES[name]}
+    with commands_on_path(name, commands, slots, habits) as placed:
         yield placed
 
 
 @contextmanager
-def commands_on_path(name: str, commands: Mapping[str, Sequence[str]], slots: int = 8) -> Iterator[StandIn]:
+def commands_on_path(
+    name: str, commands: Mapping[str, Sequence[str]], slots: int = 8, habits: Iterable[Habit] = ()
+) -> Iterator[StandIn]:
     """Put commands on this process's PATH whose jobs are in one `Store`, for a block of code.
 
     Args:
         name: What they stand in for.
         commands: The program that each one starts, with its first arguments.
         slots: How many cores jobs may use together; more wait.
+        habits: In what the stand-in is as bad as real schedulers can be.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"espnet3-{name}-"))
     (folder / "bin").mkdir()
     root = str(Path(__file__).parents[4])
-    variables = f"PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))}"
+    variables = (
+        f"PYTHONPATH={shlex.quote(root)} ESPNET3_STANDIN={shlex.quote(str(folder))} "
+        f"ESPNET3_STANDIN_SLOTS={slots} ESPNET3_STANDIN_HABITS={names_of(habits)}"
+    )
     for command, words in commands.items():
         path = folder / "bin" / command
-        path.write_text(
-            f'#!/bin/sh\nexec env {variables} ESPNET3_STANDIN_SLOTS={slots} {shlex.join(words)} "$@"\n'
-        )
+        path.write_text(f'#!/bin/sh\nexec env {variables} {shlex.join(words)} "$@"\n')
         path.chmod(0o755)
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{before}"

@@ -1,8 +1,11 @@
 """Every name of Dask's packages, cloudpickle and tornado that they do not document, and that this package needs.
 
-A new version of theirs may change any of them without a word. They stand here and nowhere else, each behind a function
+A new version of theirs may change any of them without a word. They stand in this package
+and nowhere else, those of servers (TLS, pages, nannies) in `servers.py`, each behind a function
 or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
-the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this module loads none of them.
+the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this package loads none of them.
+
+In: objects of theirs. Out: what is known of them, or what was done to them, in words of ours.
 """
 
 from __future__ import annotations
@@ -83,35 +86,6 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     Its clean-up reads its local variable `future`, which is not set then.
     """
     return isinstance(error, NameError) and error.name == "future"
-
-
-# --- distributed: TLS ------------------------------------------------------------------------------
-
-
-def tls_to_listen(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role ("client", "worker", ...) of a cluster listens.
-
-    `Security.get_listen_args`.
-    """
-    return security.get_listen_args(role)["ssl_context"]
-
-
-def tls_to_connect(security: Any, role: str) -> Any:
-    """Return the SSL context by which a role of a cluster connects: `Security.get_connection_args`."""
-    return security.get_connection_args(role)["ssl_context"]
-
-
-def ask_for_certificate(server: Any) -> None:
-    """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails.
-
-    `http_server` and `security` of both, and `nanny`, which only a worker has.
-    """
-    role = "worker" if hasattr(server, "nanny") else "scheduler"
-    try:
-        server.http_server.ssl_options = tls_to_listen(server.security, role)
-    except BaseException:
-        server.http_server.stop()  # Dask goes on after a preload that fails
-        raise
 
 
 # --- distributed: workers --------------------------------------------------------------------------

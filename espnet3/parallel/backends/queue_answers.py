@@ -1,0 +1,190 @@
+"""What a scheduler says about a job: listed, ended, no such job, or nothing that can be relied on.
+
+A job that a listing leaves out is *not known*: a listing may be cut short, stale or empty, or come from a server that
+has just started. Only a word for its end, or the scheduler's answer to a question about this very job, says more.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from espnet3.parallel.backends.queue_states import ENDED, WAITING, Meaning, QueueState, Words
+
+_IDS = "{ids}"  # the word of a question's command that stands for many ids
+_AT_ONCE = 200  # ids in one command: the length of a command line has a limit
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job, or one element of a job array, as the queue lists it.
+
+    Attributes:
+        meaning: What its state means.
+        word: The scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed.
+        reason: Why it waits or is held, where the scheduler gives a reason.
+        node: Where it runs or ran, where the scheduler names a node.
+    """
+
+    meaning: Meaning
+    word: str = ""
+    reason: str = ""
+    node: str = ""
+
+    @property
+    def state(self) -> QueueState:
+        """What the state means for a job that holds workers."""
+        return self.meaning.job
+
+    @property
+    def note(self) -> str:
+        """The scheduler's word and its reason, for a person."""
+        return f"{self.word}: {self.reason}" if self.reason else self.word
+
+    def __str__(self) -> str:
+        word = f" ({self.word})" if self.word else ""
+        reason = f": {self.reason}" if self.reason else ""
+        node = f" on {self.node}" if self.node else ""
+        return f"{self.state.value}{word}{node}{reason}"
+
+
+GONE = JobView(ENDED)
+NEW = JobView(WAITING)
+
+
+class Known(Enum):
+    """What is known of a job; the value completes the sentence "the scheduler ..."."""
+
+    LISTED = "lists it as waiting or running"
+    ENDED = "says how it ended"
+    NO_SUCH_JOB = "was asked for this job, and says that there is none"
+    NOT_KNOWN = "has said nothing about it"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswer:
+    """What a scheduler says about one job.
+
+    Attributes:
+        known: What kind of answer it is.
+        view: The job in the scheduler's words, where it has words for it.
+    """
+
+    known: Known
+    view: JobView | None = None
+
+
+NOT_KNOWN = JobAnswer(Known.NOT_KNOWN)
+NO_SUCH_JOB = JobAnswer(Known.NO_SUCH_JOB)
+
+
+def answer_of(view: JobView) -> JobAnswer:
+    """Return the answer that a job's line in a listing is."""
+    return JobAnswer(Known.LISTED if view.meaning.is_alive else Known.ENDED, view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A command about jobs that a listing leaves out, and how its answer is read. Its exit status does not matter.
+
+    Attributes:
+        command: `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements).
+        line: Pattern of what it prints of a job it knows, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
+            `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds out
+            that there is no such job.
+        words: What the words mean; empty: what they mean in the listing.
+        unknown: Pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
+            never proves that.
+        only_ends: A job that it calls waiting or running may be gone: accounting that missed an end, say.
+    """
+
+    command: tuple[str, ...]
+    line: str = ""
+    words: Words | None = None
+    unknown: str = ""
+    only_ends: bool = False
+
+    def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
+        """Return the commands that ask about elements, each with the ids it asks about.
+
+        Args:
+            elements: Job and index, by the element's id.
+        """
+        if _IDS in self.command:
+            at = self.command.index(_IDS)
+            ids = list(elements)
+            parts = [ids[begin : begin + _AT_ONCE] for begin in range(0, len(ids), _AT_ONCE)]
+            return [([*self.command[:at], *part, *self.command[at + 1 :]], part) for part in parts]
+        asked: dict[tuple[str, ...], list[str]] = {}
+        for element, (job, index) in elements.items():
+            command = tuple(_filled(part, element, job, index) for part in self.command)
+            asked.setdefault(command, []).append(element)
+        return [(list(command), ids) for command, ids in asked.items()]
+
+    def is_open(self, answers: Sequence[JobAnswer]) -> bool:
+        """Whether earlier answers about a job leave anything that this question could add."""
+        known = {answer.known for answer in answers}
+        if known & {Known.LISTED, Known.ENDED}:
+            return False
+        return Known.NO_SUCH_JOB not in known or self.only_ends
+
+    def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
+        """Return what an answer says about an element.
+
+        Args:
+            element: Its id.
+            place: Its job and its index.
+            said: All that the command printed, on both streams.
+            listed: What the words of the listing mean.
+        """
+        names = (re.escape(element), *map(re.escape, place))
+        if self.unknown and re.search(_filled(self.unknown, *names), said, re.MULTILINE):
+            return NO_SUCH_JOB
+        found = list(re.finditer(_filled(self.line, *names), said, re.MULTILINE)) if self.line else []
+        if not found:
+            return NOT_KNOWN
+        parts = found[-1].groupdict()
+        word = parts["word"] or parts["ended"]
+        meaning = meaning_of(self.words or listed, word)
+        if self.only_ends and meaning.is_alive:
+            return NOT_KNOWN
+        return answer_of(JobView(meaning, word, given(parts.get("reason") or "")))
+
+
+def _filled(text: str, element: str, job: str, index: str) -> str:
+    return text.replace("{id}", element).replace("{job}", job).replace("{index}", index)
+
+
+def meaning_of(words: Words, word: str) -> Meaning:
+    """Return what a scheduler's word means; one that is not in the table means that the job waits."""
+    known = max((start for start in words if word.startswith(start)), key=len, default=None)
+    return WAITING if known is None else words[known]
+
+
+def given(text: str) -> str:
+    """Return a field of a list, or "" for what schedulers print in place of none."""
+    return "" if text.strip() in ("None", "(null)", "undefined", "-", "n/a") else text.strip()
+
+
+def submitter() -> str:
+    """Return the name by which a scheduler knows this process's user, or the number where it has no name.
+
+    Not `getpass.getuser`, which believes LOGNAME: under sudo that is somebody else, who has no such jobs.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def together(answers: Sequence[JobAnswer]) -> JobAnswer:
+    """Return what the answers to several questions say together: life before an end, an end before "no such job"."""
+    for known in (Known.LISTED, Known.ENDED, Known.NO_SUCH_JOB):
+        for answer in answers:
+            if answer.known is known:
+                return answer
+    return NOT_KNOWN

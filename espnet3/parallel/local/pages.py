@@ -1,0 +1,156 @@
+"""The HTTP pages of a local cluster, the dashboard among them, for whoever has the secret that is part of its link.
+
+Every account of a machine can connect to its loopback ports. A browser shows the secret once, as part of the link that
+the run prints, and is given a cookie; requests with neither get a refusal, whatever they ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from distributed.deploy.spec import SpecCluster
+from tornado.httputil import (
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    HTTPServerRequest,
+    ResponseStartLine,
+)
+
+from espnet3.parallel.dask_compat.servers import guarded, put_before_pages
+
+_FIELD = "token"
+_REFUSAL = b"These pages are open to those who have the link that the run has printed.\n"
+
+
+def new_secret() -> str:
+    """Return a secret for the pages of one cluster."""
+    return secrets.token_urlsafe(24)
+
+
+def link_with(secret: str, link: str) -> str:
+    """Return the address of a page with the secret."""
+    parts = urlsplit(link)
+    query = [*parse_qsl(parts.query), (_FIELD, secret)]
+    return urlunsplit(parts._replace(query=urlencode(query)))
+
+
+def ask_for_secret(server: Any, secret: str) -> None:
+    """Have the HTTP server of a scheduler or worker answer only requests with the secret."""
+    put_before_pages(server, lambda pages: _Door(pages, secret))
+
+
+class GuardedCluster(SpecCluster):
+    """Base of a cluster whose scheduler runs in this process: its pages are guarded before they answer a request.
+
+    It comes after the bases that make a specification of the scheduler.
+    """
+
+    def __init__(self, *, scheduler: dict[str, Any], **options: Any) -> None:
+        guarded_class = guarded(scheduler["cls"], self.guard_pages)
+        init: Any = super().__init__  # has no types
+        init(scheduler={**scheduler, "cls": guarded_class}, **options)
+
+    def guard_pages(self, server: Any) -> None:
+        """Close the HTTP server of the scheduler to strangers."""
+        raise NotImplementedError
+
+
+class PrivatePages(GuardedCluster):
+    """Base of a cluster of this machine, whose pages ask for a secret.
+
+    Attributes:
+        pages: The secret; None leaves the pages open.
+    """
+
+    pages: str | None = None
+
+    def guard_pages(self, server: Any) -> None:
+        """Have the scheduler's pages ask for the secret."""
+        if self.pages is not None:
+            ask_for_secret(server, self.pages)
+
+    @property
+    def dashboard_link(self) -> str:
+        """The address of the dashboard, with the secret."""
+        link: str = super().dashboard_link
+        return link if self.pages is None or not link else link_with(self.pages, link)
+
+
+class _Door(HTTPServerConnectionDelegate):
+    """Decides on each request.
+
+    Args:
+        pages: What answers those that may pass.
+        secret: What they show.
+    """
+
+    def __init__(self, pages: Any, secret: str) -> None:
+        self.pages = pages
+        self.secret = secret
+        # cookies know no ports: two clusters of one machine would overwrite each other's
+        self.cookie = f"espnet3-{hashlib.sha256(secret.encode()).hexdigest()[:12]}"
+
+    def start_request(self, server_conn: object, request_conn: Any) -> HTTPMessageDelegate:
+        return _Request(self, server_conn, request_conn)
+
+    def on_close(self, server_conn: object) -> None:
+        self.pages.on_close(server_conn)
+
+    def is_secret(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.secret.encode())
+
+
+class _Request(HTTPMessageDelegate):
+    """One request: passed on once its headers have shown the secret, or answered here."""
+
+    def __init__(self, door: _Door, server_conn: object, request_conn: Any) -> None:
+        self.door = door
+        self.server_conn = server_conn
+        self.connection = request_conn
+        self.passed: HTTPMessageDelegate | None = None
+        self.answer: tuple[ResponseStartLine, HTTPHeaders, bytes] | None = None
+
+    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Any:
+        request = HTTPServerRequest(connection=self.connection, start_line=start_line, headers=headers)
+        cookie = request.cookies.get(self.door.cookie)
+        if cookie is not None and self.door.is_secret(cookie.value):
+            self.passed = self.door.pages.start_request(self.server_conn, self.connection)
+            return self.passed.headers_received(start_line, headers)
+        parts = urlsplit(request.uri or "/")
+        fields = parse_qsl(parts.query)
+        if any(name == _FIELD and self.door.is_secret(value) for name, value in fields):
+            # to the same page without the secret, which would stay in the browser's history and bookmarks
+            query = urlencode([(name, value) for name, value in fields if name != _FIELD])
+            path = "/" + parts.path.lstrip("/")  # two slashes would begin the name of a host
+            there = urlunsplit(("", "", path, query, ""))
+            cookie_text = f"{self.door.cookie}={self.door.secret}; Path=/; HttpOnly; SameSite=Strict"
+            self.answer = _answer(303, "See Other", b"", {"Location": there, "Set-Cookie": cookie_text})
+        else:
+            self.answer = _answer(403, "Forbidden", _REFUSAL, {"Content-Type": "text/plain"})
+        return None
+
+    def data_received(self, chunk: bytes) -> Any:
+        return None if self.passed is None else self.passed.data_received(chunk)
+
+    def finish(self) -> None:
+        if self.passed is not None:
+            self.passed.finish()
+        elif self.answer is not None:
+            self.connection.write_headers(*self.answer)
+            self.connection.finish()
+
+    def on_connection_close(self) -> None:
+        if self.passed is not None:
+            self.passed.on_connection_close()
+
+
+def _answer(
+    code: int, reason: str, text: bytes, headers: dict[str, str]
+) -> tuple[ResponseStartLine, HTTPHeaders, bytes]:
+    fields = HTTPHeaders({**headers, "Content-Length": str(len(text)), "Cache-Control": "no-store"})
+    return ResponseStartLine("HTTP/1.1", code, reason), fields, text

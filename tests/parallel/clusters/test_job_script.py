@@ -1,0 +1,171 @@
+"""What is written into a job's script runs nothing but the worker, whatever the options hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, get_client, parallel_map
+from espnet3.parallel.backends import row
+from espnet3.parallel.clusters.job_script import plan_jobs
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.testing import standin
+
+REQUIRED: dict[str, Any] = {"cores": 1, "memory": "1GB"}
+OPTIONS = {
+    "slurm": ["queue", "account", "job_name", "job_mem", "shebang", "python", "local_directory", "name"],
+    "pbs": ["queue", "account", "job_name", "resource_spec", "shebang", "worker_command"],
+    "sge": ["queue", "project", "job_name", "resource_spec"],
+    "lsf": ["queue", "project", "job_name"],
+    "moab": ["queue", "account", "job_name"],
+    "oar": ["queue", "project", "job_name", "resource_spec"],
+}
+SCRIPTS = sorted(OPTIONS)
+BREAKS = ["\n", "\r", "\x0b", "\u2028"]
+
+
+def block(env: str, **options: Any) -> dict[str, Any]:
+    """Return a `parallel` block for a batch scheduler."""
+    disk = {"disk": "1GB"} if env == "htcondor" else {}
+    return {"env": env, "n_workers": 2, "options": {**REQUIRED, **disk, **options}}
+
+
+@pytest.mark.parametrize("line_break", BREAKS, ids=ascii)
+@pytest.mark.parametrize(("env", "name"), [(env, name) for env in SCRIPTS for name in OPTIONS[env]])
+def test_a_line_break_in_an_option_is_refused(env: str, name: str, line_break: str) -> None:
+    """No option can begin a line of its own, with a driver or in a detached run: the same check is before both."""
+    with pytest.raises(ConfigError, match=rf"options\.{name} = .*holds a line break"):
+        ParallelConfig.parse(block(env, **{name: f"a{line_break}touch x"}))
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "value"),
+    [
+        ("slurm", "job_extra_directives", ["--exclusive", "-x n1\ntouch x"]),
+        ("slurm", "worker_extra_args", ["--resources\ntouch x"]),
+        ("htcondor", "job_extra_directives", {"requirements": "true\nqueue 9"}),
+        ("htcondor", "job_extra_directives", {"a\nqueue 9": "true"}),
+        ("htcondor", "job_script_prologue", ["true\nqueue 9"]),
+    ],
+)
+def test_a_line_break_inside_a_list_or_mapping_is_refused(env: str, name: str, value: Any) -> None:
+    """Lists and mappings are looked into."""
+    with pytest.raises(ConfigError, match=rf"options\.{name} = .*holds a line break"):
+        ParallelConfig.parse(block(env, **{name: value}))
+
+
+def test_a_prologue_may_have_several_lines_in_one_text() -> None:
+    """The prologue is shell code of the user's own."""
+    options = ParallelConfig.parse(block("slurm", job_script_prologue=["if true\nthen true\nfi"])).options
+    assert options["job_script_prologue"] == ["if true\nthen true\nfi"]
+
+
+@pytest.mark.parametrize("value", ["1\n", "two", 0, 1.5])
+def test_a_number_of_cores_that_is_none_is_refused_in_words(value: Any) -> None:
+    """`job_cpu` is no TypeError at the start of the cluster."""
+    with pytest.raises(ConfigError, match=r"options\.job_cpu = .*(line break|must be a positive integer)"):
+        ParallelConfig.parse(block("slurm", job_cpu=value))
+
+
+def test_words_with_half_a_quotation_are_refused() -> None:
+    """A quotation mark without its partner would take in the rest of the script."""
+    with pytest.raises(ConfigError, match="cannot be read as words of a shell: no closing quotation"):
+        ParallelConfig.parse(block("slurm", worker_extra_args=["--resources 'A=1"]))
+
+
+def run_script(env: str, folder: Path, **options: Any) -> list[str]:
+    """Run the script that a block would submit, with an interpreter that prints its arguments; return them."""
+    config = ParallelConfig.parse(block(env, **options))
+    script = plan_jobs(row(env), config).script
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=folder,
+        env={**os.environ, "SCRATCH": "/scratch of mine"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    arguments: list[str] = json.loads(done.stdout)
+    return arguments
+
+
+@pytest.mark.parametrize("env", SCRIPTS)
+def test_the_words_of_the_worker_command_are_quoted(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Command substitution, separators and spaces stay text; `$NAME` is what the node has; quoted words stay whole."""
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "a b;touch by-python"
+    python.write_text("#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    python.chmod(0o755)
+    arguments = run_script(
+        env,
+        tmp_path,
+        python=str(python),
+        local_directory="$SCRATCH/$(touch by-folder)/${SCRATCH}`touch by-folder`",
+        worker_extra_args=["--resources 'A=1 B=2'", "--name-of", "$(touch by-args);touch by-args", "a|b>c"],
+    )
+    assert arguments[:2] == ["-m", "distributed.cli.dask_worker"]
+    at = arguments.index("--local-directory")
+    assert arguments[at + 1] == "/scratch of mine/$(touch by-folder)//scratch of mine`touch by-folder`"
+    at = arguments.index("--resources")
+    # as a shell would read it, so an own separator is a word's end and no more
+    assert arguments[at + 1 : at + 6] == ["A=1 B=2", "--name-of", "$(touch", "by-args);touch", "by-args"]
+    assert arguments[at + 6] == "a|b>c"
+    assert not list(tmp_path.glob("by-*"))
+
+
+def test_python_may_be_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher before the interpreter works as it did, and cannot end the command."""
+    monkeypatch.chdir(tmp_path)
+    printer = tmp_path / "printer"
+    printer.write_text("#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    printer.chmod(0o755)
+    arguments = run_script(
+        "slurm", tmp_path, python=f"{shlex.quote(str(printer))} exec image.sif python; touch x #"
+    )
+    assert arguments[:7] == ["exec", "image.sif", "python;", "touch", "x", "#", "-m"]
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("env", ["moab", "lsf"])
+def test_a_current_folder_with_a_space_is_refused_with_the_reason(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directive would end at the space; nothing is submitted, and no folder is left."""
+    here = tmp_path / "my runs"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with (
+        standin(env) as queue,
+        pytest.raises(
+            ConfigError, match=rf"the current folder.*my runs.*{env} cannot be told.*log_directory"
+        ),
+        get_client(block(env, interface="lo")),
+    ):
+        pass
+    assert queue.jobs() == []
+    assert not list(here.iterdir())
+    config = ParallelConfig.parse(block("slurm"))
+    with pytest.raises(ConfigError, match="the current folder.*slurm cannot be told"):
+        plan_jobs(row("slurm"), config)
+
+
+@pytest.mark.parametrize("env", ["pbs", "lsf"])
+def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate, the prologue and the worker take such a folder."""
+    here = tmp_path / "my runs"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "00:10"}
+    with standin(env), get_client(block(env, **options)) as client:
+        assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
+        assert set(client.run(os.getcwd).values()) == {str(here)}

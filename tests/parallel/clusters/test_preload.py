@@ -1,0 +1,167 @@
+"""Nannies leave no semaphore behind, however their jobs end."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Nanny, Scheduler
+
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.backends import row
+from espnet3.parallel.clusters.job_script import plan_jobs
+from espnet3.parallel.clusters.preload import PipeQueue
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.testing import standin
+from tests.parallel.clusters.ssh_server import ssh_server
+from tests.waiting import wait_until
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def mapped(pid: int) -> set[str]:
+    """Return the semaphores that a process has open."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.split()[5] for line in lines if "/dev/shm/sem." in line}  # where glibc puts them
+
+
+def on_pbs(folder: Path) -> Any:
+    """Return a block of jobs."""
+    options = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
+    return {"env": "pbs", "n_workers": 2, "options": options}
+
+
+def over_ssh(folder: Path, connect: dict[str, Any]) -> Any:
+    """Return a block of hosts."""
+    options = {
+        "hosts": ["127.0.0.1", "127.0.0.2"],
+        "connect_options": connect,
+        "scheduler_options": {"host": "127.0.0.1", "port": 0},
+        "worker_options": {"host": "127.0.0.1", "nthreads": 1},
+    }
+    return {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}
+
+
+@pytest.fixture
+def block(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return the block of an env that has nannies."""
+    monkeypatch.chdir(tmp_path)
+    if request.param == "pbs":
+        with standin("pbs"):
+            yield on_pbs(tmp_path)
+    else:
+        with ssh_server(tmp_path) as connect:
+            yield over_ssh(tmp_path, connect)
+
+
+def pids(client: Any) -> set[int]:
+    """Return the processes of the workers that answer."""
+    return set(client.run(os.getpid, on_error="ignore").values())
+
+
+def nannies(client: Any) -> list[psutil.Process]:
+    """Return the parents of the workers."""
+    return [psutil.Process(psutil.Process(pid).ppid()) for pid in pids(client)]
+
+
+@pytest.mark.parametrize("block", ["pbs", "ssh"], indirect=True)
+def test_nannies_have_no_semaphore(block: Any) -> None:
+    """Neither a nanny nor its worker has one open, so there is none to leave, and a killed worker comes back."""
+    with get_client(block) as client:
+        client.wait_for_workers(2, timeout=120)
+        assert parallel_map(abs, [-1, -2]) == [1, 2]
+        both = nannies(client)
+        assert len(both) == 2 and not any(mapped(each.pid) for each in both)
+        before = client.run(os.getpid)
+        assert not any(mapped(pid) for pid in before.values())
+        os.kill(min(before.values()), signal.SIGKILL)
+        # while its connection closes, a worker cannot be asked
+        wait_until(lambda: len(pids(client) - set(before.values())) == 1, every=0.1)
+        assert {each.pid for each in nannies(client)} == {each.pid for each in both}
+        assert parallel_map(abs, [-1, -2]) == [1, 2]
+
+
+def test_a_job_that_is_cancelled_while_its_scheduler_is_gone_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker takes the shell's place, gets its signal, and does not wait for the death-timeout of ten minutes."""
+    monkeypatch.chdir(tmp_path)
+    options = {"cores": 1, "memory": "1GB", "death_timeout": 600, "local_directory": str(tmp_path)}
+    script = plan_jobs(row("pbs"), ParallelConfig.parse({"env": "pbs", "options": options})).script
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(["sh", "-c", script.replace("tcp://SCHEDULER:PORT", address)]) as job:
+            silent.accept()[0].close()  # the nanny is up
+            everybody = [job, *psutil.Process(job.pid).children(recursive=True)]
+            job.terminate()
+            job.wait(120)
+            assert not psutil.wait_procs(everybody[1:], timeout=120)[1]
+
+
+def test_a_nanny_that_closes_does_not_wait_for_a_worker_that_cannot_connect(tmp_path: Path) -> None:
+    """The worker that has not come up is killed, and the nanny closes long before its death-timeout."""
+
+    async def close_while_starting() -> None:
+        options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+        async with Scheduler(**options) as scheduler:
+            nanny = Nanny(
+                scheduler.address,
+                death_timeout=600,
+                preload_nanny=["espnet3.parallel.clusters.preload"],
+                preload=["import time; time.sleep(600)"],  # never comes up
+                local_directory=str(tmp_path),
+            )
+            starting = asyncio.ensure_future(nanny.start())
+            while nanny.process is None or nanny.process.pid is None:  # noqa: ASYNC110  # Dask has no event for it
+                await asyncio.sleep(0.01)
+            worker = psutil.Process(nanny.process.pid)
+            await asyncio.wait_for(nanny.close(), 120)
+            worker.wait(120)
+            with pytest.raises(Exception, match=r"Nanny failed to start"):
+                await starting
+
+    asyncio.run(close_while_starting())
+
+
+def answer(inbox: PipeQueue, outbox: PipeQueue) -> None:
+    """Send back what comes, then close."""
+    outbox.put(inbox.get())
+    outbox.close()
+    outbox.join_thread()
+
+
+def test_a_queue_travels_to_another_process_and_back() -> None:
+    """It is what the nanny needs of a queue: messages both ways, none yet, and closed."""
+    there, back = PipeQueue(SPAWN), PipeQueue(SPAWN)
+    with pytest.raises(queue.Empty):
+        back.get_nowait()
+    process = SPAWN.Process(target=answer, args=(there, back))
+    process.start()
+    there.put({"op": "stop"})
+    process.join(60)
+    assert process.exitcode == 0
+    assert back.get_nowait() == {"op": "stop"}
+    there.close()
+    there.close()
+    with pytest.raises(ValueError, match="closed"):
+        there.put(None)
+
+
+def test_what_was_sent_before_a_writer_ended_can_be_read() -> None:
+    """A worker that fails at its start leaves its exception to be read after its end."""
+    line = PipeQueue(SPAWN)
+    line.put(1)
+    line.close()
+    assert line.get() == 1
+    with pytest.raises(EOFError):
+        line.get()

@@ -1,0 +1,94 @@
+"""How a job ended that could not say so itself, or only early: at its walltime, or before its worker began."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import DetachedRun, set_parallel
+from espnet3.parallel.detached.job.early import EarlyEnd
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.testing import Habit, standin
+from espnet3.parallel.testing.standins.place import NAMES
+from tests.parallel.detached.work import Provider, Squares, held, hold
+from tests.waiting import wait_until
+
+
+def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
+    """Submit two squares as one job each."""
+    own = {"lsf": {"lsf_units": "mb"}, "htcondor": {"disk": "1GB"}}.get(name, {})
+    block = {"cores": 1, "memory": "1GB", **own, **options}
+    set_parallel({"env": name, "n_workers": 2, "options": block, "detached": {"shards": 2}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
+    return runner(range(2))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("habits", [(), (Habit.LATE_LOGS,)], ids=["logs", "late logs"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_that_fails_before_its_worker_is_shown(
+    name: str, habits: tuple[Habit, ...], tmp_path: Path
+) -> None:
+    """`logs` prints the scheduler's output file, and `status` quotes its last line, as soon as it is delivered."""
+    with standin(name, habits=habits):
+        run = submit(name, tmp_path, job_script_prologue=["echo before; echo no python here >&2", "exit 4"])
+        wait_until(lambda: run.status().counts == {JobState.LOST: 2}, said=run.status)
+        wait_until(lambda: "no python here" in run.status().shards[1].note, said=run.status)
+        assert run.status().shards[1].note.endswith("its output ends with: no python here")
+        assert {shard: text.splitlines()[:2] for shard, text in run.logs(failed=True)} == {
+            0: ["before", "no python here"],
+            1: ["before", "no python here"],
+        }
+        run.cancel(grace=0.2)
+
+
+@pytest.mark.parametrize("habits", [(), (Habit.NO_HISTORY,)], ids=["history", "no history"])
+@pytest.mark.parametrize("name", ["pbs", "moab"])
+def test_a_shard_that_met_its_walltime_says_timeout(
+    name: str, habits: tuple[Habit, ...], tmp_path: Path
+) -> None:
+    """An item that outlives the job's walltime leaves `timeout`, by the job's own word, also where it is forgotten."""
+    hold(tmp_path, 0)
+    with standin(name, habits=habits):
+        run = submit(name, tmp_path, walltime="00:00:06")
+        held(tmp_path, 0)
+        ended = run.path / "detached/shard.0/ended.json"
+        wait_until(ended.exists)
+        wait_until(lambda: run.status().shards[0].state is not JobState.RUNNING, said=run.status)
+        assert json.loads(ended.read_text())["state"] == "timeout"
+        if not habits:
+            assert run.status().shards[0].state is JobState.TIMEOUT, run.status()
+        run.cancel(grace=0.2)
+
+
+def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
+    """What a job writes before its end removes an earlier attempt's, and nothing is written once the real end comes."""
+    file = tmp_path / "ended.json"
+    file.write_text("{}")
+    early = EarlyEnd(tmp_path, None)
+    assert not file.exists()
+    early.told(JobState.UNFINISHED, "it was sent SIGTERM")
+    assert json.loads(file.read_text()) == {
+        "state": "unfinished",
+        "why": "it was sent SIGTERM, and was killed before it could end in order",
+        "early": True,
+    }
+    file.unlink()
+    early.close()
+    early.told(JobState.UNFINISHED, "it was sent SIGTERM")
+    assert not file.exists()
+    late = EarlyEnd(tmp_path, 0.0)
+    wait_until(file.exists)
+    late.close()
+    assert json.loads(file.read_text())["state"] == "timeout"
+
+
+def test_a_request_that_can_never_run_shows_the_schedulers_comment(tmp_path: Path) -> None:
+    """The note of a job that waits without a reason in the list has the comment of its own record."""
+    with standin("pbs", slots=0):
+        run = submit("pbs", tmp_path)
+        assert run.status().shards[0].note == "Q: Not Running: Insufficient amount of resource: ncpus"
+        run.cancel(grace=0.2)

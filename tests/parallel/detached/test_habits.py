@@ -1,0 +1,61 @@
+"""Detached runs on schedulers with bad habits: lists that are late, cut short or empty, and jobs that are forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import FolderInUseError
+from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.testing import Habit, standin
+from espnet3.parallel.testing.standins.place import NAMES
+from tests.parallel.detached.test_standins import submit
+from tests.parallel.detached.work import calls, held, here, hold, let_go
+
+HABITS = [pytest.param((habit,), id=habit.value) for habit in Habit]
+ALL = pytest.param(tuple(Habit), id="all")
+FINE = (JobState.DONE, JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN)
+
+
+def looked_at(run: DetachedRun, times: int = 6) -> None:
+    """Look at a run that is at work: no shard is lost, and `retry` submits nothing."""
+    for _ in range(times):
+        states = [shard.state for shard in run.status().shards]
+        assert all(state in FINE for state in states), run.status()
+    with pytest.raises(FolderInUseError):
+        run.retry()
+
+
+@pytest.mark.parametrize("habits", [*HABITS, ALL])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...], tmp_path: Path) -> None:
+    """Four shards on two slots: what runs or waits is never lost, and every item is computed once, with all habits."""
+    hold(tmp_path, 0)
+    with standin(name, slots=2, habits=habits) as queue:
+        run = submit(name, tmp_path, n=4, shards=4)
+        looked_at(run, 2)  # at once: the jobs may not be listed yet
+        held(tmp_path, 0)
+        looked_at(run)
+        let_go(tmp_path, 0)
+        status = run.wait(90)
+        assert status.done, (status, dict(run.logs()))
+        assert len(run.merge()) == 4
+        assert len({each.job for each in queue.jobs()}) == 1
+    assert calls(tmp_path) == dict.fromkeys(range(4), 1)
+    assert (tmp_path / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=4)
+
+
+@pytest.mark.parametrize("habits", [*HABITS, ALL])
+@pytest.mark.parametrize("name", NAMES)
+def test_cancel_leaves_nothing_under_every_habit(
+    name: str, habits: tuple[Habit, ...], tmp_path: Path
+) -> None:
+    """`cancel` returns when the scheduler says that every job has ended, and leaves none in the queue."""
+    hold(tmp_path, 0)
+    with standin(name, slots=1, habits=habits) as queue:
+        run = submit(name, tmp_path)
+        held(tmp_path, 0)
+        assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
+        assert queue.unfinished() == []

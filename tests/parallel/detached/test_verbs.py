@@ -1,0 +1,112 @@
+"""Verbs that change a run: one at a time, and `cancel` reaches every job that the run ever had."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import DetachedRun, FolderInUseError
+from espnet3.parallel.detached.launch.arrays import submitted
+from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.looking import verbs
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.testing import StandIn, standin
+from espnet3.parallel.testing.standins.jobs import Store
+from tests.parallel.detached.test_standins import submit
+from tests.parallel.detached.work import calls, run_of
+
+
+def test_verbs_exclude_each_other_and_say_who_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one verb has the run's lease every other one is refused, with the name and the process of the first."""
+    run = run_of(tmp_path / "a")
+    assert run.wait(60).done
+    monkeypatch.setattr(verbs, "_PATIENCE", 0.0)  # cancel waits for the others, which take seconds
+    lease = Lease(run.path)
+    lease.acquire("merge-of-a-test")
+    try:
+        for verb in (run.submit, run.retry, run.merge, run.cancel):
+            with pytest.raises(FolderInUseError, match=r"process \d+ on .*merge-of-a-test"):
+                verb()
+    finally:
+        lease.release()
+    assert len(run.merge()) == 12
+
+
+def last_verb(run: DetachedRun) -> str:
+    """Return the last thing that happened to a run, by its events."""
+    lines = (run.path / "events.jsonl").read_text().splitlines()
+    return str(json.loads(lines[-1])["event"])
+
+
+def at_once(*verbs_: Callable[[], object]) -> list[BaseException | None]:
+    """Call verbs at the same moment; return what each raised."""
+    start = threading.Barrier(len(verbs_))
+    raised: list[BaseException | None] = [None] * len(verbs_)
+
+    def call(place: int, verb: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            verb()
+        except FolderInUseError as error:
+            raised[place] = error
+
+    threads = [threading.Thread(target=call, args=pair) for pair in enumerate(verbs_)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_cancel_and_retry_in_a_race_leave_what_the_last_one_says(tmp_path: Path) -> None:
+    """After `cancel` and `retry` at once the queue is empty, or `retry` was the last and knows its jobs."""
+    with standin("pbs", slots=0) as queue:
+        run = submit("pbs", tmp_path)
+        for _ in range(2):
+            run.cancel(grace=0.2)
+            raised = at_once(lambda: run.cancel(grace=0.2), run.retry)
+            assert raised[0] is None
+            left = {f"{each.job}[{each.index}]" for each in queue.unfinished()}
+            if last_verb(run) == "cancelled":
+                assert not left
+                assert run.status().counts == {JobState.CANCELLED: 3}
+            else:
+                assert left == {job.job_id for job in run}
+        run.cancel(grace=0.2)
+        assert queue.unfinished() == []
+
+
+def revive(queue: StandIn, job: int, index: int) -> None:
+    """Queue an ended element again, as an operator may."""
+    store = Store(queue.folder)
+    with store.locked():
+        (element,) = store.select(job, index)
+        store.save(replace(element, state="waiting", exit_code=None, ended_by=""))
+
+
+def test_a_job_of_an_earlier_array_is_seen_and_cancelled(tmp_path: Path) -> None:
+    """An element that is queued again after its array was replaced keeps the run alive, and is cancelled."""
+    with standin("pbs", slots=0) as queue:
+        run = submit("pbs", tmp_path)
+        run.cancel(grace=0.2)
+        run.retry()
+        for job in queue.unfinished():
+            Store(queue.folder).cancel(job)  # by qdel, behind the run's back
+        assert run.status().counts == {JobState.LOST: 3}
+        revive(queue, 1, 2)
+        status = run.status()
+        assert status.shards[2].state is JobState.PENDING and "job 1[2]" in status.shards[2].note
+        with pytest.raises(FolderInUseError):
+            run.retry()
+        assert [array.cancel for array in submitted(Layout(run.path))] == [["qdel", "1[]"], ["qdel", "2[]"]]
+        assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
+        assert queue.unfinished() == []
+    assert not calls(tmp_path)

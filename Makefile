@@ -19,7 +19,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters chaos attack lint types bench docs clean
+.PHONY: help demo test test-clusters chaos attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, co
 
 attack: $(VENV)/dev.stamp ## attack with all fixed programs and N drawn ones; ARGS="--first 1000" for other seeds
 	$(RUN) -m tests.attack --draws $(N) $(ARGS)
+
+extras: $(VENV)/dev.stamp ## resolve every extra as pip would install it; ARGS="python3.10 python3.13" for others
+	$(RUN) -m tests.extras $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check rules and format with ruff
 	$(RUN) -m ruff check .

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli import doctor as module
 from espnet3.cli.doctor import doctor
 from espnet3.cli.folders import arrived, marked, reply
 from espnet3.cli.importable import Facts, differences
@@ -198,9 +197,8 @@ def test_doctor_lets_a_worker_import_them(conf, code, tmp_path):
 
 
 def test_doctor_says_when_there_are_fewer_gpus_than_workers(conf, monkeypatch):
-    """Where dask-cuda is there and GPUs are not, that is found without starting anything."""
-    monkeypatch.setattr(module, "load_cluster_class", lambda row: None)
-    monkeypatch.setattr("espnet3.parallel.clusters.gpu.gpus_of_machine", list)
+    """Where GPUs are not, that is found without starting anything, and without dask-cuda."""
+    monkeypatch.setattr("espnet3.parallel.backends.gpus.gpus_of_machine", list)
     done = CliRunner().invoke(doctor, [conf("local_gpu", "", 2)])
     assert done.exit_code == 1
     assert "WRONG  n_workers = 2: env local_gpu needs as many GPUs, and NVML finds no GPU" in done.output

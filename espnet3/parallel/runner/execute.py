@@ -16,7 +16,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.local.alone import asks_for_a_process
+from espnet3.parallel.local.alone import asks_for_a_process, own_processes
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -75,7 +75,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     """
     search_path()
     server: ForkServer | None = None
-    if config.env == "local" and config.options.get("processes", True):
+    if own_processes(config) and config.options.get("processes", True):
         server = ForkServer()
     try:
         from espnet3.parallel.clusters.client import open_client

@@ -169,3 +169,25 @@ def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
     with standin(env), get_client(block(env, **options)) as client:
         assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
         assert set(client.run(os.getcwd).values()) == {str(here)}
+
+
+@pytest.mark.parametrize(
+    ("env", "asks"),
+    [
+        ("slurm", {"job_extra_directives": ["--gres=gpu:1"]}),
+        ("pbs", {"resource_spec": "select=1:ncpus=8:ngpus=1"}),
+        ("htcondor", {"job_extra_directives": {"request_gpus": "1"}}),
+    ],
+)
+def test_a_worker_with_a_gpu_runs_one_item_at_a_time(env: str, asks: dict[str, Any]) -> None:
+    """Eight cores beside a GPU are for loading data: eight items at once would share one model, unless asked for."""
+    assert "--nthreads 1 " in script(env, **asks) + " "
+    chosen = script(env, **asks, worker_extra_args=["--nthreads 4"])
+    assert "--nthreads 4" in chosen and "--nthreads 1" not in chosen
+    assert "--nthreads 1" not in script(env)
+
+
+def script(env: str, **options: Any) -> str:
+    """Return the job script of a block with eight cores."""
+    config = ParallelConfig.parse(block(env, **{"cores": 8, **options}))
+    return plan_jobs(row(env), config).script

@@ -63,7 +63,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
-        launchers.check(config)
+        launchers.check(replace(config, n_workers=workers))
         refuse_living(folder)
         if not fresh:
             trial.passed()  # a folder that was there is not touched for a run that no job could do

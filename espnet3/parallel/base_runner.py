@@ -55,6 +55,8 @@ class BaseRunner(ABC):
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
             which one takes longer is killed and replaced, and the item has failed with the cause
             "timeout". With one worker the items then run in a process of their own.
+        split_batches: A batch for which memory was not enough (a GPU's, or this machine's) is halved until it fits, and
+            later batches in this process have the size that fitted; False runs it item by item, as any that raises.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
@@ -106,6 +108,7 @@ class BaseRunner(ABC):
         setup_timeout: float | None = None,
         retry_failed: bool = False,
         item_timeout: float | None = None,
+        split_batches: bool = True,
     ) -> None:
         check_provider(provider)
         self.provider = provider
@@ -126,6 +129,7 @@ class BaseRunner(ABC):
         self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
+        self.split_batches = checked("split_batches", split_batches)
         own = type(self).batch_forward
         has_own, only = own is not BaseRunner.batch_forward, is_in_batches_of_one(type(self).forward)
         check_batches(self.batch_size, own, has_own, only)

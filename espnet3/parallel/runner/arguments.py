@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
-from espnet3.parallel.checks import RESUME, Choice, Kind, Location, Number, Whole, argument
+from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.runner.advice import warn_caller
@@ -29,6 +29,7 @@ _KINDS: dict[str, Kind] = {
     "resume": RESUME,
     "seed": Whole(none="None"),
     "shard_subdir": Location(),
+    "split_batches": Flag(),
     "setup_timeout": Number(above=0, none="None"),
 }
 

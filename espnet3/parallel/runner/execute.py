@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.loop import Block, inside_item
+from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
@@ -189,6 +190,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any],
         for chunk, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
             tally.cpu += block.cpu
+            tally.halved += block.halved
             tally.present = time.perf_counter() - ready
             tally.warm = True
             yield chunk, block

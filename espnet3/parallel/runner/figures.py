@@ -73,6 +73,7 @@ def last_line(summary: RunSummary) -> str:
     failures = f"{s.failed:,} failed" if s.failed else "none failed"
     extra = f", {s.retries:,} {'retries' if s.retries > 1 else 'retry'}" if s.retries else ""
     extra += f", {_workers(s.deaths)} lost and replaced" if s.deaths else ""
+    extra += f", batches halved {_times(s.halved)}: they did not fit into memory" if s.halved else ""
     kept = f" ({s.kept:,} more were done before)" if s.kept else ""
     efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= _SHORT else ""
     return (
@@ -91,6 +92,10 @@ def _where(s: RunSummary) -> str:
     each, rest = divmod(s.slots, max(1, s.workers))
     threads = f"{each} threads{' each' if s.workers > 1 else ''}" if not rest else f"{s.slots} threads in all"
     return f"{_workers(s.workers)} of {threads}"
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n:,} times"
 
 
 def advice(summary: RunSummary) -> str:

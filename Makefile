@@ -64,7 +64,8 @@ clean: ## remove the environment, caches and build products; data and results st
 $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "needs Python 3.10 or newer, and $(PYTHON) is not: make ... PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -m venv "$(VENV)" || { rm -rf "$(VENV)"; \
+	@new=1; [ ! -e "$(VENV)" ] || new=; \
+	$(PYTHON) -m venv "$(VENV)" || { [ -z "$$new" ] || rm -rf "$(VENV)"; \
 		echo "$(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo '*' > "$(VENV)/.gitignore"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import refuse_incomplete
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.parallel import active_client, get_parallel_config
 from espnet3.parallel.records import RunSummary
@@ -23,6 +24,7 @@ from espnet3.parallel.runner.batches import in_batches_of_one, is_in_batches_of_
 from espnet3.parallel.runner.run import Run, compute
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
+_CALLED_ONCE = ("forward", "write_record", "close_writers")  # what they return is not iterated over
 
 
 class BaseRunner(ABC):
@@ -63,7 +65,7 @@ class BaseRunner(ABC):
 
     Raises:
         ConfigError: An argument is wrong.
-        SignatureError: When a subclass is defined whose `forward` is not static, or is asynchronous.
+        SignatureError: When a subclass is defined whose `forward` is not static, is asynchronous, or has a `yield`.
     """
 
     summary: RunSummary | None = None
@@ -81,11 +83,22 @@ class BaseRunner(ABC):
                     f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
                     f"Put @staticmethod above it and take what it needs from the env"
                 )
-            if inspect.iscoroutinefunction(getattr(own, "__func__", own)):
+            func = getattr(own, "__func__", own)
+            if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
                 raise SignatureError(
                     f"{cls.__qualname__}.{name} must be a plain function: nothing would await what an `async "
                     "def` returns. Call asyncio.run(...) in it"
                 )
+            if inspect.isgeneratorfunction(func) and name in _CALLED_ONCE:
+                raise SignatureError(
+                    f"{cls.__qualname__}.{name} must be a plain function: nothing would run what a function with "
+                    "`yield` returns. Return a list"
+                )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
+        """Make a runner, if it has all that it needs."""
+        refuse_incomplete(cls, BaseRunner)
+        return super().__new__(cls)
 
     @with_suggestions
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError
+from espnet3.parallel.messages import counted
 from espnet3.parallel.records import Policy
 
 Step = Callable[[Sequence[Any], list[Any]], None]
@@ -79,10 +80,13 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
         results = list(results)
     if not isinstance(results, (list, tuple)) or len(results) != len(items):
-        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
+        got = (
+            counted(len(results), "result") if isinstance(results, (list, tuple)) else type(results).__name__
+        )
+        given = f"index ({items[0]!r:.200})" if len(items) == 1 else f"indices ({items[0]!r:.200}, ...)"
         raise WrongBatch(
             BatchLengthError(
-                f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
+                f"batch_forward was given {len(items)} {given} and returned {got}; "
                 "it must return one result per index, in their order"
             )
         )

@@ -31,6 +31,7 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure, Policy
 
@@ -165,10 +166,11 @@ def pack(spec: RunSpec) -> bytes:
     try:
         return pickling.dumps(spec)
     except Exception as error:
+        parts = (pickling.culprit(value, name) for name, value in carried_by(spec.setup).items())
+        what = next(filter(None, parts), f"what {name_of(spec.one)} or its env's setup refers to")
         add_note(
             error,
-            f"what {name_of(spec.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
-            "the function, or in a provider or setup_fn",
+            f"{what} cannot be sent to a worker: make it inside the function, or in a provider or setup_fn",
         )
         raise
 

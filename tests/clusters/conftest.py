@@ -16,11 +16,13 @@ RUNNING = []  # the labs that the current module has started
 
 @pytest.fixture(scope="module")
 def started():
-    """Return a function that starts a scheduler by name; all are stopped after the module."""
+    """Return a function that starts a scheduler by name, once; all are stopped after the module."""
     running = []
 
     def start(name):
         lab = LABS[name]
+        if lab in RUNNING:  # a second start would remove the folder that the first one's daemons use
+            return lab
         before = dict(os.environ)
         running.append((lab, before))
         os.environ.update(lab.start())

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from espnet3.parallel.testing.standins.place import NAMES
 from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
@@ -105,3 +106,4 @@ SSH = Lab(
     },
 )
 LABS = {lab.name: lab for lab in (SLURM, SGE, OAR, HTCONDOR, SSH)}
+STAND_INS = [name for name in NAMES if name not in LABS]  # for schedulers that cannot be installed

@@ -68,7 +68,7 @@ def test_a_machine_without_the_scheduler_is_said(monkeypatch):
     [
         ({"python": "/no/such/python"}, "/no/such/python: No such file"),
         ({"job_script_prologue": ["echo the module is gone >&2", "exit 4"]}, "the module is gone"),
-        ({"worker_extra_args": ["--no-such-option"]}, "No such option"),
+        ({"worker_extra_args": ["--nthreads", "many"]}, "Invalid value for '--nthreads'"),
     ],
     ids=["python", "prologue", "worker"],
 )
@@ -96,11 +96,12 @@ def test_jobs_that_wait_are_named_with_their_state():
     [
         ({"interface": "ib7"}, "options.interface = 'ib7': this machine has no such network interface"),
         ({"log_directory": "/proc/logs"}, "jobs cannot write their logs there"),
+        ({"worker_extra_args": ["--no-such-option"]}, "'--no-such-option' is no option of Dask's worker"),
     ],
-    ids=["interface", "logs"],
+    ids=["interface", "logs", "worker"],
 )
 def test_what_does_not_fit_this_machine_is_said_before_a_job_is_queued(options, said):
-    """A missing network interface, or a folder that cannot be written, is a ConfigError."""
+    """A missing network interface, a folder that cannot be written, an unknown option of the worker: ConfigError."""
     before = next_job_id()
     error = refused(ConfigError, **options)
     assert said in str(error)

@@ -10,8 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from espnet3.parallel.testing import standin
-from espnet3.parallel.testing.standins.place import NAMES
-from tests.clusters.labs import COMMON, LABS
+from tests.clusters.labs import COMMON, LABS, STAND_INS
 
 pytestmark = pytest.mark.clusters
 
@@ -42,7 +41,7 @@ def reference(tmp_path_factory):
     return text
 
 
-@pytest.mark.parametrize("name", [*LABS, *NAMES])
+@pytest.mark.parametrize("name", [*LABS, *STAND_INS])
 def test_the_text_file_is_the_same_to_the_byte(name, reference, tmp_path, started):
     """`text` of two workers there is byte-identical to that of one process here."""
     with ExitStack() as stack:

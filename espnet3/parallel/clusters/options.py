@@ -12,6 +12,7 @@ from typing import Any
 
 import dask
 import psutil
+from distributed.cli.dask_worker import main as dask_worker
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
@@ -54,6 +55,28 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
         f"It has {', '.join(sorted(there))}"
         for where, name in wanted.items()
         if name is not None and name not in there
+    ]
+
+
+def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return which of `worker_extra_args` Dask's worker does not know, in a sentence each.
+
+    In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
+    module that this library preloads.
+    """
+    section = options.get("config_name") or row.name
+    extra = options.get("worker_extra_args") or dask.config.get(f"jobqueue.{section}.worker-extra-args", [])
+    command = options.get("worker_command") or dask.config.get(f"jobqueue.{section}.worker-command", None)
+    words = [word for text in extra for word in shlex.split(str(text))]
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    if "--preload" in names or command not in (None, dask_worker.callback.__module__):
+        return []  # a preloaded module, or another worker, may have options of its own
+    known = {"--help", *(name for each in dask_worker.params for name in (*each.opts, *each.secondary_opts))}
+    return [
+        f"options.worker_extra_args: {name!r} is no option of Dask's worker.{did_you_mean(name, known)} "
+        "`dask worker --help` lists them"
+        for name in names
+        if name not in known
     ]
 
 

@@ -188,7 +188,7 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
             _start_now(run[0].job_id)
         return run.status().done
 
-    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), slurm.queue()))
+    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), _known(run[0].job_id)))
     assert len(run.merge()) == 22
     assert set(calls(tmp_path).values()) == {1}
     assert len(list(tmp_path.glob("calls.*"))) > 1
@@ -252,6 +252,13 @@ def test_a_scheduler_that_does_not_answer_is_reported(
 def _asked(job: str) -> str:
     """Return the memory that a job asks for."""
     return _squeue(job, "%m")
+
+
+def _known(job: str) -> str:
+    """Return all that SLURM knows of a job, ended or not."""
+    return subprocess.run(
+        ["scontrol", "show", "job", job], capture_output=True, text=True, check=False
+    ).stdout
 
 
 def _squeue(job: str, field: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import dask
 import psutil
-from distributed.cli.dask_worker import main as dask_worker
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
@@ -25,6 +24,7 @@ from espnet3.parallel.clusters.security import (
     make_certificate,
     warn_of_off,
 )
+from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
@@ -69,9 +69,9 @@ def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]
     command = options.get("worker_command") or dask.config.get(f"jobqueue.{section}.worker-command", None)
     words = [word for text in extra for word in shlex.split(str(text))]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
-    if "--preload" in names or command not in (None, dask_worker.callback.__module__):
-        return []  # a preloaded module, or another worker, may have options of its own
-    known = {"--help", *(name for each in dask_worker.params for name in (*each.opts, *each.secondary_opts))}
+    known = worker_arguments(command)
+    if not known or "--preload" in names:  # a module that is preloaded may have options of its own
+        return []
     return [
         f"options.worker_extra_args: {name!r} is no option of Dask's worker.{did_you_mean(name, known)} "
         "`dask worker --help` lists them"

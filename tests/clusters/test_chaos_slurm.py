@@ -10,7 +10,7 @@ import pytest
 from tests.clusters.chaos_slurm.rounds import play, reference
 from tests.clusters.labs import Lab
 
-pytestmark = pytest.mark.clusters
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)

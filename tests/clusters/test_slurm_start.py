@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
-from tests.clusters.labs import SLURM
+from tests.clusters.labs import SLURM, never_to_run
 from tests.clusters.work import square
 from tests.parallel.detached.work import espnet3
 
@@ -89,6 +89,19 @@ def test_jobs_that_wait_are_named_with_their_state():
     assert "within start_timeout = 8 s" in text
     assert text.count("waits in the queue (PENDING): BeginTime") == 2
     assert "scontrol show job" in text
+
+
+def test_a_request_that_can_never_run_is_explained_by_an_error_and_by_doctor(tmp_path):
+    """Over `start_timeout` both have SLURM's own reason."""
+    block = {**SLURM.block(1, job_extra_directives=[never_to_run(SLURM)]), "start_timeout": 8}
+    with pytest.raises(NoWorkersError, match="PENDING.: DependencyNeverSatisfied"), get_client(block):
+        parallel_map(square, range(4))
+    SLURM.wait_for_empty_queue()
+    (tmp_path / "conf.json").write_text(json.dumps({"parallel": block}))  # JSON is YAML
+    done = espnet3("doctor", "conf.json", "--start", cwd=tmp_path, ok=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG  no item could be run" in done.stdout
+    assert "DependencyNeverSatisfied" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from espnet3.parallel.testing import standin
 from tests.clusters.labs import COMMON, LABS, STAND_INS, Lab
 from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
 
-pytestmark = pytest.mark.clusters
+# a busy machine takes minutes for what takes seconds on an idle one
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]
 
 PROMPTS = 12
 # spread evenly over the corpus: its first prompts are its longest ones

@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from espnet3.parallel.testing import standin
 from tests.clusters.labs import COMMON, LABS, STAND_INS
 
-pytestmark = pytest.mark.clusters
+# a busy machine takes minutes for what takes seconds on an idle one
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1200)]
 
 RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"
 PROMPTS = 60
@@ -27,7 +28,7 @@ def recognised(folder, block=None):
         OmegaConf.save({"parallel": block}, folder / "parallel.yaml")
         command += ["--parallel_config", str(folder / "parallel.yaml")]
     command += [f"data_dir={os.environ['ESPNET3_CORPUS']}", f"exp_dir={folder}/exp"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (text,) = (folder / "exp").rglob("text")
     return text.read_bytes()

@@ -4,6 +4,7 @@
 #   make demo AUDIO=folder       your own recordings: 16 kHz mono wav files
 #   make test ARGS="-k errors"   more arguments for pytest
 #   make chaos N=200             two hundred runs, disturbed and started again
+#   make chaos-slurm N=500       five hundred disturbances of detached runs on a real SLURM
 #   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
 
@@ -19,7 +20,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters chaos attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +36,9 @@ test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCon
 
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
 	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)
+
+chaos-slurm: $(VENV)/dev.stamp ## disturb detached runs on a real SLURM, N times in all; needs root
+	CLUSTERS= tests/clusters/run.sh "$(RUN)" -m tests.clusters.chaos_slurm --disturbances $(N) $(ARGS)
 
 attack: $(VENV)/dev.stamp ## attack with all fixed programs and N drawn ones; ARGS="--first 1000" for other seeds
 	$(RUN) -m tests.attack --draws $(N) $(ARGS)

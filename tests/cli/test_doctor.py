@@ -50,6 +50,20 @@ def test_doctor_says_why_no_item_could_be_run(conf):
     assert "Unknown queue" in done.output
 
 
+def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):
+    """The scheduler's own comment on a job that no node can take is in the message."""
+    monkeypatch.chdir(tmp_path)
+    options = "cores: 64, memory: 1GB, interface: lo, walltime: 10m"
+    (tmp_path / "conf.yaml").write_text(
+        f"parallel:\n  env: pbs\n  n_workers: 1\n  start_timeout: 8\n  options: {{{options}}}\n"
+    )
+    with standin("pbs"):
+        done = CliRunner().invoke(doctor, ["conf.yaml", "--start"])
+    assert done.exit_code == 1
+    assert "WRONG  no item could be run" in done.output
+    assert "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)" in done.output
+
+
 CODE = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 

@@ -110,6 +110,7 @@ STATIC = [
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:CreateMode"),
     ("distributed", "distributed.cli.dask_spec:main"),
+    ("distributed", "distributed.cli.dask_worker:main.params"),
     ("distributed", "distributed.client:_current_client.get"),
     ("distributed", "distributed.client:_current_client.set"),
     ("distributed", "distributed.core:error_message"),

@@ -26,6 +26,7 @@ from espnet3.parallel.clusters.security import (
     make_certificate,
     warn_of_off,
 )
+from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
@@ -56,6 +57,28 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
         f"It has {', '.join(sorted(there))}"
         for where, name in wanted.items()
         if name is not None and name not in there
+    ]
+
+
+def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return which of `worker_extra_args` Dask's worker does not know, in a sentence each.
+
+    In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
+    module that this library preloads.
+    """
+    section = options.get("config_name") or row.name
+    extra = options.get("worker_extra_args") or dask.config.get(f"jobqueue.{section}.worker-extra-args", [])
+    command = options.get("worker_command") or dask.config.get(f"jobqueue.{section}.worker-command", None)
+    words = [word for text in extra for word in shlex.split(str(text))]
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    known = worker_arguments(command)
+    if not known or "--preload" in names:  # a module that is preloaded may have options of its own
+        return []
+    return [
+        f"options.worker_extra_args: {name!r} is no option of Dask's worker.{did_you_mean(name, known)} "
+        "`dask worker --help` lists them"
+        for name in names
+        if name not in known
     ]
 
 

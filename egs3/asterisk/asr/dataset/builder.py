@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.normalise import normalise
-from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
+from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder, SourceError
 from espnet3.components.data.files import write_atomic, write_text_atomic
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,6 @@ Licence: Creative Commons Attribution-Share Alike 3.0 (CC-BY-SA-3.0),
 https://creativecommons.org/licenses/by-sa/3.0/.
 Changes: the audio was converted from G.722 to 16-bit wav, the transcripts were normalised.
 """
-
-
-class SourceError(RuntimeError):
-    """The packages cannot be downloaded; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +82,18 @@ class AsteriskBuilder(DatasetBuilder):
     def options(self) -> Mapping[str, Any]:
         """The voice; the packages' versions are facts, for they are not ours to choose."""
         return {"voice": VOICE, "rate": RATE}
+
+    def is_source_prepared(self) -> bool:
+        """Tell whether both packages are in the cache."""
+        return self._cached(TEXT_PACKAGE) is not None and self._cached(AUDIO_PACKAGE) is not None
+
+    def prepare_source(self) -> None:
+        """Download the packages.
+
+        Raises:
+            SourceError: They cannot be downloaded.
+        """
+        self._packages()
 
     def make(self) -> BuiltFiles:
         """Build the corpus in the data folder."""

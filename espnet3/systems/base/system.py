@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from espnet3.systems.base.blocks import check_blocks
+from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
@@ -26,7 +27,7 @@ class BaseSystem:
     Args:
         inference_config: Config of `infer`; of `create_dataset` too, where the training config has no data.
         metrics_config: Config of `measure`.
-        training_config: Config of `create_dataset`.
+        training_config: Config of `create_dataset` and `collect_stats`.
         demo_config: Config of a demo.
 
     Each stage works with the `parallel` block of its own config, for as long as it runs. Where that has none, it
@@ -35,6 +36,7 @@ class BaseSystem:
 
     stages: ClassVar[tuple[StageSpec | str, ...]] = (
         StageSpec("create_dataset", ("training", "inference")),
+        StageSpec("collect_stats", "training"),
         StageSpec("infer", "inference"),
         StageSpec("measure", "metrics"),
     )
@@ -106,6 +108,10 @@ class BaseSystem:
         The training config is read if it says anything about data, else the inference config.
         """
         return create_dataset(_of_data(self.training_config, self.inference_config))
+
+    def collect_stats(self) -> dict[str, Any]:
+        """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
+        return collect_stats(_needed(self, "training_config", "collect_stats"))
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""

@@ -35,20 +35,17 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
     text = path.read_text(encoding="utf-8")
     places = places_in(text, str(path))
     try:
+        raw = yaml.safe_load(text)
+        if not isinstance(raw, dict):
+            kind = "nothing" if raw is None else f"a {type(raw).__name__}"
+            raise TypeError(f"{path} must hold a mapping, not {kind}")
         config = OmegaConf.create(text)
     except yaml.YAMLError as error:  # a key that stands there twice
         raise not_yaml(error, str(path)) from error
     except OmegaConfBaseException as error:
         raise unresolved(error, places) from error
-    if not isinstance(config, DictConfig) or not text.strip():
-        raise TypeError(f"{path} must hold a mapping, not {_kind(text)}")
     filled = _filled(OmegaConf.to_container(config, resolve=False), "", path, places)
     return OmegaConf.create(filled), places
-
-
-def _kind(text: str) -> str:
-    found = yaml.safe_load(text)
-    return "nothing" if found is None else f"a {type(found).__name__}"
 
 
 def _filled(value: Any, key: str, path: Path, places: Places) -> Any:

@@ -88,6 +88,15 @@ def test_overrides_come_last_and_reach_lists(recipe: Path) -> None:
     assert configs["inference"].dataset.test[0].data_src_args.n == 7
 
 
+def test_an_override_of_a_dataset_goes_where_it_belongs(recipe: Path) -> None:
+    """Keys of splits reach the configs with splits, keys of a single dataset the one that names it by `_target_`."""
+    write(recipe, "inference", "dataset: {_target_: a.B}\n")
+    write(recipe, "training", "dataset: {train: [{data_src_args: {n: 1}}]}\n")
+    configs = load_configs(recipe, overrides=["dataset.min_words=5", "dataset.train.0.data_src_args.n=2"])
+    assert configs["inference"].dataset == {"_target_": "a.B", "min_words": 5}
+    assert configs["training"].dataset == {"train": [{"data_src_args": {"n": 2}}]}
+
+
 @pytest.mark.parametrize(
     ("overrides", "parallel", "said"),
     [

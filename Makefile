@@ -7,6 +7,7 @@
 #   make chaos-slurm N=500       five hundred disturbances of detached runs on a real SLURM
 #   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
+#   make test-data TORCH=torch==2.13.0   a version to install first, such as one without CUDA
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -14,13 +15,14 @@ AUDIO  ?=
 ARGS   ?=
 JOBS   ?= 3
 N      ?= 200
+TORCH  ?=
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-data chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +32,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-data: $(VENV)/data.stamp ## test datasets of the libraries datasets and lhotse, which bring torch
+	ESPNET3_TEST_DATA=1 $(RUN) -m pytest tests/components/test_huggingface.py tests/components/test_lhotse.py $(ARGS)
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
@@ -82,6 +87,11 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 	@echo "installing the packages for development into $(VENV)"
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
+
+$(VENV)/data.stamp: pyproject.toml | $(RUN)
+	@echo "installing the packages for data into $(VENV)"
+	@$(PIP) $(TORCH) --editable '.[data,dev]'
+	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"

@@ -130,7 +130,7 @@ def check_server() -> None:
 
 def _context() -> str:
     """Return the name of the current context, as kubectl finds it: of the first file in KUBECONFIG that has one."""
-    import yaml  # type: ignore[import-untyped]  # has no types of its own
+    import yaml
 
     named = os.environ.get("KUBECONFIG")
     for name in named.split(os.pathsep) if named else ["~/.kube/config"]:

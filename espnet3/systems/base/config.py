@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -82,4 +84,7 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
                 f"(+{shown(key)[1:-1]}=... adds a new key)"
             )
         for config in targets:
-            config.merge_with_dotlist([override.lstrip("+")])
+            try:
+                config.merge_with_dotlist([override.lstrip("+")])
+            except (OmegaConfBaseException, yaml.YAMLError) as error:
+                raise ValueError(f"override {override!r}: {str(error).splitlines()[0]}") from error

@@ -188,7 +188,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
 
 
 def recorded_error(failure: ItemFailure) -> BaseException:
-    """Return an exception like the one that a record is of: of its type, where that is loaded here, with its message."""
+    """Return an exception like that of a record: of its type, where that is loaded here, with its message."""
     module, _, name = failure.error_type.rpartition(".")
     kind = getattr(sys.modules.get(module or "builtins"), name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -209,6 +210,8 @@ def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_p
     jobs = run.path / "detached/jobs.json"
     jobs.write_text(jobs.read_text().replace(f'"{run[0].job_id}"', '"4000000_0"'))
     assert run[0].job_id == "4000000_0"
+    for file in (run.path / "detached").rglob("*"):
+        os.utime(file, times=(0, 0))  # and nothing has given a sign of life for longer than a minute
     assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
     let_go(tmp_path, 0, dead=True)
     run.retry()

@@ -86,4 +86,4 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
             try:
                 config.merge_with_dotlist([override.lstrip("+")])
             except (OmegaConfBaseException, yaml.YAMLError) as error:
-                raise ValueError(f"override {override!r}: {str(error).splitlines()[0]}") from error
+                raise ValueError(f"override {shown(override)}: {str(error).splitlines()[0]}") from error

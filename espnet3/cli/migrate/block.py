@@ -191,11 +191,7 @@ def _local(call: Call, jobs: Entry, why: str, wanted: Wanted) -> Block:
         options.pop(name, None)
     on_gpu = gpus.value != "0"
     workers = _workers(jobs, wanted, call)
-    bound = (
-        "at most the GPUs of the machine"
-        if on_gpu
-        else "run.pl keeps to the machine's processors: so should this"
-    )
+    bound = "at most the GPUs of the machine" if on_gpu else "no more than the machine has processors"
     if workers is jobs:
         workers = Entry(jobs.value, f"{jobs.why}; {bound}")
     if on_gpu:
@@ -204,7 +200,9 @@ def _local(call: Call, jobs: Entry, why: str, wanted: Wanted) -> Block:
     if threads is not None:
         block.options["threads_per_worker"] = Entry(_whole(threads, call, "num_threads"), str(threads.origin))
     elif not on_gpu:
-        block.options["threads_per_worker"] = Entry(1, "a job of run.pl works on one item at a time")
+        block.options["threads_per_worker"] = Entry(
+            1, f"a job of {call.script.name} works on one item at a time"
+        )
     ignored = [f"--{name.replace('_', '-')} {each.value}" for name, each in options.items()]
     ignored += [call.flags] if call.flags else []
     for text in ignored:

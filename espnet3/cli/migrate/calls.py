@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from espnet3.cli.migrate.options_file import OptionsFile
 from espnet3.cli.migrate.origin import Setting, mistake
 from espnet3.cli.migrate.scripts import SCRIPTS, KaldiScript
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _NOT_FLAGS = ("config", "max_jobs_run")  # options that the scripts read themselves
+_EMPTY = ("mem", "gpu", "num_threads", "name", "time")  # where no flags mean: as the site has it
 _DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
@@ -46,6 +49,17 @@ class Given:
 
     flags: str
     why: str
+
+    def words(self) -> list[str]:
+        """Return the words of the flags, as the shell of the submit command separates them.
+
+        Raises:
+            ConfigError: A quotation mark has no partner.
+        """
+        try:
+            return shlex.split(self.flags)
+        except ValueError as error:
+            raise ConfigError(f"{self.why}: {self.flags!r}: {str(error).lower()}") from error
 
 
 def read_call(variable: str, setting: Setting) -> Call:
@@ -121,9 +135,13 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Given]:
             continue
         said = f"--{name.replace('_', '-')} {setting.value} of {setting.origin}"
         if name in wanted:
-            said = f"the default {name}={setting.value} of {setting.origin}"
+            said = (
+                f"the default {name}={setting.value}{f' of {setting.origin}' if setting.origin.line else ''}"
+            )
         rule = file.rule(name, setting.value)
-        if rule is not None:
+        if rule is not None and not rule.flags and name not in _EMPTY:
+            notes.append(f"{said}: it gives the scheduler nothing; n_workers bounds the jobs here")
+        elif rule is not None:
             found.append(Given(rule.flags.replace("$0", setting.value), f"{rule.origin}, {said}"))
         elif call.script.strict:
             raise mistake(

@@ -1,4 +1,4 @@
-"""The files of a migration: which are shell scripts, files of options or lists of hosts, and which one counts for what."""
+"""The files of a migration: which are scripts, files of options or lists of hosts, and which counts for what."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from espnet3.cli.migrate.block import Entry
 from espnet3.cli.migrate.calls import Call, read_call
 from espnet3.cli.migrate.options_file import OptionsFile, read_options
 from espnet3.cli.migrate.origin import Origin, Setting, mistake
 from espnet3.cli.migrate.shell import Script, read_script
+from espnet3.cli.migrate.wanted import Entry
 from espnet3.parallel.errors import ConfigError
 
 _STAGES = {"inference": ("decode_cmd", "train_cmd", "cmd"), "data": ("train_cmd", "decode_cmd", "cmd")}
@@ -184,7 +184,7 @@ def choose_options(inputs: Inputs, call: Call) -> OptionsFile | None:
         )
     if len(inputs.options) == 1:
         inputs.notes.append(
-            f"{inputs.options[0].name}: read as {call.script.file}, which {call.script.name} would read"
+            f"{inputs.options[0].name}: read in place of {call.script.file} of {call.script.name}"
         )
         return inputs.options[0]
     inputs.notes.append(

@@ -1,4 +1,4 @@
-"""What flags of `qsub` are called here: that of Grid Engine, and that of PBS and Torque, which share little but the name."""
+"""What flags of `qsub` are called here: of Grid Engine's, and of that of PBS and Torque, another program."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from espnet3.cli.migrate.wanted import Entry, Wanted
 _ALONE = {"-V", "-cwd", "-notify", "-terse", "-soft", "-hard", "-h"}
 _WATCHED = "jobs are submitted and watched from here"
 _LOGS = "log_directory says where jobs write their logs"
+_SGE_OPTIONS = {"-q": "queue", "-P": "project", "-N": "job_name"}
+_PBS_OPTIONS = {"-q": "queue", "-A": "account", "-N": "job_name"}
 _SGE_OURS = {
     **dict.fromkeys(("-o", "-e"), _LOGS),
     **dict.fromkeys(("-t", "-sync", "-terse", "-hold_jid"), _WATCHED),
@@ -20,7 +22,7 @@ _SGE_OURS = {
 _SGE_DONE = {"-cwd", "-j", "-S"}  # every job script has -cwd and -j y, and its shell in the first line
 _PBS_OURS = {
     **dict.fromkeys(("-o", "-e", "-j"), _LOGS),
-    **dict.fromkeys(("-J", "-t", "-W"), _WATCHED),
+    **dict.fromkeys(("-J", "-t"), _WATCHED),
     "-h": "a held worker would never come",
 }
 _PBS_DONE = {"-S"}
@@ -42,13 +44,9 @@ def read_sge(flags: Iterable[Given], wanted: Wanted) -> None:
         ConfigError: A value cannot be read.
     """
     for given in flags:
-        for name, value in _split(given.flags.split()):
-            if name == "-q":
-                wanted.options["queue"] = Entry(value, given.why)
-            elif name == "-P":
-                wanted.options["project"] = Entry(value, given.why)
-            elif name == "-N":
-                wanted.options["job_name"] = Entry(value, given.why)
+        for name, value in _split(given.words()):
+            if name in _SGE_OPTIONS:
+                wanted.options[_SGE_OPTIONS[name]] = Entry(value, given.why)
             elif name == "-tc":
                 wanted.at_once = Entry(value, given.why)
             elif name == "-l":
@@ -58,8 +56,16 @@ def read_sge(flags: Iterable[Given], wanted: Wanted) -> None:
             elif name not in _SGE_DONE:
                 if name == "-pe":
                     wanted.take_cores(value.rpartition(" ")[2].partition("-")[0], given)
-                key = f"{name} {value}" if name == "-v" else name  # each -v adds a variable
-                wanted.directives[key] = Entry(f"{name} {value}".rstrip(), given.why)
+                _directive(name, value, given, wanted)
+
+
+def _directive(name: str, value: str, given: Given, wanted: Wanted) -> None:
+    """Keep a flag as a line of the job script; variables of several -v stand in one."""
+    before = wanted.directives.get(name)
+    if name == "-v" and before is not None:
+        wanted.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {given.why}")
+    else:
+        wanted.directives[name] = Entry(f"{name} {value}".rstrip(), given.why)
 
 
 def _sge_resources(value: str, given: Given, wanted: Wanted) -> None:
@@ -81,20 +87,15 @@ def read_pbs(flags: Iterable[Given], wanted: Wanted) -> None:
         ConfigError: A value cannot be read.
     """
     for given in flags:
-        for name, value in _split(given.flags.split()):
-            if name == "-q":
-                wanted.options["queue"] = Entry(value, given.why)
-            elif name in ("-A", "-P"):
-                wanted.options["account"] = Entry(value, given.why)
-            elif name == "-N":
-                wanted.options["job_name"] = Entry(value, given.why)
+        for name, value in _split(given.words()):
+            if name in _PBS_OPTIONS:
+                wanted.options[_PBS_OPTIONS[name]] = Entry(value, given.why)
             elif name == "-l":
                 _pbs_resources(value, given, wanted)
-            elif name in _PBS_OURS:
-                wanted.left_out(f"{name} {value}".rstrip(), given, _PBS_OURS[name])
+            elif name in _PBS_OURS or (name == "-W" and value.startswith(("block", "depend"))):
+                wanted.left_out(f"{name} {value}".rstrip(), given, _PBS_OURS.get(name, _WATCHED))
             elif name not in _PBS_DONE:
-                key = f"{name} {value}" if name == "-v" else name
-                wanted.directives[key] = Entry(f"{name} {value}".rstrip(), given.why)
+                _directive(name, value, given, wanted)
 
 
 def _pbs_resources(value: str, given: Given, wanted: Wanted) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from espnet3.cli.migrate.calls import Given
@@ -39,6 +40,7 @@ _ALONE = {
     *("requeue", "spread-job", "use-min-nodes", "wait"),
 }
 _OPTIONS = {"partition": "queue", "account": "account", "job-name": "job_name"}
+_ASKED = {*_OPTIONS, "time", "mem", "mem-per-cpu", "cpus-per-task"}
 _OURS = {
     **dict.fromkeys(("output", "error", "open-mode"), "log_directory says where jobs write their logs"),
     **dict.fromkeys(
@@ -46,7 +48,7 @@ _OURS = {
     ),
     "chdir": "workers start in the folder of the run",
     "input": "workers read no standard input",
-    "export": "jobs get the variables of the submitting shell; with it, what PYTHONPATH and the like say would not arrive",
+    "export": "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
     "hold": "a held worker would never come",
 }
 _ONE = {"ntasks", "ntasks-per-node", "nodes"}
@@ -60,24 +62,30 @@ def read_sbatch(flags: Iterable[Given], wanted: Wanted) -> None:
         ConfigError: A value cannot be read.
     """
     for given in flags:
-        for written, name, value in _split(given.flags.split()):
-            if name in _OPTIONS:
-                wanted.options[_OPTIONS[name]] = Entry(value, given.why)
-            elif name == "time":
-                wanted.take_time(value, given, unit=60)
-            elif name in ("mem", "mem-per-cpu"):
-                wanted.take_memory(value, given, unit=_MIB, per_core=name == "mem-per-cpu")
-            elif name == "cpus-per-task":
-                wanted.take_cores(value, given)
+        for written, name, value in _split(given.words()):
+            if name in _ASKED:
+                _ask(name, value, given, wanted)
             elif name in _ONE:
                 if value != "1":
                     wanted.left_out(
-                        written, given, "a worker is one task on one node; a training has trainer.num_nodes"
+                        written, given, "a worker is one task on one node; trainer.num_nodes is for training"
                     )
-            elif name in _OURS:
-                wanted.left_out(written, given, _OURS[name])
-            else:
+            elif name not in _OURS:
                 wanted.directives[name] = Entry(written, given.why)
+            elif written != "--export=ALL":  # which is how sbatch is without it
+                wanted.left_out(written, given, _OURS[name])
+
+
+def _ask(name: str, value: str, given: Given, wanted: Wanted) -> None:
+    """Take a flag that has a name of its own among the options."""
+    if name in _OPTIONS:
+        wanted.options[_OPTIONS[name]] = Entry(value, given.why)
+    elif name == "time":
+        wanted.take_time(value, given, unit=60)
+    elif name == "cpus-per-task":
+        wanted.take_cores(value, given)
+    else:
+        wanted.take_memory(value, given, unit=_MIB, per_core=name == "mem-per-cpu")
 
 
 def _split(words: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -86,10 +94,10 @@ def _split(words: list[str]) -> Iterator[tuple[str, str, str]]:
     for word in rest:
         if word.startswith("--"):
             name, sign, value = word[2:].partition("=")
-            written = word
+            written = shlex.quote(word) if " " in word else word
         else:
             name, value, sign, written = _LONG.get(word[1:2], word[1:2]), word[2:], word[2:], word
         if not sign and name not in _ALONE:
             value = next(rest, "")
-            written = f"{word} {value}".rstrip()
+            written = f"{word} {shlex.quote(value) if ' ' in value else value}".rstrip()
         yield written, name, value

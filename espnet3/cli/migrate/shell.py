@@ -1,7 +1,7 @@
 """What a shell script such as cmd.sh or run.sh assigns, read without running it.
 
-Assignments, `export`, `if` with comparisons of text, and options on a command line (`./asr.sh --nj 32`) are understood. What
-only a shell can compute (`$(hostname)`) is not guessed: a branch that depends on it is left out, and a note says so.
+Assignments, `export`, `if` with comparisons of text, and options on a command line (`./asr.sh --nj 32`) are understood.
+What only a shell can compute (`$(hostname)`) is not guessed: a branch that depends on it is left out, with a note.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from espnet3.cli.migrate.origin import Origin, Setting, mistake
 from espnet3.cli.migrate.words import Word, Words
@@ -159,8 +160,8 @@ class _Reader:
             for word in assigned if unknown else ():
                 assert unknown is not None
                 self.script.notes.append(
-                    f"{self.script.name}:{word.line}: {_source(word)!r} is left out: it depends on {unknown[1]!r} (line "
-                    f"{unknown[0]}), which only a shell can decide; if it counts, migrate a copy that has it alone"
+                    f"{self.script.name}:{word.line}: {_source(word)!r} is left out: it depends on {unknown[1]!r} "
+                    f"(line {unknown[0]}), which only a shell can decide; if it counts, migrate a copy with it alone"
                 )
             return
         for word in assigned:
@@ -192,7 +193,7 @@ class _Reader:
 
     def _options(self, words: list[Word]) -> None:
         """Read `--nj 32` of a command such as `./asr.sh --nj 32 --inference_nj 4`."""
-        for word, after in zip(words, words[1:], strict=False):
+        for word, after in pairwise(words):
             option = word.literal.removeprefix("--").replace("-", "_")
             value = self._value(after)
             if word.literal.startswith("--") and option in NUMBERS and value is not None:

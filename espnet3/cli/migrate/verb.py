@@ -47,9 +47,9 @@ def migrate(
 ) -> None:
     """Turn Kaldi's or ESPnet2's scheduler settings into a parallel block.
 
-    FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where they
-    say the numbers of jobs, run.sh or asr.sh. Each line of the block says where it came from; at the end stands what has
-    no equivalent.
+    FILES are cmd.sh, the files of options that its scripts read (conf/slurm.conf, conf/queue.conf, ...), and, where
+    they say the numbers of jobs, run.sh or asr.sh. Each line of the block says where it came from; at the end stands
+    what has no equivalent.
     """
     given = {
         "nj": nj,

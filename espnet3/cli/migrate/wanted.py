@@ -102,14 +102,15 @@ class Wanted:
         self.memory_per_core = per_core
 
     def take_cores(self, value: str, given: Given) -> None:
-        """Take a number of cores.
+        """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order.
 
         Raises:
             ConfigError: It is none.
         """
         if not value.isdigit() or not int(value):
             raise ConfigError(f"{given.why}: {value!r} is no number of cores; write 1 or more")
-        self.cores = Entry(int(value), given.why)
+        if self.cores is None or int(value) > self.cores.value:
+            self.cores = Entry(int(value), given.why)
 
 
 def size_text(size: int) -> str:

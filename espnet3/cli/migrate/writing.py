@@ -25,7 +25,7 @@ def yaml_text(block: Block, head: str) -> str:
     """
     lines = [f"# {head}", *_aligned(_lines(block))]
     if block.notes:
-        lines += ["", "# Without an equivalent here:"]
+        lines += ["", "# Notes, and what has no equivalent here:"]
         for note in block.notes:
             lines += textwrap.wrap(
                 note, _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False
@@ -51,11 +51,10 @@ def _lines(block: Block) -> Iterator[tuple[str, str]]:
 
 def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
     for text, comment in lines:
-        yield (
-            f"{text.ljust(_COLUMN)}# {comment}"
-            if len(text) < _COLUMN and comment
-            else (f"{text}  # {comment}" if comment else text)
-        )
+        if comment:
+            yield f"{text.ljust(_COLUMN - 2)}  # {comment}"
+        else:
+            yield text
 
 
 def _scalar(value: object) -> str:

@@ -217,7 +217,10 @@ def unknown_env(env: object) -> str:
     script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
-        return f"Unknown env {shown(env)}: what {script} does is env: {instead} here. Known: {', '.join(BACKENDS)}"
+        return (
+            f"Unknown env {shown(env)}: what {script} does is env: {instead} here (espnet3 migrate cmd.sh makes the whole "
+            f"block). Known: {', '.join(BACKENDS)}"
+        )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)
     return f"Unknown env {shown(env)}.{guess} Known: {', '.join(BACKENDS)}"

@@ -218,8 +218,8 @@ def unknown_env(env: object) -> str:
     if script in KALDI_SCRIPTS:
         instead = KALDI_SCRIPTS[script]
         return (
-            f"Unknown env {shown(env)}: what {script} does is env: {instead} here (espnet3 migrate cmd.sh makes the whole "
-            f"block). Known: {', '.join(BACKENDS)}"
+            f"Unknown env {shown(env)}: what {script} does is env: {instead} here (espnet3 migrate cmd.sh makes the "
+            f"whole block). Known: {', '.join(BACKENDS)}"
         )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)

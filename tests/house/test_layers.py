@@ -85,7 +85,12 @@ HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 OPTIONAL = {"numpy"}
 
 # Import names that differ from the name of the distribution.
-DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py", "dask_kubernetes": "dask-kubernetes"}
+DISTRIBUTION = {
+    "hydra": "hydra-core",
+    "pynvml": "nvidia-ml-py",
+    "dask_kubernetes": "dask-kubernetes",
+    "yaml": "pyyaml",
+}
 
 
 @dataclass(frozen=True)

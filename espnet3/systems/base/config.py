@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -81,4 +83,7 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
                 f"override {override!r}: no config has {top!r}; {hint} (+{key}=... adds a new key)"
             )
         for config in targets:
-            config.merge_with_dotlist([override.lstrip("+")])
+            try:
+                config.merge_with_dotlist([override.lstrip("+")])
+            except (OmegaConfBaseException, yaml.YAMLError) as error:
+                raise ValueError(f"override {override!r}: {str(error).splitlines()[0]}") from error

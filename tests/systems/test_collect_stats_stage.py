@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         "dataset": {"train": [entry(n=6), entry(n=3, first=50)], "valid": [entry(n=2, first=90)]},
         "stats_dir": str(tmp_path / "stats"),
         "features": {"_target_": f"{WAVES}.Frames"},
-        "collect_stats": {"progress": False},
+        "collect_stats": {"progress": False, "async_specs_dir": str(tmp_path / "specs")},
     }
 
 

@@ -15,8 +15,10 @@ from espnet3.cli.configs import conf_argument, read_block
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
+from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.parallel import get_client, parallel_map
 
 
@@ -69,8 +71,9 @@ def doctor(
     row = BACKENDS[config.env]
     tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
     try:
-        load_cluster_class(row)
-        tell(True, f"package {row.package} is installed")
+        if row.kind is not Kind.GPU or not own_processes(config):
+            load_cluster_class(row)
+            tell(True, f"package {row.package} is installed")
         if row.scheduler is not None:
             _look_at_scheduler(row, config, tell)
         if row.kind is Kind.GPU:
@@ -138,10 +141,8 @@ def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], 
 
 
 def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
-    from espnet3.parallel.clusters.gpu import gpu_options
-
-    chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
-    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
+    chosen = chosen_gpus(config.options, config.n_workers)
+    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(chosen)}")
 
 
 def _look_at_code(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import refuse_incomplete
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.parallel import active_client, get_parallel_config
 from espnet3.parallel.records import RunSummary
@@ -23,6 +24,7 @@ from espnet3.parallel.runner.batches import in_batches_of_one, is_in_batches_of_
 from espnet3.parallel.runner.run import Run, compute
 
 _STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
+_CALLED_ONCE = ("forward", "write_record", "close_writers")  # what they return is not iterated over
 
 
 class BaseRunner(ABC):
@@ -55,13 +57,15 @@ class BaseRunner(ABC):
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
             which one takes longer is killed and replaced, and the item has failed with the cause
             "timeout". With one worker the items then run in a process of their own.
+        split_batches: A batch for which memory was not enough (a GPU's, or this machine's) is halved until it fits, and
+            later batches in this process have the size that fitted; False runs it item by item, as any that raises.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
 
     Raises:
         ConfigError: An argument is wrong.
-        SignatureError: When a subclass is defined whose `forward` is not static, or is asynchronous.
+        SignatureError: When a subclass is defined whose `forward` is not static, is asynchronous, or has a `yield`.
     """
 
     summary: RunSummary | None = None
@@ -79,11 +83,22 @@ class BaseRunner(ABC):
                     f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
                     f"Put @staticmethod above it and take what it needs from the env"
                 )
-            if inspect.iscoroutinefunction(getattr(own, "__func__", own)):
+            func = getattr(own, "__func__", own)
+            if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
                 raise SignatureError(
                     f"{cls.__qualname__}.{name} must be a plain function: nothing would await what an `async "
                     "def` returns. Call asyncio.run(...) in it"
                 )
+            if inspect.isgeneratorfunction(func) and name in _CALLED_ONCE:
+                raise SignatureError(
+                    f"{cls.__qualname__}.{name} must be a plain function: nothing would run what a function with "
+                    "`yield` returns. Return a list"
+                )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
+        """Make a runner, if it has all that it needs."""
+        refuse_incomplete(cls, BaseRunner)
+        return super().__new__(cls)
 
     @with_suggestions
     def __init__(
@@ -106,6 +121,7 @@ class BaseRunner(ABC):
         setup_timeout: float | None = None,
         retry_failed: bool = False,
         item_timeout: float | None = None,
+        split_batches: bool = True,
     ) -> None:
         check_provider(provider)
         self.provider = provider
@@ -126,6 +142,7 @@ class BaseRunner(ABC):
         self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
+        self.split_batches = checked("split_batches", split_batches)
         own = type(self).batch_forward
         has_own, only = own is not BaseRunner.batch_forward, is_in_batches_of_one(type(self).forward)
         check_batches(self.batch_size, own, has_own, only)

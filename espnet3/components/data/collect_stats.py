@@ -118,10 +118,12 @@ def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
             raise ValueError(f"the feature {name!r} of item {uid!r} is a single number: it must have frames")
         if not numpy.isfinite(frames).all():
             raise ValueError(f"the feature {name!r} of item {uid!r} holds a value that is not finite")
+        with numpy.errstate(over="ignore"):  # looked for below
+            total, square = frames.sum(axis=0), (frames * frames).sum(axis=0)
+        if not (numpy.isfinite(total).all() and numpy.isfinite(square).all()):
+            raise ValueError(f"the feature {name!r} of item {uid!r} is so large that its sums are no doubles")
         shapes[name] = _shape(frames)
-        sums[name] = ItemSums(
-            len(frames), frames.shape[1:], frames.sum(axis=0), (frames * frames).sum(axis=0)
-        )
+        sums[name] = ItemSums(len(frames), frames.shape[1:], total, square)
     return ItemStats(_one_word(uid), shapes, sums)
 
 

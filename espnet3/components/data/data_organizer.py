@@ -16,6 +16,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
 
 SPLITS = ("train", "valid", "test")
+ORGANIZER_KEYS = (*SPLITS, "preprocessor", "recipe_dir")
 Change = Callable[[Any], Any]
 
 
@@ -196,9 +197,10 @@ def organizer_of(config: Any) -> DataOrganizer:
     try:
         return DataOrganizer(**{"recipe_dir": recipe_dir, **block})
     except TypeError as error:
-        known = ("train", "valid", "test", "preprocessor", "recipe_dir")
-        odd = ", ".join(str(key) for key in block if key not in known)
-        raise ConfigError(f"dataset has the unknown key {odd}; it takes {', '.join(known)}") from error
+        odd = ", ".join(str(key) for key in block if key not in ORGANIZER_KEYS)
+        raise ConfigError(
+            f"dataset has the unknown key {odd}; it takes {', '.join(ORGANIZER_KEYS)}"
+        ) from error
 
 
 def fingerprint_of(dataset: Any) -> str | None:

@@ -26,17 +26,12 @@ def make_features(config: Any) -> Features:
 
     Raises:
         TypeError: The model has no `collect_feats`.
-        ValueError: There is neither block.
+        ValueError: There is neither block, or one has no `_target_`.
     """
     if config.get("features") is not None:
         keys = config.get("input_key") or "speech"
         return Frontend(
             instantiate_block(config, "features"), [keys] if isinstance(keys, str) else list(keys)
-        )
-    if config.get("model") is None:
-        raise ValueError(
-            f"the config has neither 'features' nor 'model' (it has {', '.join(map(str, config))}): one must say what "
-            "the statistics are of"
         )
     model = instantiate_block(config, "model")
     if not callable(getattr(model, "collect_feats", None)):

@@ -91,6 +91,7 @@ class Run:
                 runner.batch_size,
                 runner.item_timeout,
                 poison_after=2 if where is None else 1,
+                split_batches=runner.split_batches,
             ),
             batch_forward=type(runner).batch_forward if batched else None,
             align=runner.batch_size or 1,

@@ -50,6 +50,12 @@ def collect_stats(config: Any) -> dict[str, Any]:
         raise StageConfigError(
             "training", "dataset", f"the block 'dataset' has no entries for {' or '.join(_OF_A_SPLIT)}"
         )
+    if config.get("features") is None and config.get("model") is None:
+        raise StageConfigError(
+            "training",
+            "features",
+            "the training config has neither 'features' nor 'model': one must say what the statistics are of",
+        )
     with stage_parallel(config):
         return {split: _collect(config, split) for split in splits}
 

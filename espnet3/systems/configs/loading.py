@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
 from espnet3.systems.base.config import apply_overrides, find_config
@@ -157,13 +158,30 @@ def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
 
 
 def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> None:
-    before = {name: set(map(str, each.config)) for name, each in found.items()}
-    apply_overrides({name: each.config for name, each in found.items()}, overrides)
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
-        for name, each in found.items():
-            if override.startswith("+") or key.partition(".")[0] in before[name]:
-                each.places[key] = Place(_COMMAND_LINE)
+        fitting = {name: each for name, each in found.items() if _fits(each.config, key)}
+        takers = [
+            each
+            for each in fitting.values()
+            if override.startswith("+") or key.partition(".")[0] in each.config
+        ]
+        apply_overrides({name: each.config for name, each in (fitting or found).items()}, [override])
+        for each in takers:
+            each.places[key] = Place(_COMMAND_LINE)
+
+
+def _fits(config: DictConfig, key: str) -> bool:
+    """Whether a key may stand in a config: what belongs to splits has no place in a single dataset, nor the reverse.
+
+    `dataset.min_words=5` is for the test data that inference.yaml names by `_target_`, and not for the splits in
+    training.yaml, though both have a block `dataset`.
+    """
+    block, _, rest = key.partition(".")
+    dataset = config.get("dataset") if block == "dataset" and rest else None
+    if not isinstance(dataset, DictConfig):
+        return True
+    return is_organized(dataset) == (rest.partition(".")[0] in ORGANIZER_KEYS)
 
 
 def _take(each: StageConfig, found: Mapping[str, StageConfig]) -> None:

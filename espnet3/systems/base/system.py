@@ -119,9 +119,18 @@ class BaseSystem:
         """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
         return collect_stats(_needed(self, "training_config", "collect_stats"))
 
-    def train(self) -> Path:
-        """Train a model; see `espnet3.systems.base.training.train`."""
-        return train(_needed(self, "training_config", "train"))
+    def train(self) -> Path | None:
+        """Train a model; see `espnet3.systems.base.training.train`.
+
+        A training config without `optimizer` and `trainer` has nothing to train: that is logged, and None returned.
+        """
+        config = _needed(self, "training_config", "train")
+        if config.get("optimizer") is None and config.get("trainer") is None:
+            logger.info(
+                "stage train: the training config has neither 'optimizer' nor 'trainer', so nothing is trained"
+            )
+            return None
+        return train(config)
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""

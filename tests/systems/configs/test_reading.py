@@ -91,7 +91,8 @@ def test_what_only_the_file_knows_is_filled_in(tmp_path: Path) -> None:
     (conf.parent / "tokens.txt").write_text("a\nb c\n")
     path = conf / "tuned.yaml"
     path.write_text(
-        "name: ${set_corpus_and_system:}\ntag: ${self_name:}_1\npage: ${config_path:../readme.md}\ntokens: ${load_line:../tokens.txt}\nx: ${tag}\n"
+        "name: ${set_corpus_and_system:}\ntag: ${self_name:}_1\npage: ${config_path:../readme.md}\n"
+        "tokens: ${load_line:../tokens.txt}\nx: ${tag}\n"
     )
     config, _ = read_config(path)
     assert config.tag == "tuned_1"

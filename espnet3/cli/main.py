@@ -23,6 +23,7 @@ _VERBS = {
     "merge": "runs",
     "doctor": "doctor",
     "plan": "configs",
+    "migrate": "migrate.verb",
 }
 
 

@@ -151,7 +151,7 @@ def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
     assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"
     every = run(recipe, "--stages", "all", "--dry_run")
     assert [line.split(":")[0] for line in every.stdout.splitlines()] == [
-        *("create_dataset", "collect_stats", "infer", "measure", "publish", "report")
+        *("create_dataset", "collect_stats", "train", "infer", "measure", "publish", "report")
     ]
 
 
@@ -193,7 +193,7 @@ def test_a_config_can_be_given_by_name_or_path(recipe: Path) -> None:
         (
             {},
             ["--stages", "trian"],
-            "no stage 'trian'; System has create_dataset, collect_stats, infer, measure",
+            "no stage 'trian'; System has create_dataset, collect_stats, train, infer, measure",
         ),
         ({}, ["--training_config", "none"], "no config 'none'"),
         ({}, ["parallel.n_worker=3"], "the command line: parallel.n_worker = 3: unknown key"),

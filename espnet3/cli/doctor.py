@@ -7,33 +7,23 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NoReturn
 
 import click
 
-from espnet3.cli.configs import conf_argument, read_block
+from espnet3.cli.configs import read_block
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.parallel import get_client, parallel_map
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found; `good` is None where nothing could be checked."""
-
-    good: bool | None
-    text: str
-
-    def __str__(self) -> str:
-        mark = {True: "ok", False: "WRONG", None: "not checked"}[self.good]
-        return f"{mark:>11}  {self.text}"
+from espnet3_parallel import layer
+from espnet3_parallel.layer import Finding
 
 
 @click.command()
-@conf_argument
+@click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
 @click.option(
@@ -49,9 +39,9 @@ class Finding:
     help="Start one worker: it runs an item, imports the classes and looks at the folders.",
 )
 def doctor(
-    conf: str, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
+    conf: str | None, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
 ) -> None:
-    """Try what can be tried of CONF before anything is queued."""
+    """Say which espnet3.parallel is in use; try what can be tried of CONF before anything is queued."""
     wanted = {
         what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
     }
@@ -61,6 +51,16 @@ def doctor(
         findings.append(Finding(good, text))
         print(findings[-1])
 
+    def end() -> NoReturn:
+        wrong = sum(each.good is False for each in findings)
+        print(f"{len(findings)} checks, {wrong} wrong")
+        sys.exit(1 if wrong else 0)
+
+    for found in layer.findings(layer.in_use()):
+        findings.append(found)
+        print(found)
+    if conf is None:
+        end()
     try:
         config = read_block(conf)
     except ParallelError as error:
@@ -86,9 +86,7 @@ def doctor(
         if not row.is_local:
             tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
         tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
-    wrong = sum(each.good is False for each in findings)
-    print(f"{len(findings)} checks, {wrong} wrong")
-    sys.exit(1 if wrong else 0)
+    end()
 
 
 def _look_at_scheduler(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.parallel import active_client, get_parallel_config
+from espnet3.parallel.parallel import active_client, active_config
 from espnet3.parallel.records import RunSummary
 from espnet3.parallel.runner.arguments import (
     check_batches,
@@ -218,7 +218,7 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
         """
         run = Run.of(self, indices)
-        config = get_parallel_config()
+        config = active_config()
         if self.async_mode:
             from espnet3.parallel.detached.submitting.submit import submit_detached
 

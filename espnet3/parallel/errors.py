@@ -2,6 +2,7 @@
 
     ParallelError
     ├── ConfigError              (ValueError)    the `parallel` block or an argument is wrong
+    │   └── NoOutputDirError     (RuntimeError)  a runner that writes files has no folder for them
     ├── MissingPackageError      (ImportError, RuntimeError)  a backend's package is not installed
     ├── SignatureError           (TypeError)     forward/func does not fit what it would be given
     ├── EnvConflictError         (ValueError)    a keyword is given by the caller and by the env
@@ -32,6 +33,10 @@ class ParallelError(Exception):
 
 class ConfigError(ParallelError, ValueError):
     """A `parallel` block or an argument is wrong; the message says where, the value and the fix."""
+
+
+class NoOutputDirError(ConfigError, RuntimeError):
+    """A runner writes files of its own, and was given no `output_dir`."""
 
 
 class MissingPackageError(ParallelError, ImportError, RuntimeError):

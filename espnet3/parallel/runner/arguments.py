@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from espnet3.parallel.checks import RESUME, Choice, Kind, Location, Number, Whole, argument
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean, shown
-from espnet3.parallel.runner.advice import warn_caller
+from espnet3.parallel.messages import did_you_mean, shown, warn_caller
 from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
 from espnet3.parallel.runner.writers.hooks import is_default
 

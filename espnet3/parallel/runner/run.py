@@ -17,7 +17,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.runner.advice import NoneWatch
@@ -149,15 +149,15 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         What the call returns, and the run's figures.
 
     Raises:
-        ConfigError: The runner writes files, and has no folder for them.
+        NoOutputDirError: The runner writes files, and has no folder for them.
         ItemError: The first failed item, unless failures are recorded.
         TooManyFailuresError: More failed than `max_failures`.
         LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
     """
     if run.folder is None and run.writes:
-        raise ConfigError(
-            f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge): "
-            "give it an output_dir"
+        raise NoOutputDirError(
+            f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
+            "requires output_dir: give it one"
         )
 
     def launcher(task: Task) -> Launch:

@@ -31,7 +31,7 @@ from espnet3.parallel.worker import main
 sys.exit(main())
 '''
 
-PUBLIC_NAME = '''"""`from espnet3.parallel import {name}` where `espnet3/parallel/__init__.py` is another distribution's."""
+PUBLIC_NAME = '''"""`from espnet3.parallel import {name}` where its `__init__.py` is another distribution's."""
 
 import sys
 

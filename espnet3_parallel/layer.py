@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The `espnet3.parallel` in use: its folder, which of its modules are not ours, and whether the package itself is."""
+    """The `espnet3.parallel` in use: its folder, and which of its documented modules are not ours."""
 
     folder: Path
     foreign: tuple[str, ...]
@@ -79,8 +79,8 @@ def findings(layer: Layer) -> list[Finding]:
         found.append(
             Finding(
                 True,
-                f"{layer.folder}/__init__.py is {_theirs()}: `from espnet3.parallel import NAME` works, `import "
-                "espnet3.parallel` alone does not bring the names. In an environment, pip install "
+                f"{layer.folder}/__init__.py is that of {_espnet(layer)}: `from espnet3.parallel import NAME` works, "
+                "`import espnet3.parallel` alone does not bring the names. In an environment, pip install "
                 f"--force-reinstall --no-deps {DISTRIBUTION} changes that until {ESPNET} is installed again",
             )
         )
@@ -101,33 +101,45 @@ def _which(layer: Layer) -> str:
     number = _version(DISTRIBUTION)
     ours = f"{DISTRIBUTION} {number}" if number else f"the checkout in {ROOT}"
     entry = layer.folder.parents[1]
+    what, why = f"espnet3.parallel in {layer.folder}", _why_there(entry)
     if not layer.ours:
         return (
-            f"espnet3.parallel in {layer.folder} is not ours: {', '.join(layer.foreign)} are {_theirs()}, since "
-            f"{_why_there(entry)}. To lay {ours} over that tree: espnet3 overlay {entry}"
+            f"{what} is not ours: {', '.join(layer.foreign)} are those of {_espnet(layer)}, since {why}. "
+            f"To lay {ours} over that tree: espnet3 overlay {entry}"
         )
-    if entry.resolve() == ROOT:
-        beside = f", beside {ESPNET} {_version(ESPNET)}" if _version(ESPNET) else ""
-        return f"espnet3.parallel in {layer.folder} is that of {ours}{beside}: {_why_there(entry)}"
-    return f"espnet3.parallel in {layer.folder} is that of {ours}, laid over the tree in {entry}: {_why_there(entry)}"
+    if entry.resolve() != ROOT:
+        return f"{what} is that of {ours}, laid over the tree in {entry}: {why}"
+    return f"{what} is that of {ours}: {why}"
 
 
 def _why_there(entry: Path) -> str:
     named = [Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if entry.resolve() in named:
         return f"PYTHONPATH names {entry}, which comes before what is installed"
-    if entry.resolve() == ROOT and (ROOT / "espnet3" / "parallel" / "base_runner").is_dir():
-        return "Python finds a package before a module of the same name, whichever was installed last"
+    if entry.resolve() == ROOT and (entry / "espnet3" / "parallel" / "base_runner.py").exists():
+        if (entry / "espnet3" / "parallel" / "base_runner").is_dir():
+            return (
+                f"{ESPNET} {_version(ESPNET)} has modules of the same names there, and Python finds a package before "
+                "a module, whichever was installed last"
+            )
+        return f"{entry} is a checkout of it, and comes first on the path"
+    if entry.resolve() == ROOT:
+        return "there is no other"
     return f"{entry} comes first on the path"
 
 
-def _theirs() -> str:
+def _espnet(layer: Layer) -> str:
     number = _version(ESPNET)
-    return f"those of {ESPNET} {number}" if number else "ESPnet's own"
+    here = layer.folder.parents[1].resolve() == ROOT
+    return f"{ESPNET} {number}" if number and here else "the checkout there"
+
+
+def installed(distribution: str) -> metadata.Distribution | None:
+    """Return what is installed in the folder that holds this package, and None if it is not there."""
+    # another folder of the path may hold another version's description
+    return next(iter(metadata.distributions(name=distribution, path=[str(ROOT)])), None)
 
 
 def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    found = installed(distribution)
+    return None if found is None else found.version

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import click
 
-from espnet3_parallel.layer import DISTRIBUTION, ROOT
+from espnet3_parallel.layer import DISTRIBUTION, ROOT, installed
 
 # A checkout has these; the second is what our package of the same name hides.
 _EXPECTED = ("espnet3/__init__.py", "espnet3/parallel/base_runner.py")
@@ -72,7 +71,8 @@ def _parts() -> list[PurePosixPath]:
             f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "
             "modules of the same name: pip install . in that checkout, without --editable"
         )
-    files = metadata.files(DISTRIBUTION) or []
+    found = installed(DISTRIBUTION)
+    files = (found.files if found else None) or []
     inside = [PurePosixPath(*file.parts) for file in files if file.parts[0] == "espnet3"]
     parts = {
         PurePosixPath(*file.parts[: 3 if file.parts[1] == "parallel" else 2])
@@ -95,5 +95,7 @@ def overlay(tree: Path, away: bool) -> None:
     if away:
         print(f"{len(links)} links removed; {tree} uses its own espnet3.parallel again")
         return
-    print(f"{len(links)} links in {os.path.join(tree, 'espnet3')} point into {ROOT}; no file there has changed")
+    print(
+        f"{len(links)} links in {os.path.join(tree, 'espnet3')} point into {ROOT}; no file there has changed"
+    )
     print(f"to undo: espnet3 overlay --remove {tree}")

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 import click
 
@@ -42,51 +41,63 @@ def doctor(
     conf: str | None, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
 ) -> None:
     """Say which espnet3.parallel is in use; try what can be tried of CONF before anything is queued."""
-    wanted = {
-        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
-    }
     findings: list[Finding] = []
 
     def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         print(findings[-1])
 
-    def end() -> NoReturn:
-        wrong = sum(each.good is False for each in findings)
-        print(f"{len(findings)} checks, {wrong} wrong")
-        sys.exit(1 if wrong else 0)
-
     for found in layer.findings(layer.in_use()):
-        findings.append(found)
-        print(found)
-    if conf is None:
-        end()
-    try:
-        config = read_block(conf)
-    except ParallelError as error:
-        tell(False, str(error))
-        sys.exit(1)
+        tell(found.good, found.text)
+    if conf is not None:
+        wanted = {
+            what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
+        }
+        try:
+            config = read_block(conf)
+        except ParallelError as error:
+            tell(False, str(error))
+            sys.exit(1)
+        tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+        _look_at_block(config, wanted, folders, start, tell)
+    wrong = sum(each.good is False for each in findings)
+    print(f"{len(findings)} checks, {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+def _look_at_block(
+    config: ParallelConfig,
+    wanted: dict[str, str],
+    folders: Sequence[str],
+    start: bool,
+    tell: Callable[[bool | None, str], None],
+) -> None:
     row = BACKENDS[config.env]
-    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+    good = True
+
+    def tell_on(is_good: bool | None, text: str) -> None:
+        nonlocal good
+        good = good and is_good is not False
+        tell(is_good, text)
+
     try:
         load_cluster_class(row)
-        tell(True, f"package {row.package} is installed")
+        tell_on(True, f"package {row.package} is installed")
         if row.scheduler is not None:
-            _look_at_scheduler(row, config, tell)
+            _look_at_scheduler(row, config, tell_on)
         if row.kind is Kind.GPU:
-            _look_at_gpus(config, tell)
+            _look_at_gpus(config, tell_on)
     except ParallelError as error:
-        tell(False, str(error))
-    here = _look_at_code(config, wanted, tell)
+        tell_on(False, str(error))
+    here = _look_at_code(config, wanted, tell_on)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
-    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
-    if start and all(each.good is not False for each in findings):
+    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell_on)
+    if start and good:
         _start_one(config, wanted, paths, here, tell)
     else:
         if not row.is_local:
             tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
         tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
-    end()
 
 
 def _look_at_scheduler(

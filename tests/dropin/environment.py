@@ -49,9 +49,7 @@ class Scratch:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
         return kept | {
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(
-                map(str, [tree, tree / "egs3" / "TEMPLATE" / "esp2_asr", recipe])
-            ),
+            "PYTHONPATH": os.pathsep.join(map(str, [tree, tree / "egs3" / "TEMPLATE" / "esp2_asr", recipe])),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
         }
@@ -98,7 +96,9 @@ def _make_venv(scratch: Scratch) -> None:
     _pip(scratch, "install", "-r", HERE / "requirements.txt")
     # Its wheel for Linux is made for CUDA. Without CUDA its compiled half cannot be loaded; without that half it can.
     _pip(scratch, "install", "--no-deps", TORCHAUDIO)
-    if subprocess.run([scratch.python, "-c", "import torchaudio"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [scratch.python, "-c", "import torchaudio"], capture_output=True, check=False
+    ).returncode:
         (libraries,) = (scratch.folder / "venv").glob("lib/python*/site-packages/torchaudio/lib")
         for library in libraries.glob("*.so"):
             library.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ from espnet3.parallel.runner.arguments import (
     with_suggestions,
 )
 from espnet3.parallel.runner.batches import in_batches_of_one
+from espnet3.parallel.runner.ranks import (
+    Rank,
+    results_of_rank_0,
+    telling_other_ranks,
+    wait_for_submission,
+    waiting_rank,
+)
 from espnet3.parallel.runner.run import Run, compute
 from espnet3.parallel.runner.writers.closing import close_all, concatenate_shard_files
 from espnet3.parallel.runner.writers.hooks import default, is_default, make_static, opened_state
@@ -58,6 +66,8 @@ class BaseRunner(ABC):
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
             which one takes longer is killed and replaced, and the item has failed with the cause
             "timeout". With one worker the items then run in a process of their own.
+        every_rank: Have each process of a distributed program (torchrun, Lightning, srun) run its own indices.
+            Otherwise, with an `output_dir`, rank 0 runs them and the others wait for its results.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
@@ -98,6 +108,7 @@ class BaseRunner(ABC):
         setup_timeout: float | None = None,
         retry_failed: bool = False,
         item_timeout: float | None = None,
+        every_rank: bool = False,
     ) -> None:
         check_provider(provider)
         self.provider = provider
@@ -118,6 +129,7 @@ class BaseRunner(ABC):
         self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
+        self.every_rank = every_rank
         check_batches(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -215,22 +227,37 @@ class BaseRunner(ABC):
             TooManyFailuresError: More failed than `max_failures`.
             WorkerSetupError: The env could not be built.
             SignatureError: `forward` needs something the env does not hold.
-            LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
+            LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
+                another rank than 0 of a distributed program, and rank 0 has failed.
         """
         run = Run.of(self, indices)
-        config = active_config()
-        if self.async_mode:
-            from espnet3.parallel.detached.submitting.submit import submit_detached
+        rank = waiting_rank(run)
+        with telling_other_ranks(run) if rank is None else nullcontext():
+            if self.async_mode:
+                return _detached(run, rank)
+            if rank is not None:
+                return results_of_rank_0(run, rank)
+            if run.folder is not None and (run.folder / "detached").is_dir():
+                from espnet3.parallel.detached.looking.status import refuse_living
 
-            return submit_detached(run, config)
-        if run.folder is not None and (run.folder / "detached").is_dir():
-            from espnet3.parallel.detached.looking.status import refuse_living
-
-            refuse_living(run.folder)
-        result, self.summary = compute(run, active_client(), config)
-        if not run.merges:
-            self.write_outputs(run.items, result)
+                refuse_living(run.folder)
+            result, self.summary = compute(run, active_client(), active_config())
+            if not run.merges:
+                self.write_outputs(run.items, result)
         return result
+
+
+def _detached(run: Run, rank: Rank | None) -> Any:
+    """Submit a run, or find what rank 0 has submitted."""
+    if rank is None or run.folder is None:
+        from espnet3.parallel.detached.submitting.submit import submit_detached
+
+        return submit_detached(run, active_config())
+    from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
+    from espnet3.parallel.detached.looking.run import DetachedRun
+
+    wait_for_submission(run, rank, run.folder / FOLDER / PLAN)
+    return DetachedRun(Layout(run.folder), run.runner)
 
 
 if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job

@@ -21,6 +21,7 @@ from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
+from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.runner.background import submit_call, submit_in_background
 from espnet3.parallel.runner.execute import Task, config_of, outcomes, owned_client, runs_here, start_client
@@ -309,7 +310,8 @@ def parallel_submit(
     check_setup(setup_fn)
     chosen = active_client(client)
     if chosen is None and runs_here(active_config()):
-        return _submit_here(func, args, kwargs, setup_fn)
+        with named_here():
+            return _submit_here(func, args, kwargs, setup_fn)
     if chosen is None:
         return submit_in_background(active_config(), func, args, kwargs, setup_fn)
     config = config_of(chosen, active_config())

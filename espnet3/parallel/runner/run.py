@@ -226,9 +226,12 @@ def _in_folder(
 def _in_shards(
     run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report
 ) -> tuple[Any, RunSummary]:
+    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
+
     cls: Any = type(run.runner)
     hooks = Hooks.of(cls, run.batch_forward is not None)
     shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     task = replace(
         _task(run),
         one=make_shard_function(hooks, run.policy, keep_values=not run.merges),

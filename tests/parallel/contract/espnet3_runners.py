@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
@@ -207,3 +208,20 @@ class OwnStates(BaseRunner):
         state.close()
 
     merge = OneWriter.merge
+
+
+class NotesWorkerId(EnvironmentProvider):
+    """An env with the worker's id as it is while the env is built."""
+
+    def build_env_local(self):
+        """Return it."""
+        return {"at_setup": os.environ["DASK_WORKER_ID"]}
+
+
+class WorkerIds(BaseRunner):
+    """Returns the process, and the worker's id as it was and as it is."""
+
+    @staticmethod
+    def forward(idx, at_setup):
+        """Return them."""
+        return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]

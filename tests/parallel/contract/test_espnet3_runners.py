@@ -1,5 +1,7 @@
 """Runners written as those of ESPnet3's own recipes are run as they are, and lose nothing: everywhere."""
 
+import json
+import os
 import warnings
 
 import pytest
@@ -32,12 +34,13 @@ def unwarned(monkeypatch):
 def call(mode, tmp_path):
     """A function that runs a runner class to the end of its merge, in the mode."""
 
-    def run(cls, indices=range(10), **options):
+    def run(cls, indices=range(10), provider=None, **options):
         options = {"output_dir": tmp_path / "run", "progress": False, **options}
+        provider = provider or runners.Provider()
         if mode != "detached":
-            return cls(runners.Provider(), **options)(indices)
+            return cls(provider, **options)(indices)
         set_parallel({"env": "local", "n_workers": 2})
-        run = cls(runners.Provider(), async_mode=True, async_specs_dir=tmp_path / "specs", **options)(indices)
+        run = cls(provider, async_mode=True, async_specs_dir=tmp_path / "specs", **options)(indices)
         try:
             status = run.wait(timeout=120)
             assert status.done, "\n".join(text for _, text in run.logs())
@@ -123,6 +126,60 @@ def test_batch_forward_may_be_forward(call):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert call(runners.ListsInBatches, batch_size=4) == {"a": LINES}
+
+
+# --- beside the files -----------------------------------------------------------------------------
+
+
+def test_the_manifest_says_how_a_run_is_cut(call, tmp_path):
+    """manifest.json beside run.json has the shards with their items, and each shard's folder has the file done."""
+    call(runners.Lists, shard_subdir="test", batch_size=4)
+    folder = tmp_path / "run" / "test"
+    assert (folder / "run.json").exists()
+    assert json.loads((folder / "manifest.json").read_bytes()) == {
+        "version": 1,
+        "output_dir": str(tmp_path / "run"),
+        "shard_subdir": "test",
+        "shards": [
+            {"shard_id": 0, "items": [[0, 1, 2, 3]]},
+            {"shard_id": 1, "items": [[4, 5, 6, 7]]},
+            {"shard_id": 2, "items": [[8, 9]]},
+        ],
+    }
+    assert all((folder / f"split.{number}" / "done").exists() for number in range(3))
+
+
+def test_the_manifest_of_an_earlier_run_is_moved_with_it(tmp_path):
+    """resume=False moves manifest.json aside with the run it is of."""
+    for indices in (range(3), range(2)):
+        runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)(indices)
+    earlier, now = ((folder / "manifest.json").read_text() for folder in (tmp_path / "old.0", tmp_path))
+    assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [3, 2]
+
+
+# --- where the items run --------------------------------------------------------------------------
+
+
+def test_every_worker_has_an_id_in_its_environment(call, mode):
+    """DASK_WORKER_ID is one for each process that runs items, there before the env is built, and gone afterwards."""
+    found = call(runners.WorkerIds, range(40), provider=runners.NotesWorkerId())
+    ids = {}
+    for pid, at_setup, now in found:
+        assert at_setup == now
+        ids.setdefault(pid, set()).add(now)
+    assert all(len(names) == 1 for names in ids.values())
+    assert len(set.union(*ids.values())) == len(ids)
+    assert "DASK_WORKER_ID" not in os.environ
+    assert (os.getpid() in ids) == (mode == "in-process")
+
+
+def test_an_id_that_is_there_stays(monkeypatch):
+    """In a process that is a worker already, a run in it keeps that worker's id."""
+    monkeypatch.setenv("DASK_WORKER_ID", "mine")
+    assert {now for _, _, now in runners.WorkerIds(runners.NotesWorkerId(), progress=False)(range(3))} == {
+        "mine"
+    }
+    assert os.environ["DASK_WORKER_ID"] == "mine"
 
 
 # --- the call -------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ class Scratch:
         return self.folder / "venv" / "bin" / "python"
 
     @property
+    def pristine(self) -> Path:
+        """The source distribution, unpacked."""
+        return self.folder / f"espnet-{ESPNET}"
+
+    @property
     def theirs(self) -> Path:
         """ESPnet's tree as it is."""
         return self.folder / "theirs"
@@ -70,7 +75,7 @@ def prepare(folder: Path) -> Scratch:
     _install_layer(scratch)
     for tree in (scratch.theirs, scratch.ours):
         shutil.rmtree(tree, ignore_errors=True)
-        shutil.copytree(folder / f"espnet-{ESPNET}", tree)
+        shutil.copytree(scratch.pristine, tree)
     subprocess.run([scratch.python.parent / "espnet3", "overlay", scratch.ours], check=True)
     return scratch
 

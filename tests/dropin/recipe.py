@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ class Check:
     name: str
     wrong: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    processor: float = 0.0  # seconds of all processes together, their start and imports included
 
 
 class Recipe:
@@ -49,6 +51,7 @@ class Recipe:
 
     def run(self, check: Check, words: Sequence[str], *, fails: bool = False) -> str:
         """Run one command in the recipe's folder, add to a check what went wrong, and return what it said."""
+        before = _processor_seconds()
         done = subprocess.run(
             words,
             cwd=self.folder,
@@ -61,6 +64,7 @@ class Recipe:
             timeout=_LIMIT,
             check=False,
         )
+        check.processor += _processor_seconds() - before
         for stage, seconds in _STAGE.findall(done.stdout):
             check.seconds[stage] = check.seconds.get(stage, 0.0) + float(seconds)
         if (done.returncode != 0) is not fails:
@@ -69,21 +73,38 @@ class Recipe:
         return done.stdout
 
 
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def prepare(scratch: Scratch) -> Check:
-    """Make data, tokens and a model with its own layer, and give the other tree the same."""
-    theirs, ours = Recipe(scratch, scratch.theirs), Recipe(scratch, scratch.ours)
-    for each in (theirs, ours):
-        link = each.folder / "conf" / "training.yaml"  # as its own integration test does
-        link.unlink(missing_ok=True)
-        link.symlink_to("training_asr_streaming.yaml")
-    check = Check("data, tokens and model, its own layer")
-    theirs.run(check, theirs.command(["create_dataset", "train_tokenizer", "collect_stats", "train"]))
-    if check.wrong:
-        return check
-    for name in ("data", "exp"):
-        shutil.copytree(theirs.folder / name, ours.folder / name, symlinks=True)
-    # manifests and the model's configuration name files by their full path: both trees read the same ones
+    """Give both trees the same data, tokens, statistics and model, made once with ESPnet's own layer."""
+    check = Check("data, tokens and model")
+    prepared = Recipe(scratch, scratch.folder / "prepared")
+    if not (prepared.folder / "made").exists():
+        shutil.rmtree(prepared.tree, ignore_errors=True)
+        shutil.copytree(scratch.pristine, prepared.tree)
+        _choose_training(prepared)
+        prepared.run(check, prepared.command(["create_dataset", "train_tokenizer", "collect_stats", "train"]))
+        if check.wrong:
+            return check
+        (prepared.folder / "made").touch()
+    for tree in (scratch.theirs, scratch.ours):
+        each = Recipe(scratch, tree)
+        _choose_training(each)
+        for name in (
+            "data",
+            "exp",
+        ):  # the files name each other by full paths, and both trees read the same ones
+            shutil.copytree(prepared.folder / name, each.folder / name, symlinks=True)
     return check
+
+
+def _choose_training(recipe: Recipe) -> None:
+    link = recipe.folder / "conf" / "training.yaml"  # as its own integration test does
+    link.unlink(missing_ok=True)
+    link.symlink_to("training_asr_streaming.yaml")
 
 
 def stages(recipe: Recipe, who: str) -> list[Check]:

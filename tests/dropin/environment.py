@@ -121,7 +121,9 @@ def _download(scratch: Scratch) -> None:
         *("--dest", scratch.folder, f"espnet=={ESPNET}"),
     )
     with tarfile.open(scratch.folder / f"espnet-{ESPNET}.tar.gz") as packed:
-        packed.extractall(scratch.folder, filter="data")
+        # eight files of ten are recipes of ESPnet2, and the tree is copied twice in every run
+        needed = [member for member in packed if "/egs2/" not in member.name]
+        packed.extractall(scratch.folder, members=needed, filter="data")
 
 
 def _install_layer(scratch: Scratch) -> None:

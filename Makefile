@@ -5,8 +5,10 @@
 #   make test ARGS="-k errors"   more arguments for pytest
 #   make chaos N=200             two hundred runs, disturbed and started again
 #   make test-espnet3            ESPnet's recipe and tests on this layer; needs the network once
+#   make chaos-slurm N=500       five hundred disturbances of detached runs on a real SLURM
 #   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
+#   make test-data TORCH=torch==2.13.0   a version to install first, such as one without CUDA
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -14,13 +16,14 @@ AUDIO  ?=
 ARGS   ?=
 JOBS   ?= 3
 N      ?= 200
+TORCH  ?=
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-espnet3 chaos attack lint types bench docs clean
+.PHONY: help demo test test-clusters test-data test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +34,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
+test-data: $(VENV)/data.stamp ## test datasets of the libraries datasets and lhotse, which bring torch
+	ESPNET3_TEST_DATA=1 $(RUN) -m pytest tests/components/test_huggingface.py tests/components/test_lhotse.py $(ARGS)
+
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
 
@@ -40,8 +46,14 @@ test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
 	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)
 
+chaos-slurm: $(VENV)/dev.stamp ## disturb detached runs on a real SLURM, N times in all; needs root
+	CLUSTERS= tests/clusters/run.sh "$(RUN)" -m tests.clusters.chaos_slurm --disturbances $(N) $(ARGS)
+
 attack: $(VENV)/dev.stamp ## attack with all fixed programs and N drawn ones; ARGS="--first 1000" for other seeds
 	$(RUN) -m tests.attack --draws $(N) $(ARGS)
+
+extras: $(VENV)/dev.stamp ## resolve every extra as pip would install it; ARGS="python3.10 python3.13" for others
+	$(RUN) -m tests.extras $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check rules and format with ruff
 	$(RUN) -m ruff check .
@@ -65,7 +77,8 @@ clean: ## remove the environment, caches and build products; data and results st
 $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "needs Python 3.10 or newer, and $(PYTHON) is not: make ... PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -m venv "$(VENV)" || { rm -rf "$(VENV)"; \
+	@new=1; [ ! -e "$(VENV)" ] || new=; \
+	$(PYTHON) -m venv "$(VENV)" || { [ -z "$$new" ] || rm -rf "$(VENV)"; \
 		echo "$(PYTHON) cannot make a virtual environment (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo '*' > "$(VENV)/.gitignore"
 
@@ -78,6 +91,11 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 	@echo "installing the packages for development into $(VENV)"
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
+
+$(VENV)/data.stamp: pyproject.toml | $(RUN)
+	@echo "installing the packages for data into $(VENV)"
+	@$(PIP) $(TORCH) --editable '.[data,dev]'
+	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"

@@ -14,8 +14,10 @@ from espnet3.cli.configs import read_block
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
+from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
@@ -81,8 +83,9 @@ def _look_at_block(
         tell(is_good, text)
 
     try:
-        load_cluster_class(row)
-        tell_on(True, f"package {row.package} is installed")
+        if row.kind is not Kind.GPU or not own_processes(config):
+            load_cluster_class(row)
+            tell_on(True, f"package {row.package} is installed")
         if row.scheduler is not None:
             _look_at_scheduler(row, config, tell_on)
         if row.kind is Kind.GPU:
@@ -147,10 +150,8 @@ def _look_at_folders(folders: Sequence[str], tell: Callable[[bool | None, str], 
 
 
 def _look_at_gpus(config: ParallelConfig, tell: Callable[[bool | None, str], None]) -> None:
-    from espnet3.parallel.clusters.gpu import gpu_options
-
-    chosen = gpu_options(config)["CUDA_VISIBLE_DEVICES"]
-    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(map(str, chosen))}")
+    chosen = chosen_gpus(config.options, config.n_workers)
+    tell(True, f"{len(chosen)} GPUs are visible: {', '.join(chosen)}")
 
 
 def _look_at_code(

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.checks import refuse_incomplete
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.parallel import active_client, active_config
 from espnet3.parallel.records import RunSummary
@@ -66,6 +67,8 @@ class BaseRunner(ABC):
         item_timeout: Seconds that one call of `forward` (or of `batch_forward`) may take: a worker in
             which one takes longer is killed and replaced, and the item has failed with the cause
             "timeout". With one worker the items then run in a process of their own.
+        split_batches: A batch for which memory was not enough (a GPU's, or this machine's) is halved until it fits, and
+            later batches in this process have the size that fitted; False runs it item by item, as any that raises.
         every_rank: Have each process of a distributed program (torchrun, Lightning, srun) run its own indices.
             Otherwise, with an `output_dir`, rank 0 runs them and the others wait for its results.
 
@@ -74,7 +77,7 @@ class BaseRunner(ABC):
 
     Raises:
         ConfigError: An argument is wrong.
-        SignatureError: When a subclass is defined whose `forward` is not static, or is asynchronous.
+        SignatureError: When a subclass is defined whose `forward` is not static, is asynchronous, or has a `yield`.
     """
 
     summary: RunSummary | None = None
@@ -86,6 +89,11 @@ class BaseRunner(ABC):
         if cls.forward is BaseRunner.forward and not is_default(cls, "batch_forward"):
             cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
         make_static(cls)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
+        """Make a runner, if it has all that it needs."""
+        refuse_incomplete(cls, BaseRunner)
+        return super().__new__(cls)
 
     @with_suggestions
     def __init__(
@@ -108,6 +116,7 @@ class BaseRunner(ABC):
         setup_timeout: float | None = None,
         retry_failed: bool = False,
         item_timeout: float | None = None,
+        split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
         check_provider(provider)
@@ -129,6 +138,7 @@ class BaseRunner(ABC):
         self.setup_timeout = checked("setup_timeout", setup_timeout)
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
+        self.split_batches = checked("split_batches", split_batches)
         self.every_rank = every_rank
         check_batches(self)
 

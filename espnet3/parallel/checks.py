@@ -20,10 +20,8 @@ from typing import Any, Protocol
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
-_LONGEST_NAME, _LONGEST_PATH = (
-    255,
-    4000,
-)  # bytes, on nearly all systems; a run folder's own files need some of 4096
+_LONGEST_NAME = 255  # bytes, on nearly all systems
+_LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
 
 
 class Kind(Protocol):
@@ -63,59 +61,71 @@ def as_python(value: Any) -> Any:
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Optional:
+    """A kind whose value may be left open.
+
+    Attributes:
+        none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
+    """
+
+    none: str = ""
+
+    def refusal(self, value: Any) -> str:
+        """As `Kind`."""
+        return "" if value is None and self.none else self._refusal(value)
+
+    def _refusal(self, value: Any) -> str:
+        raise NotImplementedError
+
+    def _must_be(self, what: str, example: str = "") -> str:
+        such_as = f", such as {example}" if example else ""
+        return f"must be {what}{such_as}{f', or {self.none}' if self.none else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(_Optional):
     """A whole number.
 
     Attributes:
         least: The smallest; None: any.
         most: The largest; None: any.
-        none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
         example: One that is right, for the message.
         called: What it is called in the message; "" words it by `least`.
     """
 
     least: int | None = None
     most: int | None = None
-    none: str = ""
     example: str = ""
     called: str = ""
 
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        if value is None and self.none:
-            return ""
+    def _refusal(self, value: Any) -> str:
         if is_whole(value) and (self.least is None or value >= self.least):
             if self.most is None or value <= self.most:
                 return ""
             return f"must be {self.most} at most"
         words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
         called = self.called or words.get(self.least, f"an integer, {self.least} or more")
-        return _must_be(called, self.example, self.none)
+        return self._must_be(called, self.example)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(_Optional):
     """A finite number.
 
     Attributes:
         above: It must be greater than this; None: any.
         least: It must be at least this; None: any.
-        none: As of `Whole`.
         example: As of `Whole`.
         called: As of `Whole`; "" words it by `above` and `least`.
     """
 
     above: float | None = None
     least: float | None = None
-    none: str = ""
     example: str = ""
     called: str = ""
 
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        if value is None and self.none:
-            return ""
+    def _refusal(self, value: Any) -> str:
         if (
             is_number(value)
             and (self.above is None or value > self.above)
@@ -124,7 +134,7 @@ class Number:
             return ""
         bound = f" above {self.above:g}" if self.above is not None else ""
         bound += f", {self.least:g} or more" if self.least is not None else ""
-        return _must_be(self.called or f"a number{bound}", self.example, self.none)
+        return self._must_be(self.called or f"a number{bound}", self.example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +155,9 @@ class Choice:
             return ""
         names = [f'"{each}"' if self.quoted and isinstance(each, str) else str(each) for each in self.values]
         guess = did_you_mean(value, [each for each in self.values if isinstance(each, str)])
-        return f"must be {', '.join(names[:-1])} or {names[-1]}" + (f".{guess}" if guess else "")
+        # in parentheses: in the message of an `argument` the value follows
+        aside = f" (d{guess.removeprefix(' D')})" if guess else ""
+        return f"must be {', '.join(names[:-1])} or {names[-1]}{aside}"
 
 
 RESUME = Choice((True, False, "force"), quoted=True)
@@ -161,42 +173,28 @@ class Flag:
         return "" if isinstance(value, bool) else "must be true or false"
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names(_Optional):
     """A list of texts.
 
     Attributes:
         of: What they are names of.
-        none: As of `Whole`.
     """
 
     of: str
-    none: str = ""
 
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        if value is None and self.none:
-            return ""
+    def _refusal(self, value: Any) -> str:
         good = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return "" if good else _must_be(f"a list of names of {self.of}", "", self.none)
+        return "" if good else self._must_be(f"a list of names of {self.of}")
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
-    """A path of a file or folder, as text or a `Path`.
+class Location(_Optional):
+    """A path of a file or folder, as text or a `Path`."""
 
-    Attributes:
-        none: As of `Whole`.
-    """
-
-    none: str = ""
-
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        if value is None and self.none:
-            return ""
+    def _refusal(self, value: Any) -> str:
         if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-            return _must_be("a path", '"exp/run"', self.none)
+            return self._must_be("a path", '"exp/run"')
         return _unusable_path(os.fspath(value))
 
 
@@ -230,8 +228,20 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def _must_be(what: str, example: str, none: str) -> str:
-    return f"must be {what}{f', such as {example}' if example else ''}{f', or {none}' if none else ''}"
+def refuse_incomplete(cls: type, base: type) -> None:
+    """Raise a TypeError where a subclass lacks a method that it must have; it names one that may have been meant.
+
+    Args:
+        cls: What an object is about to be made of.
+        base: The class of ours that asks for the method.
+    """
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if not missing:
+        return
+    own = {name for each in cls.__mro__ if not issubclass(base, each) for name in vars(each)}
+    guess = did_you_mean(missing[0], [name for name in own if not name.startswith("__")])
+    its = f" It has {guess.split(chr(39))[1]!r}: is that its name misspelt?" if guess else ""
+    raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}.{its}")
 
 
 def search_path() -> list[str]:

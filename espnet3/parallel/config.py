@@ -179,7 +179,7 @@ def _checked(config: Any) -> dict[str, Any]:
         raw["detached"] = {}
     problems.extend(settings_problems(raw["detached"]))
     if problems:
-        raise ConfigError(_message(problems))
+        raise _wrong(problems)
     return raw
 
 
@@ -199,14 +199,15 @@ def check_trainer(block: Any) -> None:
         if isinstance(key, str) and (refusal := misplaced_in_trainer(key, _names())):
             problems.append(problem(key, _entry(block, key, key, problems), refusal))
     if problems:
-        raise ConfigError(_message(problems, "trainer"))
+        raise _wrong(problems, "trainer")
 
 
-def _message(problems: list[str], block: str = "parallel") -> str:
-    if len(problems) == 1:
-        return f"The {block} config is wrong: {problems[0]}"
+def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
     lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
-    return "\n".join([f"The {block} config has {len(problems)} problems:", *lines])
+    message = "\n".join([f"The {block} config has {len(problems)} problems:", *lines])
+    error = ConfigError(message if len(problems) > 1 else f"The {block} config is wrong: {problems[0]}")
+    error.problems = tuple(problems)
+    return error
 
 
 def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from espnet3.parallel.checks import refuse_incomplete
+
 _MOST_COPIED = 10_000  # lists, dicts and configs among a provider's arguments: more are data, and no settings
 _DEEPEST = 50  # levels that are copied: more are a value that holds itself
 
@@ -33,6 +35,7 @@ class EnvironmentProvider(ABC):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""
+        refuse_incomplete(cls, EnvironmentProvider)
         self = super().__new__(cls)
         # by object: also where a subclass is frozen
         object.__setattr__(self, "_espnet3_made_with", (args, kwargs))
@@ -112,6 +115,18 @@ def made_with(provider: Any) -> dict[str, Any]:
         if name not in facts and not any(value is known for known in facts.values())
     }
     return {**facts, **({"args": rest} if rest else {}), **more}
+
+
+def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
+    """Return what a setup function takes along to a worker, by name; of a provider's, its attributes by theirs."""
+    code = getattr(setup, "__code__", None)
+    if code is None:
+        return {}
+    cells = getattr(setup, "__closure__", None) or ()
+    carried = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+    if code.co_filename == __file__:  # that of `make_worker_setup_fn`
+        carried = {**carried.pop("now"), **carried}
+    return carried
 
 
 def _in_a_method_of(instance: Any, frame: FrameType | None) -> bool:

@@ -32,7 +32,13 @@ class ParallelError(Exception):
 
 
 class ConfigError(ParallelError, ValueError):
-    """A `parallel` block or an argument is wrong; the message says where, the value and the fix."""
+    """A `parallel` block or an argument is wrong; the message says where, the value and the fix.
+
+    Attributes:
+        problems: Each problem of a block, beginning with its key; empty where the error is about something else.
+    """
+
+    problems: tuple[str, ...] = ()
 
 
 class NoOutputDirError(ConfigError, RuntimeError):

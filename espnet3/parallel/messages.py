@@ -37,6 +37,11 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: "1 item", "12,000 items"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def masked(value: Any, name: object = "") -> Any:
     """Return a copy of `value` in which what looks like a secret is replaced by `***`.
 

@@ -16,7 +16,8 @@ from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.exceptions import add_note, named_error
-from espnet3.parallel.engine.loop import Block, inside_item
+from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.env.injection import bind, name_of

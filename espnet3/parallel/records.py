@@ -31,6 +31,7 @@ class Policy:
             failed as poison. With 1, one death is enough if the process ended by itself (a segmentation fault,
             an exit); if somebody else may have killed it, it takes two in any case. 0 is for items that are runs
             themselves (a shard): their driver is told of every death, and looks further.
+        split_batches: Whether a batch that does not fit into memory is halved, and the size that fitted kept.
     """
 
     on_error: str = "raise"
@@ -39,6 +40,7 @@ class Policy:
     batch_size: int | None = None
     item_timeout: float | None = None
     poison_after: int = 2
+    split_batches: bool = True
 
 
 class NoItem(str):
@@ -192,6 +194,7 @@ class Tally:
         imports: The most seconds that a slot took to import what it runs.
         env: The most seconds that a slot took to build its env.
         present: Seconds from a slot's being ready to its end, over all slots.
+        halved: Times a batch was halved because it did not fit into memory.
         warm: Every worker has finished an item: from here on a rate says something.
     """
 
@@ -206,6 +209,7 @@ class Tally:
     imports: float = 0.0
     env: float = 0.0
     present: float = 0.0
+    halved: int = 0
     warm: bool = False
 
     def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
@@ -235,6 +239,7 @@ class Tally:
             env_seconds=self.env,
             slot_seconds=self.present,
             cpu_seconds=self.cpu,
+            halved=self.halved,
         )
 
 
@@ -259,6 +264,7 @@ class RunSummary:
         env_seconds: The most that a slot took to build its env.
         slot_seconds: Sum over slots of the time from being ready to the run's end.
         cpu_seconds: Processor time that the worker processes used while they were busy.
+        halved: Times a batch was halved because it did not fit into memory.
     """
 
     items: int
@@ -277,6 +283,7 @@ class RunSummary:
     env_seconds: float = 0.0
     slot_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    halved: int = 0
 
     @property
     def work_seconds(self) -> float:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from espnet3.cli import doctor as module
 from espnet3.cli.doctor import doctor
 from espnet3.cli.folders import arrived, marked, reply
 from espnet3.cli.importable import Facts, differences
@@ -49,6 +48,20 @@ def test_doctor_says_why_no_item_could_be_run(conf):
     assert done.exit_code == 1
     assert "WRONG  no item could be run: no job was queued" in done.output
     assert "Unknown queue" in done.output
+
+
+def test_doctor_shows_why_a_request_can_never_run(tmp_path, monkeypatch):
+    """The scheduler's own comment on a job that no node can take is in the message."""
+    monkeypatch.chdir(tmp_path)
+    options = "cores: 64, memory: 1GB, interface: lo, walltime: 10m"
+    (tmp_path / "conf.yaml").write_text(
+        f"parallel:\n  env: pbs\n  n_workers: 1\n  start_timeout: 8\n  options: {{{options}}}\n"
+    )
+    with standin("pbs"):
+        done = CliRunner().invoke(doctor, ["conf.yaml", "--start"])
+    assert done.exit_code == 1
+    assert "WRONG  no item could be run" in done.output
+    assert "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)" in done.output
 
 
 CODE = """
@@ -198,9 +211,8 @@ def test_doctor_lets_a_worker_import_them(conf, code, tmp_path):
 
 
 def test_doctor_says_when_there_are_fewer_gpus_than_workers(conf, monkeypatch):
-    """Where dask-cuda is there and GPUs are not, that is found without starting anything."""
-    monkeypatch.setattr(module, "load_cluster_class", lambda row: None)
-    monkeypatch.setattr("espnet3.parallel.clusters.gpu.gpus_of_machine", list)
+    """Where GPUs are not, that is found without starting anything, and without dask-cuda."""
+    monkeypatch.setattr("espnet3.parallel.backends.gpus.gpus_of_machine", list)
     done = CliRunner().invoke(doctor, [conf("local_gpu", "", 2)])
     assert done.exit_code == 1
     assert "WRONG  n_workers = 2: env local_gpu needs as many GPUs, and NVML finds no GPU" in done.output

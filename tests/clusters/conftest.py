@@ -16,11 +16,13 @@ RUNNING = []  # the labs that the current module has started
 
 @pytest.fixture(scope="module")
 def started():
-    """Return a function that starts a scheduler by name; all are stopped after the module."""
+    """Return a function that starts a scheduler by name, once; all are stopped after the module."""
     running = []
 
     def start(name):
         lab = LABS[name]
+        if lab in RUNNING:  # a second start would remove the folder that the first one's daemons use
+            return lab
         before = dict(os.environ)
         running.append((lab, before))
         os.environ.update(lab.start())
@@ -104,8 +106,13 @@ def _only_here():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how long each scheduler took to the first result, for the table in docs/backends.md."""
-    taken = STATE / "tmp" / "start-seconds"
-    if taken.is_file():
-        terminalreporter.section("seconds from the call to the first result")
-        terminalreporter.write_line(taken.read_text().rstrip())
+    """Print what tests found out: for the tables in docs/backends.md."""
+    found = {
+        "start-seconds": "seconds from the call to the first result",
+        "listeners": "who listens, where, and what another account gets",
+    }
+    for name, title in found.items():
+        file = STATE / "tmp" / name
+        if file.is_file():
+            terminalreporter.section(title)
+            terminalreporter.write_line(file.read_text(encoding="utf-8").rstrip())

@@ -7,8 +7,8 @@ empty() { # COMMAND...: wait until a command prints nothing
     done
 }
 
-gone() { # SIGNAL PIDFILE...: end the processes of pid files, one after the other, and wait for each
-    local signal=$1 file pid
+gone() { # SIGNAL PIDFILE...: end the processes of pid files, one after the other; a failure if one stays
+    local signal=$1 file pid left=0
     shift
     for file in "$@"; do
         [[ -s $file ]] || continue
@@ -18,5 +18,9 @@ gone() { # SIGNAL PIDFILE...: end the processes of pid files, one after the othe
             kill -0 "$pid" 2>/dev/null || break
             sleep 0.1
         done
+        kill -0 "$pid" 2>/dev/null || continue
+        echo "process $pid of $file did not end on SIG$signal within 30 s" >&2
+        left=1
     done
+    return "$left"
 }

@@ -50,7 +50,7 @@ stop() {
     done
 }
 trap stop EXIT
-for name in ${CLUSTERS:-sge oar}; do
+for name in ${CLUSTERS-sge oar}; do # empty: none of them
     "$here/$name/start.sh" "$state/$name" "$user"
 done
 

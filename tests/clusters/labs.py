@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from espnet3.parallel.testing.standins.place import NAMES
 from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
@@ -105,3 +106,12 @@ SSH = Lab(
     },
 )
 LABS = {lab.name: lab for lab in (SLURM, SGE, OAR, HTCONDOR, SSH)}
+STAND_INS = [name for name in NAMES if name not in LABS]  # for schedulers that cannot be installed
+
+
+def never_to_run(slurm: Lab) -> str:
+    """Return a directive of SLURM's with which a job can never run: the job that it waits for has failed."""
+    command = ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", "exit 3"]
+    job = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    slurm.wait_for_empty_queue()
+    return f"--dependency=afterok:{job}"

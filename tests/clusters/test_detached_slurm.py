@@ -15,7 +15,8 @@ from espnet3.parallel import FolderInUseError, set_parallel
 from espnet3.parallel.detached.launch import asking, commands
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
-from tests.clusters.labs import Lab
+from tests.clusters.chaos_slurm.queue import SOON, waits_long
+from tests.clusters.labs import Lab, never_to_run
 from tests.clusters.test_detached import finished
 from tests.parallel.detached.work import Provider, Squares, calls, gone, held, hold, let_go
 from tests.waiting import wait_until
@@ -188,7 +189,7 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
             _start_now(run[0].job_id)
         return run.status().done
 
-    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), slurm.queue()))
+    wait_until(is_done, 150, every=0.2, said=lambda: (run.status(), dict(run.logs()), _known(run[0].job_id)))
     assert len(run.merge()) == 22
     assert set(calls(tmp_path).values()) == {1}
     assert len(list(tmp_path.glob("calls.*"))) > 1
@@ -210,8 +211,14 @@ def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_p
 
 
 def test_a_request_that_can_never_run_shows_the_reason(slurm: Lab, tmp_path: Path) -> None:
-    """The status of a job that waits for a held start has SLURM's reason."""
-    run = submit(slurm, tmp_path, options={"job_extra_directives": ["--hold"]})
+    """The status of a job has SLURM's reason: one waits for the end of a job that has failed, one is held."""
+    run = submit(slurm, tmp_path, options={"job_extra_directives": [never_to_run(slurm)]})
+    said = {"PENDING: DependencyNeverSatisfied"}  # SLURM finds it out a moment after the submission
+    wait_until(lambda: {shard.note for shard in run.status().shards} == said, every=0.5, said=run.status)
+    run.cancel()
+    held = tmp_path / "held"
+    held.mkdir()
+    run = submit(slurm, held, options={"job_extra_directives": ["--hold"]})
     assert run.status().shards[0].note == "PENDING: JobHeldUser"
     run.cancel()
     slurm.wait_for_empty_queue()
@@ -254,6 +261,13 @@ def _asked(job: str) -> str:
     return _squeue(job, "%m")
 
 
+def _known(job: str) -> str:
+    """Return all that SLURM knows of a job, ended or not."""
+    return subprocess.run(
+        ["scontrol", "show", "job", job], capture_output=True, text=True, check=False
+    ).stdout
+
+
 def _squeue(job: str, field: str) -> str:
     done = subprocess.run(
         ["squeue", "-h", "-j", job, "-o", field], capture_output=True, text=True, check=True
@@ -272,12 +286,12 @@ def _start_now(job: str, *update: str) -> None:
         lambda: not any(step in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])),
         every=0.1,
     )
-    subprocess.run(["scontrol", "update", f"jobid={job}", "StartTime=now", *update], check=True)
+    subprocess.run(["scontrol", "update", f"jobid={job}", SOON, *update], check=True)
 
 
 def _is_requeued(job: str) -> bool:
     """Say whether a job waits for the two minutes after which SLURM starts it again."""
-    return "PENDING" in _squeue(job, "%T") and "BeginTime" in _squeue(job, "%r")
+    return "PENDING" in _squeue(job, "%T") and "BeginTime" in _squeue(job, "%r") and waits_long(job)
 
 
 def _wait_for_requeue(job: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
-from tests.clusters.labs import SLURM
+from tests.clusters.labs import SLURM, never_to_run
 from tests.clusters.work import square
 from tests.parallel.detached.work import espnet3
 
@@ -68,7 +68,7 @@ def test_a_machine_without_the_scheduler_is_said(monkeypatch):
     [
         ({"python": "/no/such/python"}, "/no/such/python: No such file"),
         ({"job_script_prologue": ["echo the module is gone >&2", "exit 4"]}, "the module is gone"),
-        ({"worker_extra_args": ["--no-such-option"]}, "No such option"),
+        ({"worker_extra_args": ["--nthreads", "many"]}, "Invalid value for '--nthreads'"),
     ],
     ids=["python", "prologue", "worker"],
 )
@@ -91,16 +91,30 @@ def test_jobs_that_wait_are_named_with_their_state():
     assert "scontrol show job" in text
 
 
+def test_a_request_that_can_never_run_is_explained_by_an_error_and_by_doctor(tmp_path):
+    """Over `start_timeout` both have SLURM's own reason."""
+    block = {**SLURM.block(1, job_extra_directives=[never_to_run(SLURM)]), "start_timeout": 8}
+    with pytest.raises(NoWorkersError, match="PENDING.: DependencyNeverSatisfied"), get_client(block):
+        parallel_map(square, range(4))
+    SLURM.wait_for_empty_queue()
+    (tmp_path / "conf.json").write_text(json.dumps({"parallel": block}))  # JSON is YAML
+    done = espnet3("doctor", "conf.json", "--start", cwd=tmp_path, ok=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG  no item could be run" in done.stdout
+    assert "DependencyNeverSatisfied" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"interface": "ib7"}, "options.interface = 'ib7': this machine has no such network interface"),
         ({"log_directory": "/proc/logs"}, "jobs cannot write their logs there"),
+        ({"worker_extra_args": ["--no-such-option"]}, "'--no-such-option' is no option of Dask's worker"),
     ],
-    ids=["interface", "logs"],
+    ids=["interface", "logs", "worker"],
 )
 def test_what_does_not_fit_this_machine_is_said_before_a_job_is_queued(options, said):
-    """A missing network interface, or a folder that cannot be written, is a ConfigError."""
+    """A missing network interface, a folder that cannot be written, an unknown option of the worker: ConfigError."""
     before = next_job_id()
     error = refused(ConfigError, **options)
     assert said in str(error)

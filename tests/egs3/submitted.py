@@ -28,7 +28,7 @@ sys.stdin.readline()
 def recognised(folder: Path, *arguments: str) -> bytes:
     """Run the stage in one process; return the bytes of `text`."""
     command = [sys.executable, str(RECIPE / "run.py"), "--stages", "infer", *arguments, "exp_dir=exp"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return (folder / TEST_SET / "text").read_bytes()
 
@@ -74,6 +74,6 @@ def merged_elsewhere(run: Path, folder: Path) -> bytes:
     """Wait for a run and merge it in processes that are somewhere else; return the bytes of `text`."""
     assert not (run / "text").exists()
     espnet3("status", run, cwd=folder, ok=False)
-    espnet3("wait", run, "--timeout", 110, cwd=folder)  # ends with 0 where every shard is done
+    espnet3("wait", run, "--timeout", 500, cwd=folder, seconds=600)  # ends with 0 where every shard is done
     espnet3("merge", run, cwd=folder)
     return (run / "text").read_bytes()

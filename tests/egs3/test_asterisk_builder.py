@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import wave
 from pathlib import Path
 
@@ -11,6 +14,10 @@ import pytest
 
 from dataset.builder import AsteriskBuilder, SourceError
 from dataset.normalise import normalise
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 
 
 def manifest_of(data: Path) -> list[dict[str, str]]:
@@ -48,6 +55,46 @@ def test_a_lost_recording_is_built_again_with_equal_bytes(
         # wav.scp holds absolute paths, and the marker its hash
         if path.is_file() and path.name not in ("wav.scp", "built.json"):
             assert (copy / path.relative_to(corpus)).read_bytes() == path.read_bytes(), path
+
+
+_BUILD = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from dataset.builder import AsteriskBuilder
+from espnet3.parallel import set_parallel
+
+set_parallel({"env": "local", "n_workers": 2})
+AsteriskBuilder(Path(sys.argv[2]), Path(sys.argv[3])).build()
+"""
+
+
+def test_a_killed_build_goes_on_with_two_workers_and_leaves_equal_bytes(
+    packages: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """After SIGKILL while prompts are decoded, the same build keeps those that are done; every file is as before."""
+    data = tmp_path / "data"
+    command = [sys.executable, "-c", _BUILD, str(RECIPE), str(data), str(packages)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: len(list(data.glob("wav/*.wav"))) > 30)
+        finally:
+            process.kill()
+    assert not (data / "built.json").exists()
+    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=200)
+    assert "resuming" in again.stderr
+    assert not [path.name for path in data.iterdir() if path.name.startswith(".")]
+    for path in corpus.rglob("*"):
+        if path.is_file() and path.name not in ("wav.scp", "built.json"):
+            assert (data / path.relative_to(corpus)).read_bytes() == path.read_bytes(), path
+
+
+def test_the_source_is_prepared_once_both_packages_are_there(packages: Path, tmp_path: Path) -> None:
+    """A builder with the packages in its cache needs no download; one without does."""
+    assert AsteriskBuilder(tmp_path, packages).is_source_prepared()
+    assert not AsteriskBuilder(tmp_path).is_source_prepared()
 
 
 def test_kaldi_files_agree_with_the_manifest(corpus: Path) -> None:

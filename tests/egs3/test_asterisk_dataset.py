@@ -11,7 +11,8 @@ from typing import Any
 import numpy
 import pytest
 
-from dataset.dataset import FolderDataset, ManifestDataset
+from dataset.dataset import SPLITS, FolderDataset, ManifestDataset
+from espnet3.components.data.kaldi import KaldiDataset
 
 
 def write_wav(path: Path, seconds: float, rate: int = 16000, channels: int = 1) -> None:
@@ -59,6 +60,31 @@ def test_min_words_and_at_most_choose_items(manifest: Path) -> None:
     assert [item.utt_id for item in ManifestDataset(manifest, min_words=2).items] == ["two", "three"]
     assert [item.utt_id for item in ManifestDataset(manifest, at_most=2).items] == ["one", "two"]
     assert len(ManifestDataset(manifest, at_most=9)) == 3
+
+
+def test_splits_share_no_text_and_leave_nothing_out(corpus: Path) -> None:
+    """Each prompt is in one split; the same words are in the same one; sizes are about 80, 10 and 10 %."""
+    parts = {split: ManifestDataset(corpus / "manifest.jsonl", split=split).items for split in SPLITS}
+    texts = {split: {item.text for item in items} for split, items in parts.items()}
+    assert sum(map(len, parts.values())) == 551
+    assert not texts["train"] & texts["test"] and not texts["train"] & texts["valid"]
+    assert not texts["valid"] & texts["test"]
+    assert {split: len(items) for split, items in parts.items()} == {"train": 439, "valid": 62, "test": 50}
+    with pytest.raises(ValueError, match="split = 'dev': must be one of train, valid, test"):
+        ManifestDataset(corpus / "manifest.jsonl", split="dev")
+
+
+def test_the_corpus_is_a_folder_of_kaldi_too(corpus: Path) -> None:
+    """The Kaldi files of the corpus, read as such, give the items of its manifest."""
+    kaldi = KaldiDataset(corpus, dtype="int16", rate=16000)
+    manifest = ManifestDataset(corpus / "manifest.jsonl")
+    assert len(kaldi) == len(manifest) == 551
+    for k in range(0, 551, 50):
+        one, other = kaldi[k], manifest[k]
+        assert (one["speech"] == other["speech"]).all()
+        assert [one[key] for key in ("utt_id", "text", "seconds")] == [
+            other[key] for key in ("utt_id", "text", "seconds")
+        ]
 
 
 def test_the_fingerprint_follows_the_content(manifest: Path) -> None:

@@ -78,6 +78,23 @@ def test_workers_batches_and_order_never_change_the_answer(
         assert (tmp_path / "exp/inference" / name).read_bytes() == (one_process / name).read_bytes(), name
 
 
+def test_statistics_are_the_same_on_two_workers(corpus: Path, tmp_path: Path) -> None:
+    """collect_stats over some prompts leaves the same bytes in one process and on two workers in other batches."""
+    few = [f"dataset.{split}.0.data_src_args.at_most=12" for split in ("train", "valid")]
+    ways = {"one": ["collect_stats_batch_size=1"], "two": ["--parallel_config", "parallel_local"]}
+    for name, args in ways.items():
+        stats = f"stats_dir={tmp_path / name}"
+        done = script(
+            "run.py", "--stages", "collect_stats", *args, *few, stats, f"data_dir={corpus}", folder=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    for split in ("train", "valid"):
+        assert len((tmp_path / "one" / split / "feats_shape").read_text().splitlines()) == 12
+        for file in ("feats_stats.npz", "feats_shape", "speech_shape", "stats_keys", "batch_keys"):
+            found = [(tmp_path / name / split / file).read_bytes() for name in ways]
+            assert found[0] == found[1], (split, file)
+
+
 def test_detached_jobs_give_the_same_text(one_process: Path, corpus: Path, tmp_path: Path) -> None:
     """Submitted jobs, and the stage run again when they are done, give the same bytes as one process."""
     args = [*FEW, "--stages", "infer", f"data_dir={corpus}", "exp_dir=exp"]

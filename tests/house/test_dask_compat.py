@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import inspect
 import logging
 import re
@@ -109,6 +110,7 @@ STATIC = [
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:CreateMode"),
     ("distributed", "distributed.cli.dask_spec:main"),
+    ("distributed", "distributed.cli.dask_worker:main.params"),
     ("distributed", "distributed.client:_current_client.get"),
     ("distributed", "distributed.client:_current_client.set"),
     ("distributed", "distributed.core:error_message"),
@@ -155,12 +157,15 @@ LIVE: list[tuple[str, str, Callable[[Any], object]]] = [
 # --- alone -----------------------------------------------------------------------------------------
 
 
-def trees() -> Iterator[tuple[str, ast.AST]]:
-    """Yield every other file of the package, and what it says."""
-    for path in FILES:
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def trees() -> list[tuple[str, ast.AST]]:
+    """Return every other file of the package, and what it says."""
+    return [
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in FILES
+    ]
 
 
+@functools.cache
 def our_names() -> set[str]:
     """Return every private name that this package gives to something of its own."""
     found = set()
@@ -175,6 +180,7 @@ def our_names() -> set[str]:
     return {name for name in found if is_private(name)} - private_names_touched()
 
 
+@functools.cache
 def private_names_touched() -> set[str]:
     """Return the private names that dask_compat touches."""
     nodes = [node for path in COMPAT for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
@@ -198,6 +204,7 @@ def breaches(where: str, tree: ast.AST, ours: set[str]) -> list[str]:
     """Return the lines of a file that touch what only dask_compat may."""
     found = []
     touched = private_names_touched()
+    undocumented = {name for _, name in UNDOCUMENTED}
     own = {id(node) for each in ast.walk(tree) if without_bases(each) for node in own_uses(each)}
     for node in ast.walk(tree):
         found += [
@@ -206,13 +213,12 @@ def breaches(where: str, tree: ast.AST, ours: set[str]) -> list[str]:
             if name.split(".")[0] in THEIRS and name not in DOCUMENTED
         ]
         if isinstance(node, ast.Attribute):
-            of, name = ast.unparse(node.value), node.attr
-            hidden = (
-                is_private(name)
-                and name not in ours
-                and f"{of}.{name}" not in STANDARD
-                and id(node) not in own
-            )
+            name = node.attr
+            foreign = is_private(name) and name not in ours
+            if not foreign and name not in undocumented:
+                continue
+            of = ast.unparse(node.value)
+            hidden = foreign and f"{of}.{name}" not in STANDARD and id(node) not in own
             if hidden or any(of.endswith(end) and name == known for end, known in UNDOCUMENTED):
                 found.append(f"{where}:{node.lineno}: {of}.{name}")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
@@ -238,12 +244,13 @@ def methods(node: ast.AST) -> list[str]:
 
 def own_uses(node: ast.AST) -> list[ast.AST]:
     """Return where a class uses methods of its own."""
+    names = methods(node)
     return [
         each
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute)
+        and each.attr in names
         and ast.unparse(each.value) in ("self", "cls")
-        and each.attr in methods(node)
     ]
 
 

@@ -88,7 +88,12 @@ OPTIONAL = {"numpy"}
 OWN = {"espnet3", "espnet3_parallel"}
 
 # Import names that differ from the name of the distribution.
-DISTRIBUTION = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py", "dask_kubernetes": "dask-kubernetes"}
+DISTRIBUTION = {
+    "hydra": "hydra-core",
+    "pynvml": "nvidia-ml-py",
+    "dask_kubernetes": "dask-kubernetes",
+    "yaml": "pyyaml",
+}
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
-    rest = core | {_name(line) for extra in ("recipe", "train") for line in extras[extra]}
+    rest = core | {_name(line) for extra in ("recipe", "train", "data") for line in extras[extra]}
     backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():

@@ -64,7 +64,7 @@ class Double(BaseRunner):
         (Choice((True, False, "force"), quoted=True), [True, "force"], ["yes"], 'True, False or "force"'),
         (Flag(), [True, False], [0, 1, "true", None], "true or false"),
         (
-            Names("variables", none="null"),
+            Names(of="variables", none="null"),
             [[], ["A"], None],
             ["A", [1], ("A",)],
             "a list of names of variables",
@@ -120,8 +120,10 @@ def test_a_secret_is_not_shown() -> None:
 def test_a_misspelt_choice_has_a_guess() -> None:
     """A text that is close to a choice is answered with that choice."""
     assert Choice(("raise", "record"), quoted=True).refusal("recrod") == (
-        'must be "raise" or "record". Did you mean \'record\'?'
+        'must be "raise" or "record" (did you mean \'record\'?)'
     )
+    with pytest.raises(ConfigError, match=r"^on_error must be .* \(did you mean 'record'\?\), not 'recrod'$"):
+        argument("on_error", "recrod", Choice(("raise", "record"), quoted=True))
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from espnet3.systems.base.inference import InferResult
 from espnet3.systems.base.inference_provider import instantiate_block
 from espnet3.systems.base.scp import read_aligned
 from espnet3.systems.base.system import BaseSystem
-from src.configs import Configs, load_configs
-from src.logs import show_logs
+from espnet3.systems.configs.loading import StageConfigs, load_configs
+from espnet3.systems.logs import show_logs
 from src.report import DemoFigures, demo_report
 
 TEST_SET = "demo"
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[argparse.ArgumentParser, a
     return parser, parser.parse_intermixed_args(argv)
 
 
-def configure(args: argparse.Namespace) -> Configs:
+def configure(args: argparse.Namespace) -> StageConfigs:
     """Make the configs of the demo.
 
     Raises:
@@ -61,6 +61,7 @@ def configure(args: argparse.Namespace) -> Configs:
         ValueError: A file or an override is wrong.
     """
     configs = load_configs(
+        Path(_HERE),
         parallel="parallel_local",
         overrides=[
             "exp_tag=demo" if args.audio is None else "exp_tag=demo_audio",
@@ -74,18 +75,18 @@ def configure(args: argparse.Namespace) -> Configs:
         changes = {}
         folder = str(Path(args.audio).resolve())
         len(FolderDataset(folder))  # a file that cannot be decoded is named before anything starts
-        configs.inference["dataset"] = {"_target_": "dataset.dataset.FolderDataset", "folder": folder}
-        configs.inference["output_keys"] = ["hyp"]
-        configs.inference["runner"]["on_error"] = "record"  # one bad file must not cost the others
-    configs.inference["test_sets"] = {TEST_SET: changes}
-    configs.metrics["test_sets"] = [TEST_SET]
+        configs["inference"]["dataset"] = {"_target_": "dataset.dataset.FolderDataset", "folder": folder}
+        configs["inference"]["output_keys"] = ["hyp"]
+        configs["inference"]["runner"]["on_error"] = "record"  # one bad file must not cost the others
+    configs["inference"]["test_sets"] = {TEST_SET: changes}
+    configs["metrics"]["test_sets"] = [TEST_SET]
     return configs
 
 
-def report(configs: Configs, results: dict[str, Any], audio: str | None) -> str:
+def report(configs: StageConfigs, results: dict[str, Any], audio: str | None) -> str:
     """Return the closing report of a finished demo."""
     done: InferResult = results["infer"][TEST_SET]
-    config = OmegaConf.merge(configs.inference, {"dataset": configs.inference.test_sets[TEST_SET]})
+    config = OmegaConf.merge(configs["inference"], {"dataset": configs["inference"].test_sets[TEST_SET]})
     items = instantiate_block(config, "dataset").items
     columns = ["hyp"] if audio is not None else ["hyp", "ref"]
     table = read_aligned(done.folder, {name: name for name in columns})
@@ -95,7 +96,7 @@ def report(configs: Configs, results: dict[str, Any], audio: str | None) -> str:
     }
     source = f"recording{'s' if done.items > 1 else ''} of {audio}"
     if audio is None:
-        least = configs.inference.test_sets[TEST_SET].min_words
+        least = configs["inference"].test_sets[TEST_SET].min_words
         source = f"Asterisk prompts of {least} or more words (voice: Allison Smith, CC-BY-SA-3.0)"
     figures = DemoFigures(
         source=source,
@@ -103,7 +104,7 @@ def report(configs: Configs, results: dict[str, Any], audio: str | None) -> str:
         failed=done.failed,
         audio=sum(item.seconds for item in items),
         wall=done.seconds,
-        workers=configs.inference.parallel.n_workers,
+        workers=configs["inference"].parallel.n_workers,
         folder=done.folder,
         wer=scores.get("WER"),
         cer=scores.get("CER"),
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         configs = configure(args)
     except (OSError, TypeError, ValueError) as error:
         parser.error(str(error))
-    system = BaseSystem(inference_config=configs.inference, metrics_config=configs.metrics)
+    system = BaseSystem(**configs.arguments())
     stages = ["create_dataset", "infer", "measure"] if args.audio is None else ["infer"]
     try:
         results = system.run(stages)

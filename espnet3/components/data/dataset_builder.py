@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +33,22 @@ class BuiltFiles:
     facts: Mapping[str, Any] | None = None
 
 
-class DatasetBuilder(ABC):
-    """Prepares a dataset in one folder, once.
+class SourceError(RuntimeError):
+    """What a dataset is built from cannot be had; the message says what to do instead."""
+
+
+class DatasetBuilder:
+    """Prepares a dataset in one folder, once, in two steps: its source, and what stages read.
+
+    The stage `create_dataset` asks `is_built`; where it is not, it calls `prepare_source` unless
+    `is_source_prepared`, and then `build`. They are given the entries of the config's block `create_dataset`
+    by name, unless the builder was made from that block.
 
     A subclass writes `make`. `build` calls it when the folder is not complete and then writes the
     marker `built.json`, last: a folder without it was never finished. `is_built` compares the
     marker with the files and with the options, so that a lost file, an edited manifest, another
-    option or a newer builder lead to a new build.
+    option or a newer builder lead to a new build. A subclass may also write `is_built` and `build` itself, and keep
+    its own account of what is complete; it then needs neither `make` nor a `data_dir`.
 
     Args:
         data_dir: The folder that holds the dataset.
@@ -49,12 +57,23 @@ class DatasetBuilder(ABC):
     version: int = 1
     """Increase it when `make` writes something else than before for the same options."""
 
-    def __init__(self, data_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, data_dir: str | os.PathLike[str] = ".") -> None:
         self.data_dir = Path(data_dir)
 
-    @abstractmethod
+    def is_source_prepared(self, **kwargs: Any) -> bool:
+        """Tell whether what the dataset is built from is there, without looking at all of it."""
+        return True
+
+    def prepare_source(self, **kwargs: Any) -> None:
+        """Download or unpack what the dataset is built from.
+
+        Raises:
+            SourceError: It cannot be had; the message says what to do instead.
+        """
+
     def make(self) -> BuiltFiles:
         """Write the dataset under `data_dir` and say which files belong to it."""
+        raise NotImplementedError(f"{type(self).__name__} must write make, or is_built and build")
 
     def options(self) -> Mapping[str, Any]:
         """Return the JSON-able options that the content depends on."""
@@ -86,11 +105,11 @@ class DatasetBuilder(ABC):
                 return f"{path} was changed after the build"
         return None
 
-    def is_built(self) -> bool:
+    def is_built(self, **kwargs: Any) -> bool:
         """Tell whether the folder holds the complete dataset for these options."""
         return self.why_not_built() is None
 
-    def build(self) -> bool:
+    def build(self, **kwargs: Any) -> bool | None:
         """Build the dataset unless it is complete.
 
         Returns:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.parallel.backends.loading import pip_line
 
 
 class Edits(NamedTuple):
@@ -104,6 +105,6 @@ def require_jiwer() -> Any:
         import jiwer
     except ImportError as error:
         raise ImportError(
-            "WER and CER need the package jiwer; install it with: pip install 'espnet3-parallel[recipe]'"
+            f"WER and CER need the package jiwer; install it with: {pip_line('recipe')}"
         ) from error
     return jiwer

@@ -53,7 +53,7 @@ def settings_problems(block: Any) -> list[str]:
 
 _KINDS: dict[str, Kind] = {
     "shards": Whole(least=1, none="null"),
-    "variables": Names("environment variables", none="null"),
+    "variables": Names(of="environment variables", none="null"),
     "snapshot": Flag(),
     "array_limit": Whole(least=1, none="null"),
     "retry_memory_factor": Number(above=1, none="null", example="1.5"),

@@ -6,12 +6,21 @@ variable, so that "", "-1" and "none" would all be one GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.backends.signatures import has_option, installed
+from espnet3.parallel.backends.table import row
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ def gpus_of_machine() -> list[Gpu]:
     if not installed("pynvml"):
         raise MissingPackageError(
             "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
-            "pip install 'espnet3-parallel[gpu]'",
+            f"{pip_line('gpu')}",
             name="pynvml",
         )
     import pynvml
@@ -143,3 +152,68 @@ def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tup
     fix = f"set n_workers: {len(visible)}" if visible else "name some of them"
     of = "" if len(visible) == len(gpus) else f". The machine has {'; '.join(map(str, gpus))}"
     raise ConfigError(f"n_workers = {n_workers}: one for each GPU, and there {there}; {fix}{of}")
+
+
+def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
+    """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them.
+
+    Args:
+        options: Those of a block with `env: local_gpu`; its CUDA_VISIBLE_DEVICES goes before the variable's.
+        n_workers: How many workers there are to be, one for each GPU.
+
+    Returns:
+        Numbers, or UUIDs where one is a part of a GPU.
+
+    Raises:
+        ConfigError: There are fewer visible GPUs than workers.
+        MissingPackageError: nvidia-ml-py is not installed.
+    """
+    given = options.get(VARIABLE)
+    variable = os.environ.get(VARIABLE) if given is None else _joined(given)
+    visible, warning = check_gpus(gpus_of_machine(), variable, n_workers)
+    if warning is not None:
+        logger.warning("%s", warning)
+    return devices(visible)
+
+
+def devices(gpus: Sequence[Gpu]) -> list[str]:
+    """Return GPUs in one form, all numbers or all names, because dask-cuda sorts them."""
+    if any(gpu.is_part for gpu in gpus):
+        return [gpu.uuid for gpu in gpus]
+    return [str(gpu.index) for gpu in gpus]
+
+
+def _joined(given: Any) -> str:
+    return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
+
+
+def pinned(gpus: Sequence[str], worker: int) -> str:
+    """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, which is its `cuda:0`, then the others.
+
+    As dask-cuda pins its workers: the others stay visible, so that GPUs can copy to each other.
+
+    Args:
+        gpus: What `chosen_gpus` returned.
+        worker: The worker's number.
+    """
+    first = worker % len(gpus)
+    return ",".join([*gpus[first:], *gpus[:first]])
+
+
+def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that only dask-cuda's own cluster understands, such as `rmm_pool_size`."""
+    return [name for name in options if name != VARIABLE and not has_option(row("local"), name)]
+
+
+_ASKS = re.compile(r"gres[=\s]\S*gpu|gpus?(_\w+)?\b\s*[=:]|--gpus|^-gpu\b|^-G\b|request_gpus|nvidia\.com/gpu")
+
+
+def asks_for_gpus(requests: Iterable[Any]) -> bool:
+    """Whether one of a job's requests is for GPUs: `--gres=gpu:2`, `select=1:ngpus=1`, `gpu=1`, `request_gpus`.
+
+    The name of a queue says nothing.
+
+    Args:
+        requests: Directives and resource requests, as a block has them.
+    """
+    return any(_ASKS.search(str(request).strip()) for request in requests if request is not None)

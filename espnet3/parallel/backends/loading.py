@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.signatures import installed
@@ -54,8 +58,37 @@ def load_cluster_class(row: Backend) -> Callable[..., Any]:
     return loaded
 
 
+def pip_line(extra: str) -> str:
+    """Return the command that installs an extra of this package, from where the package itself came.
+
+    pip notes that in `direct_url.json` (PEP 610), and nothing where it was an index.
+    """
+    # takes longer to import than the rest of this package
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        noted = distribution(_PACKAGE).read_text("direct_url.json")
+    except PackageNotFoundError:  # a checkout on sys.path
+        folder = Path(__file__).resolve().parents[3]
+        return _from_folder(str(folder), extra, editable=True)
+    if noted is None:
+        return f"pip install '{_PACKAGE}[{extra}]'"
+    came = json.loads(noted)
+    if "dir_info" in came:
+        folder_name = unquote(urlsplit(came["url"]).path)
+        return _from_folder(folder_name, extra, editable=came["dir_info"].get("editable", False))
+    vcs = f"{came['vcs_info']['vcs']}+" if "vcs_info" in came else ""
+    return f"pip install '{_PACKAGE}[{extra}] @ {vcs}{came['url']}'"
+
+
+def _from_folder(folder: str, extra: str, *, editable: bool) -> str:
+    here = os.path.realpath(folder) == os.path.realpath(os.curdir)
+    return f"pip install {'-e ' if editable else ''}'{'.' if here else folder}[{extra}]'"
+
+
+_PACKAGE = "espnet3-parallel"
+
+
 def _missing(row: Backend, reason: str) -> MissingPackageError:
-    wanted = row.package if row.extra is None else f"'espnet3-parallel[{row.extra}]'"
-    return MissingPackageError(
-        f"{reason} Please install {row.package}: pip install {wanted}", name=row.package
-    )
+    line = f"pip install {row.package}" if row.extra is None else pip_line(row.extra)
+    return MissingPackageError(f"{reason} Please install {row.package}: {line}", name=row.package)

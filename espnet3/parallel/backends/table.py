@@ -39,8 +39,8 @@ _LOCAL_INSTEAD = {
     "cores": "use n_workers and threads_per_worker",
     "memory": "use memory_limit, which is per worker",
 }
-# LocalCluster hands what it does not know itself to its worker class: ours for `local`, a Nanny for
-# `local_gpu`; both hand on to Worker what they do not know.
+# LocalCluster hands what it does not know itself to its worker class, ours or a Nanny under dask-cuda; both hand on
+# to Worker what they do not know.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
     "espnet3.parallel.local.forked_worker:ForkedWorker.__init__",

@@ -13,6 +13,8 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 
+from espnet3.parallel.backends import BACKENDS, Kind
+from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus
 from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.clusters.start import open_cluster
 from espnet3.parallel.config import ParallelConfig
@@ -21,6 +23,7 @@ from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.pools import check_client, close_pool, has_work
@@ -184,9 +187,13 @@ def open_client(
         MissingPackageError: The backend's package is not installed.
         SubmissionError: A scheduler refused a job.
     """
-    if config.env == "local":
+    if own_processes(config):
+        gpus: list[str] = []
+        if BACKENDS[config.env].kind is Kind.GPU:
+            gpus = chosen_gpus(config.options, config.n_workers)
         options, private = local_security(config)
-        cluster: Any = local_cluster(config.n_workers, options, forkserver, private=private)
+        options.pop(VARIABLE, None)
+        cluster: Any = local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
     else:
         cluster = open_cluster(config)
     try:

@@ -23,7 +23,7 @@ from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.keeper import JobKeeper
-from espnet3.parallel.clusters.options import interface_problems, prepare, secure
+from espnet3.parallel.clusters.options import interface_problems, prepare, secure, worker_argument_problems
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import (
@@ -190,8 +190,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """
     make = watched_cluster(row)
     options = dict(config.options)
-    if missing := interface_problems(row, options):
-        raise ConfigError("\n".join(missing))
+    if wrong := interface_problems(row, options) + worker_argument_problems(row, options):
+        raise ConfigError("\n".join(wrong))
     folder = prepare(row, options)
     cluster = None
     certificate = None

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -15,6 +16,7 @@ import psutil
 
 from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.gpus import asks_for_gpus
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
@@ -24,6 +26,7 @@ from espnet3.parallel.clusters.security import (
     make_certificate,
     warn_of_off,
 )
+from espnet3.parallel.dask_compat import worker_arguments
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 
@@ -57,6 +60,28 @@ def interface_problems(row: Backend, options: dict[str, Any]) -> list[str]:
     ]
 
 
+def worker_argument_problems(row: Backend, options: dict[str, Any]) -> list[str]:
+    """Return which of `worker_extra_args` Dask's worker does not know, in a sentence each.
+
+    In a job it would refuse them as well, but without a name: it takes what it does not know for arguments of the
+    module that this library preloads.
+    """
+    section = options.get("config_name") or row.name
+    extra = options.get("worker_extra_args") or dask.config.get(f"jobqueue.{section}.worker-extra-args", [])
+    command = options.get("worker_command") or dask.config.get(f"jobqueue.{section}.worker-command", None)
+    words = [word for text in extra for word in shlex.split(str(text))]
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    known = worker_arguments(command)
+    if not known or "--preload" in names:  # a module that is preloaded may have options of its own
+        return []
+    return [
+        f"options.worker_extra_args: {name!r} is no option of Dask's worker.{did_you_mean(name, known)} "
+        "`dask worker --help` lists them"
+        for name in names
+        if name not in known
+    ]
+
+
 def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
     assert row.scheduler is not None
@@ -73,14 +98,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     options["scheduler_options"] = scheduler
     options["processes"] = site("processes") or 1
 
-    lifetime = _lifetime(row.scheduler, options, site("walltime"))
-    extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
-    if lifetime is not None and not any(str(word).startswith("--lifetime") for word in extra):
-        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
-    if "--dashboard-address" not in extra:  # under a nanny Dask's default is every interface
-        extra += ["--dashboard-address", "127.0.0.1:0"]
-    if site("nanny", True) is not False:
-        extra += ["--preload-nanny", PRELOAD]
+    extra = _worker_words(row.scheduler, options, site)
     options["worker_extra_args"] = [word for text in extra for word in quoted_words(str(text))]
     python = str(site("python") or sys.executable)
     # a path may have a space in it; anything else is words, such as a launcher's
@@ -108,6 +126,27 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
     return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
+
+
+def _worker_words(scheduler: Scheduler, options: dict[str, Any], site: Callable[..., Any]) -> list[str]:
+    """Return the words of a worker's command: the user's own, and ours for what those do not settle."""
+    extra = list(options.get("worker_extra_args") or site("worker-extra-args", []))
+
+    def given(option: str) -> bool:
+        return any(str(word).startswith(option) for word in extra)
+
+    lifetime = _lifetime(scheduler, options, site("walltime"))
+    if lifetime is not None and not given("--lifetime"):
+        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{max(1, lifetime // 50)}s"]
+    directives = options.get("job_extra_directives") or site("job-extra-directives", [])
+    resources = options.get("resource_spec") or site("resource-spec")
+    if not given("--nthreads") and asks_for_gpus([*directives, resources]):
+        extra += ["--nthreads", "1"]  # cores are for loading data: a model takes one batch of a GPU at a time
+    if not given("--dashboard-address"):  # under a nanny Dask's default is every interface
+        extra += ["--dashboard-address", "127.0.0.1:0"]
+    if site("nanny", True) is not False:
+        extra += ["--preload-nanny", PRELOAD]
+    return extra
 
 
 def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> int | None:

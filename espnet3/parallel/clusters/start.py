@@ -1,4 +1,4 @@
-"""The start of any cluster that is not local."""
+"""The start of any cluster whose workers are not our own processes of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_cluster(config: ParallelConfig) -> Any:
     """Start the cluster of a `parallel` block; return without waiting for workers.
 
     Args:
-        config: The checked block, whose `env` is not `local`.
+        config: The checked block, whose workers are not our own processes of this machine.
 
     Raises:
         ConfigError: An option does not fit this machine.
@@ -41,9 +41,9 @@ def open_cluster(config: ParallelConfig) -> Any:
         from espnet3.parallel.clusters.kube import start_kube
 
         return start_kube(row, config)
-    from espnet3.parallel.clusters.gpu import start_gpus
+    from espnet3.parallel.clusters.gpu import start_dask_cuda
 
-    return start_gpus(row, config)
+    return start_dask_cuda(row, config)
 
 
 def make_room(config: ParallelConfig) -> None:

@@ -325,6 +325,21 @@ def job_id_in(job: Any, output: str) -> str:
     return str(job._job_id_from_submit_output(output))
 
 
+def worker_arguments(command: str | None) -> frozenset[str]:
+    """Return the options that a worker's command line knows, such as "--name"; empty for a command that is not Dask's.
+
+    `distributed.cli.dask_worker.main`, a command of click's, which is what dask-jobqueue calls where nothing else is
+    wanted.
+    """
+    from distributed.cli.dask_worker import main
+
+    if command not in (None, "distributed.cli.dask_worker"):
+        return frozenset()
+    return frozenset(
+        {"--help", *(name for each in main.params for name in (*each.opts, *each.secondary_opts))}
+    )
+
+
 # --- dask-kubernetes -------------------------------------------------------------------------------
 
 

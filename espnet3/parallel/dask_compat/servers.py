@@ -92,3 +92,28 @@ async def kill_starting_worker(nanny: Any) -> None:
     worker = nanny.process
     if worker is not None and worker.status is Status.starting and worker.process is not None:
         await worker.process.kill()
+
+
+def nannies_without_main() -> None:
+    """Have nannies of this process start workers that do not import the caller's main module, from now on.
+
+    `multiprocessing.spawn` would: a script without a main guard then starts its cluster once more in each worker, a
+    program from stdin has no file to import, and workers never come. They need nothing of it: what the user's main
+    module defines travels by value. `multiprocessing.spawn.get_preparation_data` gets the name of the process, which
+    `distributed.nanny.WorkerProcess` calls "Dask Worker process (from Nanny)".
+    """
+    from multiprocessing import spawn
+
+    original = spawn.get_preparation_data
+    if getattr(original, "espnet3_without_main", False):
+        return
+
+    def prepared(name: str) -> dict[str, Any]:
+        data = original(name)
+        if name.startswith("Dask Worker process"):
+            data.pop("init_main_from_name", None)
+            data.pop("init_main_from_path", None)
+        return data
+
+    prepared.espnet3_without_main = True  # type: ignore[attr-defined]  # a mark, read above
+    spawn.get_preparation_data = prepared

@@ -23,12 +23,19 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import failure_of
+from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.seeding import seeded
-from espnet3.parallel.engine.steps import Call, Step, WrongBatch, stepper
+from espnet3.parallel.engine.settling import (
+    Attempt,
+    Block,
+    in_halves,
+    is_the_runners,
+    is_too_large,
+    one_by_one,
+)
+from espnet3.parallel.engine.steps import Call, Step, stepper
 from espnet3.parallel.engine.watch import Feed, Report, Watch
-from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
 _FIRST = (
@@ -57,33 +64,6 @@ class _Inside(threading.local):
 
 
 _INSIDE = _Inside()
-
-
-@dataclass(slots=True)
-class Block:
-    """The outcomes of the first `len(values)` items of a chunk.
-
-    Attributes:
-        values: One result per item done, in order; a failed item's place holds its `ItemFailure`.
-        failed: Positions in `values` that hold an `ItemFailure`.
-        retries: Times an item was tried again.
-        seconds: Time spent.
-        cpu: Processor time that this process used meanwhile, with all its threads.
-        error: The exception of the item after the last value, where the run must stop at it.
-        stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
-        step: Items that a step held at the end.
-        loss: The loss of a worker that the only item here has failed by; None where none was lost.
-    """
-
-    values: list[Any] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    retries: int = 0
-    seconds: float = 0.0
-    cpu: float = 0.0
-    error: BaseException | None = None
-    stop: ItemFailure | None = None
-    step: int = 1
-    loss: Loss | None = None
 
 
 def items_in_hand() -> Sequence[Any]:
@@ -154,9 +134,9 @@ def run_items(
     """
     block = Block()
     begin, cpu = time.perf_counter(), time.process_time()
-    unit = policy.batch_size if call.many is not None and policy.batch_size and not singly else 1
+    unit = call.fit.of(policy.batch_size) if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
-    loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly)
+    loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly, call.fit)
     outer, outer_loop = _INSIDE.values, _INSIDE.loop  # not None: this call is made from within an item
     _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
     try:
@@ -212,6 +192,7 @@ class _Loop:
     interrupted: Callable[[], bool]
     enter: Enter | None
     singly: bool
+    fit: Fit
     feed: Feed = field(default_factory=Feed)
     forks: int = field(default_factory=lambda: _FORKS.count)
 
@@ -230,7 +211,7 @@ class _Loop:
                 do(items[at : at + step], values)
             except BaseException as error:  # SystemExit too: an item must not end its worker without a word
                 # an item's share of its step
-                tried = _Attempt(error, (clock() - last) / (len(values) - at + 1))
+                tried = Attempt(error, (clock() - last) / (len(values) - at + 1))
                 if self.forks == _FORKS.count and not self._failed(tried, do, watch):
                     break
             if self.forks != _FORKS.count:
@@ -254,31 +235,22 @@ class _Loop:
             return max(self.unit, step // 4 // self.unit * self.unit) if not self.feed.ended else self.unit
         return step
 
-    def _failed(self, tried: _Attempt, do: Step, watch: Watch | None) -> bool:
+    def _failed(self, tried: Attempt, do: Step, watch: Watch | None) -> bool:
         """Go on after an exception; False if it stops the run."""
         block, unit = self.block, self.unit
-        if _is_the_runners(tried.error, block):
+        if is_the_runners(tried.error, block):
             return False
-        # a batch that raised goes again one by one, so that only the guilty item pays
         part = self.items[len(block.values) : len(block.values) + unit]
+        announced = _announced(do, self.enter, watch)
+        if len(part) > 1 and is_too_large(tried.error, self.policy):
+            go_on, fitted = in_halves(part, tried.error, block, announced, self.policy, self.worker)
+            if fitted:
+                self.fit.size = self.unit = fitted
+            return go_on
+        # a batch that raised goes again one by one, so that only the guilty item pays
         # a batch of one, at a chunk's end or where there is a seed, was the item's own attempt
         first = tried if len(part) == 1 or self.policy.seed is not None else None
-        return _one_by_one(part, first, block, _announced(do, self.enter, watch), self.policy, self.worker)
-
-
-def _is_the_runners(error: BaseException, block: Block) -> bool:
-    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
-
-    Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
-    """
-    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-        raise error
-    if isinstance(
-        error, WrongBatch
-    ):  # not BatchLengthError: a run inside an item raises that, or the user does
-        block.error = error.mistake
-        return True
-    return False
+        return one_by_one(part, first, block, announced, self.policy, self.worker)
 
 
 def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
@@ -292,44 +264,3 @@ def _announced(do: Step, enter: Enter | None, watch: Watch | None) -> Step:
         do(part, out)
 
     return announced
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """An attempt that failed: what it raised, and after how many seconds (an item's share of its step)."""
-
-    error: BaseException
-    seconds: float
-
-
-def _one_by_one(
-    items: Sequence[Any], failed: _Attempt | None, block: Block, do: Step, policy: Policy, worker: str
-) -> bool:
-    """Settle items one at a time, with retries; False if one of them stops the run.
-
-    `failed` is the first item's attempt just now; None if it was tried only within its batch.
-    """
-    for item in items:
-        tried = 1 if failed is not None else 0
-        while failed is not None or tried == 0:
-            if tried > policy.max_retries:
-                assert failed is not None
-                failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
-                if policy.on_error == "raise":
-                    block.error, block.stop = failed.error, failure
-                    return False
-                block.failed.append(len(block.values))
-                block.values.append(failure)
-                break
-            block.retries += bool(tried)
-            tried += 1
-            begin = time.perf_counter()
-            try:
-                do([item], block.values)
-                break
-            except BaseException as again:  # as in run_items
-                if _is_the_runners(again, block):
-                    return False
-                failed = _Attempt(again, time.perf_counter() - begin)
-        failed = None
-    return True

@@ -13,7 +13,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -55,6 +55,26 @@ def dumps(obj: Any) -> bytes:
     file = io.BytesIO()
     Pickler(file, 5).dump(obj)
     return file.getvalue()
+
+
+def culprit(value: Any, name: str) -> str:
+    """Return where in a value that cannot be pickled the part is that cannot, and its type; "" where all can be.
+
+    Args:
+        value: Lists, tuples and dicts are looked into.
+        name: What the value is called: "config" leads to "config['lock'] (a lock)".
+    """
+    try:
+        dumps(value)
+    except Exception:  # pickling raises what the value's own class raises
+        parts: Any = ()
+        if isinstance(value, Mapping):
+            parts = value.items()
+        elif isinstance(value, (list, tuple)):
+            parts = enumerate(value)
+        found = (culprit(part, f"{name}[{key!r:.80}]") for key, part in parts)
+        return next(filter(None, found), f"{name} (of type {type(value).__qualname__})")
+    return ""
 
 
 def _standard_stream(obj: Any) -> str:

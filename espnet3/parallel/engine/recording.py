@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import failure_of
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import Policy
 

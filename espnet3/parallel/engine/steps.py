@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError
+from espnet3.parallel.messages import counted
 from espnet3.parallel.records import Policy
 
 Step = Callable[[Sequence[Any], list[Any]], None]
@@ -20,10 +22,12 @@ class Call:
     Attributes:
         one: Takes one item and returns its result.
         many: Takes a list of items and returns as many results; None without `batch_forward`.
+        fit: How many of them fit into memory; the same for all chunks of a run in one process.
     """
 
     one: Callable[[Any], Any]
     many: Callable[[list[Any]], Any] | None = None
+    fit: Fit = field(default_factory=Fit)
 
 
 def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch | None) -> Step:
@@ -43,8 +47,9 @@ def stepper(call: Call, policy: Policy, seed_for: Any, feed: Feed, watch: Watch 
 
     def batches(part: Sequence[Any], out: list[Any]) -> None:
         assert size is not None
-        for at in feed.of(range(0, len(part), size)):
-            items = list(part[at : at + size])
+        fitting = call.fit.of(size)
+        for at in feed.of(range(0, len(part), fitting)):
+            items = list(part[at : at + fitting])
             if watch is not None:
                 watch.batch(len(items))
             out.extend(_batch(call, items))
@@ -75,10 +80,13 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
     if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict)):
         results = list(results)
     if not isinstance(results, (list, tuple)) or len(results) != len(items):
-        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
+        got = (
+            counted(len(results), "result") if isinstance(results, (list, tuple)) else type(results).__name__
+        )
+        given = f"index ({items[0]!r:.200})" if len(items) == 1 else f"indices ({items[0]!r:.200}, ...)"
         raise WrongBatch(
             BatchLengthError(
-                f"batch_forward was given {len(items)} indices ({items[0]!r} ...) and returned {got}; "
+                f"batch_forward was given {len(items)} {given} and returned {got}; "
                 "it must return one result per index, in their order"
             )
         )

@@ -17,6 +17,7 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST}
 
 
 @contextlib.contextmanager
@@ -33,6 +34,8 @@ def writing(path: Path) -> Iterator[None]:
             )
         elif error.errno in _READ_ONLY:
             fix = "it is not writable for this user: change its permissions, or take another output_dir"
+        elif error.errno in _IN_THE_WAY:
+            fix = "a file stands where a folder must be: move it away, or take another output_dir"
         else:
             fix = "nothing that was whole is lost: start again to go on"
         raise FolderWriteError(
@@ -104,6 +107,7 @@ class Appender:
 
         Raises:
             FolderWriteError: Not all could be written; then none of them is there.
+            DamagedFolderError: The file is gone from its folder.
         """
         if self._broken:
             raise FolderWriteError(
@@ -111,6 +115,7 @@ class Appender:
             )
         data = b"".join(lines)
         with writing(self.path):
+            self.check()
             try:
                 atomic.write_all(self._fd, data)
             except OSError:
@@ -120,6 +125,14 @@ class Appender:
             self._dirty = True
             if time.monotonic() - self._synced >= SYNC_SECONDS:
                 self.sync()
+
+    def check(self) -> None:
+        """Raise `DamagedFolderError` where the file is gone from its folder: what is written to it is lost."""
+        if not os.fstat(self._fd).st_nlink or not self.path.exists():
+            raise DamagedFolderError(
+                f"{self.path} is gone: it was deleted or moved while the run was writing to it. Put it back, or start "
+                "again to compute what it held, and leave the folder alone until the run has ended"
+            )
 
     def _cut_back(self) -> None:
         try:

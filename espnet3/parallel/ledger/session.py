@@ -183,6 +183,7 @@ class OpenRun:
         """
         self.lease.check()
         self._split.sync()
+        self._split.check()
         receipt = merge_splits(self.path, self._places, self._hash, self._note_repair, self._kind)
         self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
         return receipt
@@ -228,7 +229,8 @@ class OpenRun:
             finally:
                 self.close(done=False)
         except LedgerError as second:  # a full disk stays full: the first error is the one to report
-            if error is not None and hasattr(error, "add_note"):
+            gone = isinstance(error, DamagedFolderError)
+            if error is not None and not gone and hasattr(error, "add_note"):
                 error.add_note(f"closing the run folder failed as well: {second}")
 
 

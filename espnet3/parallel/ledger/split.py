@@ -60,6 +60,11 @@ class SplitWriter:
             self._file(ERRORS).append(lines)
             self.errors += len(lines)
 
+    def check(self) -> None:
+        """Raise `DamagedFolderError` where somebody has deleted what was written here."""
+        for file in self._files.values():
+            file.check()
+
     def sync(self) -> None:
         """Have the disk hold all lines."""
         for file in self._files.values():

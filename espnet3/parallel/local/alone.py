@@ -1,9 +1,13 @@
-"""What one local worker is asked for that the calling process cannot give: then it is a process of its own."""
+"""Which workers are our own processes of this machine, and when a single one can be the calling process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from espnet3.parallel.backends import BACKENDS, Kind
+from espnet3.parallel.backends.gpus import only_dask_cuda
+from espnet3.parallel.config import ParallelConfig
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
 _KEPT: dict[str, Callable[[Any], bool]] = {
@@ -22,3 +26,9 @@ def asks_for_a_process(options: Mapping[str, Any]) -> bool:
         options: The block's options, checked.
     """
     return any(name not in _KEPT or not _KEPT[name](value) for name, value in options.items())
+
+
+def own_processes(config: ParallelConfig) -> bool:
+    """Whether a block's workers are our own: `local`, and `local_gpu` without options that only dask-cuda takes."""
+    kind = BACKENDS[config.env].kind
+    return kind is Kind.LOCAL or (kind is Kind.GPU and not only_dask_cuda(config.options))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -151,15 +151,21 @@ def _load_dashboard() -> None:
 
 
 def local_cluster(
-    n_workers: int, options: Mapping[str, Any], start: Callable[[], ForkServer], *, private: bool = True
+    n_workers: int,
+    options: Mapping[str, Any],
+    start: Callable[[], ForkServer],
+    *,
+    private: bool = True,
+    gpus: Sequence[str] = (),
 ) -> LocalCluster:
-    """Start the cluster of `env: local`.
+    """Start the cluster of `env: local`, or of `local_gpu`.
 
     Args:
         n_workers: Worker processes.
         options: Keywords of `LocalCluster`, as the user wrote them.
         start: Returns the fork server; not called where the user asked for threads.
         private: Whether the dashboard and the other HTTP pages ask for a secret.
+        gpus: The GPUs to share out among the workers, one each; none: workers see what this process sees.
 
     Raises:
         RuntimeError: If a worker does not start, with its traceback.
@@ -189,6 +195,8 @@ def local_cluster(
             with _LOADING:
                 here = "dashboard_address" not in options
                 return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
+        if gpus:
+            merged["gpus"] = gpus
         server = start()
         try:
             return ForkedCluster(n_workers=n_workers, forkserver=server, pages=pages, **merged)

@@ -20,6 +20,8 @@ QUIET: dict[str, Any] = {
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.worker.http.routes": [],
     "distributed.scheduler.http.routes": [],
+    # Dask's look at GPUs takes the first word of CUDA_VISIBLE_DEVICES for a number or a whole UUID, and fails on others
+    "distributed.diagnostics.nvml": False,
 }
 
 # what Dask logs about a worker that was killed on purpose; a user's own logging settings stay

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
+from espnet3.parallel.backends.gpus import VARIABLE, pinned
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.dask_compat import memory_limit_in_bytes
 from espnet3.parallel.local.fork_server import ForkServer, kill_group, send_boot
@@ -52,6 +53,7 @@ class ForkedWorker(ProcessInterface):
         forkserver: Where processes come from.
         lost: Makes the scheduler forget a worker, given its address.
         pages: The secret that its HTTP pages ask for; None leaves them open.
+        gpus: The GPUs that the workers share out; this one's own is the one of its number.
         memory_limit: As for `LocalCluster`; a worker above 95 % of it is killed.
         options: Everything else goes to `distributed.Worker`.
     """
@@ -64,6 +66,7 @@ class ForkedWorker(ProcessInterface):
         forkserver: ForkServer,
         lost: Callable[[str], Awaitable[None]],
         pages: str | None = None,
+        gpus: Sequence[str] = (),
         memory_limit: Any = "auto",
         env: Mapping[str, str] | None = None,
         **options: Any,
@@ -75,6 +78,8 @@ class ForkedWorker(ProcessInterface):
         self._lost = lost
         self._pages = pages
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
+        if gpus:
+            self.env[VARIABLE] = pinned(gpus, int(name))
         nthreads = options.get("nthreads") or 1
         self.memory_limit = memory_limit_in_bytes(memory_limit, nthreads, logger)
         if options.get("dashboard_address") is None:  # older versions then listen on every interface

@@ -21,7 +21,8 @@ from distributed.scheduler import KilledWorker
 from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
-from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
+from espnet3.parallel.engine.loop import on_a_worker, run_items
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, Report
 from espnet3.parallel.env.store import ENVS, SetupWatch

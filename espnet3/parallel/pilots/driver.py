@@ -21,7 +21,7 @@ from typing import Any
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError
 from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
@@ -357,6 +357,7 @@ class PilotRun:
         n = len(values)
         self.tally.busy += done.seconds
         self.tally.cpu += done.cpu
+        self.tally.halved += done.halved
         if done.worker:  # of a task, whose slot is any worker's
             self._task_workers.add(done.worker)
             self.tally.workers = len(self._task_workers)

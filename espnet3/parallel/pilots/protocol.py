@@ -27,10 +27,11 @@ from espnet3.parallel.engine.exceptions import (
     load_error,
     pickle_error,
 )
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure, Policy
 
@@ -102,6 +103,7 @@ class Done:
         error: Its exception, pickled, where it can be; or the runner's own mistake.
         cpu: The slot's share of the processor time that its process used meanwhile.
         worker: Address of the worker, where its slot is no connection to one; else "".
+        halved: Times a batch was halved because it did not fit into memory.
     """
 
     failed: list[int]
@@ -111,10 +113,20 @@ class Done:
     error: bytes | None = None
     cpu: float = 0.0
     worker: str = ""
+    halved: int = 0
 
     def fields(self) -> tuple[Any, ...]:
         """Return what travels: a tuple, as an item may have removed this very module from its process."""
-        return self.failed, self.retries, self.seconds, self.stop, self.error, self.cpu, self.worker
+        return (
+            self.failed,
+            self.retries,
+            self.seconds,
+            self.stop,
+            self.error,
+            self.cpu,
+            self.worker,
+            self.halved,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +166,11 @@ def pack(spec: RunSpec) -> bytes:
     try:
         return pickling.dumps(spec)
     except Exception as error:
+        parts = (pickling.culprit(value, name) for name, value in carried_by(spec.setup).items())
+        what = next(filter(None, parts), f"what {name_of(spec.one)} or its env's setup refers to")
         add_note(
             error,
-            f"what {name_of(spec.one)} or its env's setup refers to cannot be sent to a worker: make it inside "
-            "the function, or in a provider or setup_fn",
+            f"{what} cannot be sent to a worker: make it inside the function, or in a provider or setup_fn",
         )
         raise
 
@@ -186,7 +199,8 @@ def setup_error(report: SetupReport) -> ParallelError:
 
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
-    return Done(block.failed, block.retries, block.seconds, block.stop, pickle_error(block.error), block.cpu)
+    error = pickle_error(block.error)
+    return Done(block.failed, block.retries, block.seconds, block.stop, error, block.cpu, halved=block.halved)
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
@@ -219,7 +233,9 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             break
         failed.append(position)
         values.append(failure)
-    return values, Done(sorted(failed), block.retries, block.seconds, stop, error, block.cpu)
+    return values, Done(
+        sorted(failed), block.retries, block.seconds, stop, error, block.cpu, halved=block.halved
+    )
 
 
 class Pickled:

@@ -25,8 +25,9 @@ from distributed import WorkerPlugin
 from espnet3.parallel.dask_compat import threads_of
 from espnet3.parallel.dask_compat.servers import tls_to_connect
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
-from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
+from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch

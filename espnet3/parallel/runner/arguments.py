@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import wraps
 from inspect import signature
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
-from espnet3.parallel.checks import RESUME, Choice, Kind, Location, Number, Whole, argument
+from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
+from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
 from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
@@ -30,6 +32,7 @@ _KINDS: dict[str, Kind] = {
     "resume": RESUME,
     "seed": Whole(none="None"),
     "shard_subdir": Location(),
+    "split_batches": Flag(),
     "setup_timeout": Number(above=0, none="None"),
 }
 
@@ -110,20 +113,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_suggestions(init: F) -> F:
-    """Have a constructor name the argument that was meant, where it is given one that it does not know."""
+    """Have a runner's constructor say what was meant, where it lacks its provider or is given what it does not know."""
     known = list(signature(init).parameters)[1:]
 
     @wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in kwargs:
+        made = type(self).__qualname__
+        for name, value in kwargs.items():
             if name not in known:
-                raise TypeError(
-                    f"{type(self).__qualname__}() has no argument {name!r}.{did_you_mean(name, known)} "
-                    f"It takes {', '.join(known)}"
-                )
+                meant = _elsewhere(name, value) or did_you_mean(name, known)
+                raise TypeError(f"{made}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
+        if not args and "provider" not in kwargs:
+            raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
         init(self, *args, **kwargs)
 
     return checked_init  # type: ignore[return-value]  # the same signature, by wraps
+
+
+_WORKERS = ("n_workers", "num_workers", "workers", "max_workers", "n_jobs", "nj")
+
+
+def _elsewhere(name: str, value: Any) -> str:
+    """Return a sentence where an argument belongs to the parallel block or to the provider; else ""."""
+    key = "n_workers" if name in _WORKERS else name
+    if key in (each.name for each in fields(ParallelConfig)):
+        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, name)}}}), before the call."
+    if name in ("config", "params"):
+        return f" It belongs to the provider: MyProvider({name}=...)."
+    return ""
 
 
 _CALLED_BY = (

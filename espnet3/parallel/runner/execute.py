@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.loop import Block, inside_item
+from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env.worker_id import named_here
-from espnet3.parallel.local.alone import asks_for_a_process
+from espnet3.parallel.local.alone import asks_for_a_process, own_processes
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -76,7 +77,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     """
     search_path()
     server: ForkServer | None = None
-    if config.env == "local" and config.options.get("processes", True):
+    if own_processes(config) and config.options.get("processes", True):
         server = ForkServer()
     try:
         from espnet3.parallel.clusters.client import open_client
@@ -191,6 +192,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any],
         for chunk, block in run_inline(work, call, task.policy, task.as_lines):
             tally.busy += block.seconds
             tally.cpu += block.cpu
+            tally.halved += block.halved
             tally.present = time.perf_counter() - ready
             tally.warm = True
             yield chunk, block

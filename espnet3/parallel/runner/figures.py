@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from espnet3.parallel.messages import counted
 from espnet3.parallel.records import RunSummary, Tally
 
 _SHORT = 3.0  # seconds of work below which an efficiency says nothing
@@ -36,7 +37,9 @@ def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: f
 
 def _phase(tally: Tally, done: int, left: int, begin: float, now: float) -> str:
     if tally.joined is None:
-        return _since(f"starting {_workers(tally.asked)}" if tally.asked else "starting", now - begin)
+        return _since(
+            f"starting {counted(tally.asked, 'worker')}" if tally.asked else "starting", now - begin
+        )
     if tally.ready is None:
         return _since("loading the env", now - tally.joined)
     seconds = now - tally.ready
@@ -58,10 +61,6 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
 
 
-def _workers(n: int) -> str:
-    return f"{n:,} workers" if n != 1 else "1 worker"
-
-
 def last_line(summary: RunSummary) -> str:
     """Return the line that a run ends with: items, failures, seconds of start-up and of work, items/s, workers."""
     s = summary
@@ -72,11 +71,12 @@ def last_line(summary: RunSummary) -> str:
         return f"all {s.kept:,} items were done before{again}"
     failures = f"{s.failed:,} failed" if s.failed else "none failed"
     extra = f", {s.retries:,} {'retries' if s.retries > 1 else 'retry'}" if s.retries else ""
-    extra += f", {_workers(s.deaths)} lost and replaced" if s.deaths else ""
+    extra += f", {counted(s.deaths, 'worker')} lost and replaced" if s.deaths else ""
+    extra += f", batches halved {_times(s.halved)}: they did not fit into memory" if s.halved else ""
     kept = f" ({s.kept:,} more were done before)" if s.kept else ""
     efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= _SHORT else ""
     return (
-        f"{s.items:,} items{kept}, {failures}{extra}, start {_seconds(s.start_seconds)}, "
+        f"{counted(s.items, 'item')}{kept}, {failures}{extra}, start {_seconds(s.start_seconds)}, "
         f"work {_seconds(s.work_seconds)}, {rate_text(s.items, s.work_seconds)} on {_where(s)}{efficiency}"
     )
 
@@ -87,10 +87,14 @@ def _seconds(seconds: float) -> str:
 
 def _where(s: RunSummary) -> str:
     if s.slots == s.workers:
-        return _workers(s.workers)
+        return counted(s.workers, "worker")
     each, rest = divmod(s.slots, max(1, s.workers))
     threads = f"{each} threads{' each' if s.workers > 1 else ''}" if not rest else f"{s.slots} threads in all"
-    return f"{_workers(s.workers)} of {threads}"
+    return f"{counted(s.workers, 'worker')} of {threads}"
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n:,} times"
 
 
 def advice(summary: RunSummary) -> str:
@@ -103,7 +107,8 @@ def advice(summary: RunSummary) -> str:
     if s.slots < 2 or not s.items:
         return ""
     alone = s.env_seconds + s.busy_seconds
-    if s.seconds > max(_SLOWER * alone, alone + _WORTH_TELLING):
+    # the time that a lost worker spent on the item it was lost with is known to nobody
+    if not s.deaths and s.seconds > max(_SLOWER * alone, alone + _WORTH_TELLING):
         lost = {
             "starting the workers": s.launch_seconds,
             "imports on the workers": s.import_seconds,

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from espnet3.parallel.engine.loop import Block, run_items
+from espnet3.parallel.engine.loop import run_items
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message

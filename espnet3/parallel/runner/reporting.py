@@ -9,6 +9,7 @@ from typing import Any
 
 from espnet3.parallel.engine.exceptions import add_note
 from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError
+from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.advice import NoneWatch
 from espnet3.parallel.runner.progress import Progress, say
@@ -102,8 +103,8 @@ class Reporter:
 
     def stopped(self, error: BaseException) -> None:
         """Add a line to the exception that has stopped the run: what is kept, where, and what the same call will do."""
-        if not (self._done or isinstance(error, _STOPS)):
-            return
+        if isinstance(error, DamagedFolderError) or not (self._done or isinstance(error, _STOPS)):
+            return  # what is kept of a folder that is gone, nobody knows
         line = self._kept(error)
         add_note(error, line)
         if not _NOTES_ARE_SHOWN:

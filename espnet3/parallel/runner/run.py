@@ -95,6 +95,7 @@ class Run:
                 size,
                 runner.item_timeout,
                 poison_after=2 if where is None else 1,
+                split_batches=runner.split_batches,
             ),
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,

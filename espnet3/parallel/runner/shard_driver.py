@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from espnet3.parallel.engine.blame import OUTSIDE, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import item_error, load_error
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.ledger.scan import FAILED
@@ -65,7 +65,7 @@ def run_shards(
     summary = tally.summary(run.items, run.failed, run.retries, begin, kept)
     again = {place for shard in left for place in _marked(shard)[1]}
     failed_before = sum(state == FAILED and place not in again for place, state in enumerate(folder.state))
-    return replace(summary, kept_failed=failed_before)
+    return replace(summary, kept_failed=failed_before, halved=summary.halved + run.halved)
 
 
 class _Run:
@@ -77,10 +77,11 @@ class _Run:
         items: Items of the shards that are done.
         failed: Those of them that have failed.
         retries: Times an item was tried again.
+        halved: Times a batch was halved because it did not fit into memory.
     """
 
     def __init__(self, folder: OpenRun, policy: Policy, report: Report) -> None:
-        self.items = self.failed = self.retries = 0
+        self.items = self.failed = self.retries = self.halved = 0
         self._folder = folder
         self._policy = policy
         self._report = report
@@ -108,6 +109,7 @@ class _Run:
         self.items += len(result.values)
         self.failed += len(result.failed)
         self.retries += result.retries
+        self.halved += result.halved
         self._report(result.values, result.failed)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:

@@ -70,6 +70,7 @@ class ShardResult:
         retries: Times an item was tried again.
         stop: The failure that stopped the shard; its cause is "runner" for a mistake of the runner's own code.
         error: Its exception, pickled, where it can be.
+        halved: Times a batch was halved because it did not fit into memory.
     """
 
     values: list[Any]
@@ -77,6 +78,7 @@ class ShardResult:
     retries: int = 0
     stop: ItemFailure | None = None
     error: bytes | None = None
+    halved: int = 0
 
 
 def cut(n: int, cost: Sequence[float] | None, align: int) -> list[int]:
@@ -197,7 +199,10 @@ class _Attempt:
         items = self.shard.items[at:end]
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
-        self.result = replace(self.result, retries=self.result.retries + block.retries)
+        before = self.result
+        self.result = replace(
+            before, retries=before.retries + block.retries, halved=before.halved + block.halved
+        )
         failed = set(block.failed)
         for k, value in enumerate(block.values):
             if k in failed:

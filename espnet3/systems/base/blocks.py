@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from espnet3.parallel.config import ParallelConfig, check_trainer
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
+from espnet3.systems.configs.places import Place, located
 
 _OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or something else
 
 
-def check_blocks(config: Any) -> None:
+def check_blocks(config: Any, places: Mapping[str, Place] | None = None) -> None:
     """Check the blocks `parallel` and `trainer` of a stage's config.
 
     Args:
         config: A mapping or an OmegaConf config; None has none.
+        places: Where its keys stand, for messages.
 
     Raises:
         ConfigError: One of them is wrong, or holds what belongs to the other.
     """
-    if config is not None:
-        check_trainer(config.get("trainer"))
-        ParallelConfig.parse(config.get("parallel"))
+    if config is None:
+        return
+    for block, check in (("trainer", check_trainer), ("parallel", ParallelConfig.parse)):
+        try:
+            check(config.get(block))
+        except ConfigError as error:
+            raise located(error, block, places or {}) from error
 
 
 @contextmanager

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from espnet3.parallel.messages import did_you_mean, shown
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -70,15 +73,18 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
         add = override.startswith("+")
         key, equals, _ = override.lstrip("+").partition("=")
         if not equals or not key:
-            raise ValueError(f"override {override!r} must read key=value, such as parallel.n_workers=2")
+            raise ValueError(f"override {shown(override)} must read key=value, such as parallel.n_workers=2")
         top = key.partition(".")[0]
         targets = [config for config in configs.values() if add or top in config]
         if not targets:
             known = sorted({str(name) for config in configs.values() for name in config})
-            close = difflib.get_close_matches(top, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(known)}"
+            hint = did_you_mean(top, known) or f" They have {', '.join(known)}"
             raise ValueError(
-                f"override {override!r}: no config has {top!r}; {hint} (+{key}=... adds a new key)"
+                f"override {shown(override)}: no config has {shown(top)}.{hint} "
+                f"(+{shown(key)[1:-1]}=... adds a new key)"
             )
         for config in targets:
-            config.merge_with_dotlist([override.lstrip("+")])
+            try:
+                config.merge_with_dotlist([override.lstrip("+")])
+            except (OmegaConfBaseException, yaml.YAMLError) as error:
+                raise ValueError(f"override {override!r}: {str(error).splitlines()[0]}") from error

@@ -11,12 +11,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from espnet3.components.data.data_organizer import fingerprint_of, indices_of, is_organized, organizer_of
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
-from espnet3.systems.base.inference_provider import fingerprint_of
 from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
+from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +63,13 @@ def infer(config: Any) -> dict[str, InferResult]:
 
     The config has:
 
-    - `dataset`, `model`: blocks with a `_target_`;
+    - `model`: a block with a `_target_`;
+    - `dataset`: either `test: [{name, data_src_args}, ...]`, a list of test sets (`DataOrganizer`), or one block with
+      a `_target_`;
     - `inference_dir`: where the outputs go;
     - `input_key`: dataset field or fields for the model;
-    - `test_sets` (optional): name -> what differs from `dataset` for this set; without it there
-      is one, called `test`;
+    - `test_sets` (optional): of `dataset.test`, the names to decode; of a block with a `_target_`, name -> what
+      differs for this set. Without it all of `dataset.test`, or one set called `test`;
     - `output_fn`, `model_kwargs`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
       `InferenceRunner`;
     - `limit` (optional): only the first so many items of each set;
@@ -88,19 +91,34 @@ def infer(config: Any) -> dict[str, InferResult]:
         ValueError: A required key is missing, or a value is of the wrong kind.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
-    for key in ("dataset", "model", "inference_dir", "input_key"):
-        if config.get(key) is None:
-            raise ValueError(f"the inference config has no {key!r} (it has {', '.join(map(str, config))})")
+    require(config, "inference", ("dataset", "model", "inference_dir", "input_key"))
     with stage_parallel(config):
         return {name: _infer_one(config, name, changes) for name, changes in _test_sets(config).items()}
 
 
 def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
+    """Return what each test set changes in the block `dataset`."""
     sets = config.get("test_sets")
+    if is_organized(config.dataset):
+        entries = {str(entry.get("name")): entry for entry in config.dataset.get("test") or ()}
+        known = organizer_of(config).test_names
+        for name in known if sets is None else sets:
+            if name not in known:
+                raise StageConfigError(
+                    "inference",
+                    "test_sets",
+                    f"test_sets names {name!r}, which is not in dataset.test; that has {', '.join(known) or 'none'}",
+                )
+        # train and valid stay out of what the run is known by
+        return {
+            name: {"train": None, "valid": None, "test": [entries[name]]}
+            for name in (known if sets is None else map(str, sets))
+        }
     if sets is None:
         return {"test": {}}
     if not isinstance(sets, DictConfig) or not sets:
-        raise ValueError(f"test_sets must map names to what differs from the block 'dataset', not {sets!r}")
+        said = f"test_sets must map names to what differs from the block 'dataset', not {sets!r}"
+        raise StageConfigError("inference", "test_sets", said)
     return {str(name): changes or {} for name, changes in sets.items()}
 
 
@@ -109,6 +127,8 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     whole = as_dict(OmegaConf.merge(config, {"dataset": changes}))
     folder = Path(whole["inference_dir"]) / name
     seen = OmegaConf.create({key: value for key, value in whole.items() if key not in _EXECUTION})
+    if is_organized(seen.dataset):
+        seen.test_set = name
     provider_class, provider_options = _class_and_options(whole.get("provider"), PROVIDER)
     dataset = provider_class.build_dataset(seen)
     if (fingerprint := fingerprint_of(dataset)) is not None:
@@ -127,7 +147,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     }
     provider = provider_class(seen, params=params, **provider_options)
     runner = runner_class(provider, output_dir=folder, **options)
-    indices = _indices(len(dataset), whole.get("limit"))
+    indices = _indices(indices_of(dataset), whole.get("limit"))
     logger.info("infer %s: %d items, outputs in %s", name, len(indices), folder)
     begin = time.perf_counter()
     run = runner(indices)
@@ -154,7 +174,7 @@ def _class_and_options(block: Mapping[str, Any] | None, default: str) -> tuple[A
 _LIMIT = Whole(least=1, called="a positive number of items")
 
 
-def _indices(length: int, limit: Any) -> Sequence[int]:
+def _indices(indices: Sequence[Any], limit: Any) -> Sequence[Any]:
     if limit is None:
-        return range(length)
-    return range(min(argument("limit", limit, _LIMIT), length))
+        return indices
+    return indices[: argument("limit", limit, _LIMIT)]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from espnet3.components.data.data_organizer import fingerprint_of, is_organized, organizer_of
+from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.inference_provider import InferenceProvider as _InferenceProvider
+
+__all__ = ["InferenceProvider", "fingerprint_of", "instantiate_block"]
 
 
 class InferenceProvider(_InferenceProvider):
@@ -30,13 +34,16 @@ class InferenceProvider(_InferenceProvider):
 
     @staticmethod
     def build_dataset(config: Any) -> Any:
-        """Instantiate `config.dataset`.
+        """Instantiate `config.dataset`, or the test set `config.test_set` of its `test` entries.
 
         Raises:
             ValueError: The block or its `_target_` is missing.
             RuntimeError: This process sees other data than the driver did.
         """
-        dataset = instantiate_block(config, "dataset")
+        if is_organized(config.get("dataset")):
+            dataset = organizer_of(config).test[config["test_set"]]
+        else:
+            dataset = instantiate_block(config, "dataset")
         wanted = config.get("dataset_fingerprint")
         if wanted is not None and (found := fingerprint_of(dataset)) != wanted:
             raise RuntimeError(
@@ -54,35 +61,3 @@ class InferenceProvider(_InferenceProvider):
             ValueError: The block or its `_target_` is missing.
         """
         return instantiate_block(config, "model")
-
-
-def fingerprint_of(dataset: Any) -> str | None:
-    """Return `dataset.fingerprint()` where the dataset has that method: a hash of its content."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return None if fingerprint is None else str(fingerprint())
-
-
-def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
-    """Instantiate one block of a config by its `_target_`.
-
-    Args:
-        config: A mapping of blocks.
-        name: Key of the block.
-        **kwargs: Further arguments of the target.
-
-    Raises:
-        ValueError: The block is not there, or has no `_target_`.
-    """
-    # Imported here: hydra takes 0.1 s, and jobs that never instantiate should not pay for it.
-    from hydra.utils import instantiate
-
-    block = config.get(name)
-    if not isinstance(block, Mapping) and not hasattr(block, "get"):
-        raise ValueError(
-            f"the config has no block {name!r} (it has {', '.join(map(str, config)) or 'nothing'})"
-        )
-    if not block.get("_target_"):
-        raise ValueError(
-            f"the block {name!r} has no _target_, the import path of the class to make: {block!r}"
-        )
-    return instantiate(block, **kwargs)

@@ -13,6 +13,7 @@ from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import read_aligned
+from espnet3.systems.configs.mistakes import require
 
 _FAILED = "errors.jsonl"  # of the run folder: one line for each item that failed
 
@@ -30,8 +31,8 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     - `metrics`: a list of blocks with a `_target_` (a subclass of `AbsMetric`) and its arguments.
       Where the columns are not called as the metric expects, the block is
       `{metric: {_target_: ...}, inputs: {ref: text, hyp: best}}`: column -> file without `.scp`;
-    - `test_sets` (optional): their names (a list, or the mapping of the inference config); without
-      it, every folder in `inference_dir` that holds an `.scp` file;
+    - `test_sets` (optional): their names (a list, or the mapping of the inference config), or entries
+      `dataset.test` with names; without them, every folder in `inference_dir` that holds an `.scp` file;
     - `parallel` (optional): registered while the stage runs, for metrics that use `parallel_map` or a runner.
 
     Items that failed are in no file and thus in no metric; their number is added as `failed_items`
@@ -50,14 +51,12 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
         ValueError: A required key is missing.
     """
     whole = as_dict(config)
+    require(whole, "metrics", ("inference_dir", "metrics"))
     with stage_parallel(config):
         return _measure(whole)
 
 
 def _measure(whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    for key in ("inference_dir", "metrics"):
-        if not whole.get(key):
-            raise ValueError(f"the metrics config has no {key!r} (it has {', '.join(whole)})")
     folder = Path(whole["inference_dir"])
     test_sets = _test_sets(whole, folder)
     results: dict[str, dict[str, Any]] = {}
@@ -74,7 +73,9 @@ def _measure(whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _test_sets(config: Mapping[str, Any], folder: Path) -> list[str]:
-    names = config.get("test_sets")
+    names = config.get("test_sets") or [
+        entry["name"] for entry in (config.get("dataset") or {}).get("test") or ()
+    ]
     if names:
         return [str(name) for name in names]
     found = sorted({path.parent.name for path in folder.glob("*/*.scp")})

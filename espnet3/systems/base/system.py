@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from espnet3.systems.base.blocks import check_blocks, stage_parallel
+from espnet3.systems.base.blocks import check_blocks
+from espnet3.systems.base.collect_stats import collect_stats
+from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
-from espnet3.systems.base.inference_provider import instantiate_block
 from espnet3.systems.base.metric import measure
+from espnet3.systems.stages import StageSpec, chosen, roles_of
 
 logger = logging.getLogger(__name__)
 
@@ -19,24 +21,44 @@ class BaseSystem:
     """Runs stages, each from its own config.
 
     A subclass adds a stage by writing a method without arguments and naming it in `stages`, or
-    changes one by overriding its method.
+    changes one by overriding its method. `StageSpec(name, config)` in `stages` says which config the stage
+    reads; a bare name leaves that to the method.
 
     Args:
-        inference_config: Config of `create_dataset` and `infer`.
+        inference_config: Config of `infer`; of `create_dataset` too, where the training config has no data.
         metrics_config: Config of `measure`.
+        training_config: Config of `create_dataset` and `collect_stats`.
+        demo_config: Config of a demo.
 
     Each stage works with the `parallel` block of its own config, for as long as it runs. Where that has none, it
     works with what `set_parallel` has registered.
     """
 
-    stages: ClassVar[tuple[str, ...]] = ("create_dataset", "infer", "measure")
+    stages: ClassVar[tuple[StageSpec | str, ...]] = (
+        StageSpec("create_dataset", ("training", "inference")),
+        StageSpec("collect_stats", "training"),
+        StageSpec("infer", "inference"),
+        StageSpec("measure", "metrics"),
+    )
 
-    def __init__(self, inference_config: Any = None, metrics_config: Any = None) -> None:
+    def __init__(
+        self,
+        inference_config: Any = None,
+        metrics_config: Any = None,
+        *,
+        training_config: Any = None,
+        demo_config: Any = None,
+    ) -> None:
+        self.training_config = training_config
         self.inference_config = inference_config
         self.metrics_config = metrics_config
+        self.demo_config = demo_config
 
     def run(self, stages: Iterable[str]) -> dict[str, Any]:
         """Run stages in the system's order, whatever order they are given in.
+
+        Args:
+            stages: Their names; "all" for every one.
 
         Returns:
             What each stage returned, by its name.
@@ -46,15 +68,12 @@ class BaseSystem:
             ValueError: There is no such stage, or one needs what another only submits; raised before the first
                 one runs.
         """
-        wanted = list(stages)
-        check_blocks(self.inference_config)
-        check_blocks(self.metrics_config)
-        self.check_stages(wanted)
+        wanted = [each.name for each in chosen(type(self), stages)]
+        for role in dict.fromkeys(("training", "inference", "metrics", "demo", *roles_of(type(self)))):
+            check_blocks(getattr(self, f"{role}_config", None))
         self.check_jobs(wanted)
         results: dict[str, Any] = {}
-        for stage in self.stages:
-            if stage not in wanted:
-                continue
+        for stage in wanted:
             begin = time.perf_counter()
             results[stage] = getattr(self, stage)()
             logger.info("stage %s: %.1f s", stage, time.perf_counter() - begin)
@@ -67,9 +86,7 @@ class BaseSystem:
         Raises:
             ValueError: There is no such stage.
         """
-        for stage in stages:
-            if stage not in cls.stages:
-                raise ValueError(f"no stage {stage!r}; {cls.__name__} has {', '.join(cls.stages)}")
+        chosen(cls, stages)
 
     def check_jobs(self, stages: Iterable[str]) -> None:
         """Check that no stage needs what the jobs of an earlier one have yet to compute.
@@ -86,14 +103,15 @@ class BaseSystem:
             )
 
     def create_dataset(self) -> bool:
-        """Build the dataset with the builder that `create_dataset` names in the config.
+        """Build what the config names; see `espnet3.systems.base.create_dataset.create_dataset`.
 
-        Returns:
-            True when it was built now, False when it was complete before.
+        The training config is read if it says anything about data, else the inference config.
         """
-        config = _needed(self, "inference_config", "create_dataset")
-        with stage_parallel(config):
-            return bool(instantiate_block(config, "create_dataset").build())
+        return create_dataset(_of_data(self.training_config, self.inference_config))
+
+    def collect_stats(self) -> dict[str, Any]:
+        """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
+        return collect_stats(_needed(self, "training_config", "collect_stats"))
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""
@@ -104,8 +122,28 @@ class BaseSystem:
         return measure(_needed(self, "metrics_config", "measure"))
 
 
+# functions, not methods: a subclass may name its own as it likes
+
+
+def _of_data(*configs: Any) -> Any:
+    """Return the first config that has a block `create_dataset` or `dataset`; else the first that is there.
+
+    Raises:
+        ValueError: None is there.
+    """
+    there = [config for config in configs if config is not None]
+    for config in there:
+        if config.get("create_dataset") is not None or config.get("dataset") is not None:
+            return config
+    if not there:
+        raise ValueError(
+            "stage create_dataset needs training_config or inference_config, and there is neither"
+        )
+    return there[0]
+
+
 def _needed(system: BaseSystem, name: str, stage: str) -> Any:
-    """Return a config of a system; a function, so that a subclass may name its methods as it likes.
+    """Return a config of a system.
 
     Raises:
         ValueError: The system was made without it.

@@ -25,7 +25,7 @@ from espnet3.parallel.backends import (
 )
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import owners
-from espnet3.parallel.backends.loading import load_module
+from espnet3.parallel.backends.loading import load_module, pip_line
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
@@ -434,7 +434,7 @@ def test_a_missing_package_is_named_with_its_pip_line(env, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError) as caught:
         load_cluster_class(row(env))
-    pip = f"pip install 'espnet3-parallel[{row(env).extra}]'"
+    pip = pip_line(row(env).extra)
     assert f"Please install {package}: {pip}" in str(caught.value)
     assert f"env {env!r}" in str(caught.value)
     assert caught.value.name == package
@@ -458,7 +458,7 @@ def test_a_package_that_is_there_but_broken_says_why(tmp_path, monkeypatch, sour
     with pytest.raises(MissingPackageError) as caught:
         load_cluster_class(backend)
     assert says in str(caught.value)
-    assert "Please install broken_cluster: pip install 'espnet3-parallel[gpu]'" in str(caught.value)
+    assert f"Please install broken_cluster: {pip_line('gpu')}" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 

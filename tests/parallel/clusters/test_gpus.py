@@ -2,6 +2,7 @@
 
 # ruff: noqa: N801, N802, N818  # the stand-in has the names of NVML's binding
 
+import re
 import sys
 from types import ModuleType
 
@@ -9,8 +10,17 @@ import pytest
 
 from espnet3.parallel import ConfigError, MissingPackageError
 from espnet3.parallel.backends import gpus as gpus_module
-from espnet3.parallel.backends.gpus import Gpu, check_gpus, gpus_of_machine, visible_gpus
-from espnet3.parallel.clusters.gpu import devices, gpu_options
+from espnet3.parallel.backends.gpus import (
+    Gpu,
+    asks_for_gpus,
+    check_gpus,
+    devices,
+    gpus_of_machine,
+    pinned,
+    visible_gpus,
+)
+from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.clusters.gpu import gpu_options
 from espnet3.parallel.config import ParallelConfig
 
 A, B, C = (Gpu(n, f"GPU-{letter * 8}-0000", f"Card {letter}") for n, letter in enumerate("abc"))
@@ -80,8 +90,46 @@ def test_more_workers_than_gpus_are_an_error_that_lists_them(gpus, variable, sai
 
 def test_dask_cuda_is_given_gpus_in_one_way():
     """Numbers where all are whole GPUs; UUIDs where one is a part, as it sorts what it is given."""
-    assert devices([C, A]) == [2, 0]
+    assert devices([C, A]) == ["2", "0"]
     assert devices([A, PART]) == [A.uuid, PART.uuid]
+
+
+def test_a_worker_sees_its_own_gpu_first():
+    """The list is turned by the worker's number, and round again where there are more workers."""
+    assert [pinned(["2", "0", "5"], worker) for worker in range(4)] == ["2,0,5", "0,5,2", "5,2,0", "2,0,5"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *(
+            "--gres=gpu:1",
+            "--gres gpu:a100:2",
+            "-G 2",
+            "--gpus=1",
+            "--gpus-per-node 4",
+            "select=1:ncpus=8:ngpus=1",
+        ),
+        *(
+            "-l gpu=1",
+            "-gpu num=1:mode=exclusive_process",
+            "rusage[ngpus_excl_p=1]",
+            "request_gpus",
+            "/nodes=1/gpu=2",
+        ),
+    ],
+)
+def test_a_request_for_gpus_is_known_in_each_scheduler_s_words(request_):
+    """What SLURM, PBS, SGE, LSF, HTCondor and OAR call a GPU is found in a directive."""
+    assert asks_for_gpus(["--exclusive", request_])
+
+
+@pytest.mark.parametrize(
+    "request_", ["--partition=gpu", "-q gpu", "-P gpu_lab", "select=1:ncpus=8", "--mail-type=all"]
+)
+def test_a_name_with_gpu_in_it_asks_for_none(request_):
+    """A queue or an account may be called gpu without a GPU being asked for."""
+    assert not asks_for_gpus([request_, None])
 
 
 class FakeNvml(ModuleType):
@@ -181,7 +229,7 @@ def test_a_driver_that_does_not_answer_is_an_error_with_its_words(nvml):
 def test_a_missing_binding_is_reported_with_its_extra(monkeypatch):
     """Without nvidia-ml-py the message has the pip line."""
     monkeypatch.setattr(gpus_module, "installed", lambda package: package != "pynvml")
-    with pytest.raises(MissingPackageError, match=r"pip install 'espnet3-parallel\[gpu\]'"):
+    with pytest.raises(MissingPackageError, match=re.escape(pip_line("gpu"))):
         gpus_of_machine()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from espnet3.parallel import ConfigError, get_client, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_script import plan_jobs
+from espnet3.parallel.clusters.options import worker_argument_problems
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.testing import standin
 
@@ -77,6 +79,37 @@ def test_words_with_half_a_quotation_are_refused() -> None:
     """A quotation mark without its partner would take in the rest of the script."""
     with pytest.raises(ConfigError, match="cannot be read as words of a shell: no closing quotation"):
         ParallelConfig.parse(block("slurm", worker_extra_args=["--resources 'A=1"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "better"), [(["--no-such=1"], ""), (["--resources A=1", "--lifetme 5m"], "--lifetime")]
+)
+def test_an_argument_that_the_worker_does_not_know_is_refused_before_a_job_is_queued(
+    words: list[str], better: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has its name, which Dask's own would not have, and the likely one; no folder is left."""
+    monkeypatch.chdir(tmp_path)
+    wrong = words[-1].split("=")[0].split()[0]
+    said = (
+        f"options.worker_extra_args: '{wrong}' is no option of Dask's worker."
+        + f" Did you mean '{better}'" * bool(better)
+    )
+    with standin("moab") as queue:
+        with (
+            pytest.raises(ConfigError, match=re.escape(said)),
+            get_client(block("moab", interface="lo", worker_extra_args=words)),
+        ):
+            pass
+        assert queue.jobs() == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_of_a_module_to_preload_are_its_own() -> None:
+    """With `--preload` among them, or another worker command, Dask or that command says what it does not know."""
+    words = ["--preload mine.py", "--color red"]
+    assert not worker_argument_problems(row("moab"), {"worker_extra_args": words})
+    others = {"worker_extra_args": ["--color red"], "worker_command": "dask_cuda.cli"}
+    assert not worker_argument_problems(row("moab"), others)
 
 
 def run_script(env: str, folder: Path, **options: Any) -> list[str]:
@@ -169,3 +202,25 @@ def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
     with standin(env), get_client(block(env, **options)) as client:
         assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
         assert set(client.run(os.getcwd).values()) == {str(here)}
+
+
+@pytest.mark.parametrize(
+    ("env", "asks"),
+    [
+        ("slurm", {"job_extra_directives": ["--gres=gpu:1"]}),
+        ("pbs", {"resource_spec": "select=1:ncpus=8:ngpus=1"}),
+        ("htcondor", {"job_extra_directives": {"request_gpus": "1"}}),
+    ],
+)
+def test_a_worker_with_a_gpu_runs_one_item_at_a_time(env: str, asks: dict[str, Any]) -> None:
+    """Eight cores beside a GPU are for loading data: eight items at once would share one model, unless asked for."""
+    assert "--nthreads 1 " in script(env, **asks) + " "
+    chosen = script(env, **asks, worker_extra_args=["--nthreads 4"])
+    assert "--nthreads 4" in chosen and "--nthreads 1" not in chosen
+    assert "--nthreads 1" not in script(env)
+
+
+def script(env: str, **options: Any) -> str:
+    """Return the job script of a block with eight cores."""
+    config = ParallelConfig.parse(block(env, **{"cores": 8, **options}))
+    return plan_jobs(row(env), config).script

@@ -6,41 +6,28 @@ The table on the page of backends has the same rows.
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
 
 from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.testing import standin
+from tests.parallel.clusters.listening import Listener, listeners_of, named, on_the_page, tries_at, verdict
 from tests.parallel.clusters.ssh_server import ssh_server
 from tests.parallel.clusters.stranger import Stranger, stranger
 from tests.parallel.detached.work import Provider, Squares, held, hold, let_go, shut
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/backends.md"
 ON_SCHEDULER = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
 ON_HOSTS = {
     "scheduler_options": {"host": "127.0.0.1", "port": 0},
     "worker_options": {"host": "127.0.0.1", "nthreads": 1},
 }
 MARK = "ESPNET3_TEST_MARK"  # a variable that every process of a run inherits
-ACCEPTS = 0x10000  # the flag of a unix socket that listens, in /proc/net/unix
-
-
-class Listener(NamedTuple):
-    """A socket that waits for connections: (host, port) or a path."""
-
-    address: Any
-
-    @property
-    def is_path(self) -> bool:
-        """Whether it is a unix socket."""
-        return isinstance(self.address, str)
 
 
 @pytest.fixture(scope="module")
@@ -73,63 +60,20 @@ def _unset() -> Iterator[None]:
 
 def listeners(mark: str) -> set[Listener]:
     """Return what this process, and those that carry the mark, listen on."""
-    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    paths = {row[7] for row in rows if len(row) > 7 and int(row[3], 16) & ACCEPTS}
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) != mark:
-                continue
-            opened = process.net_connections("all")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        for one in opened:
-            if isinstance(one.laddr, str) and one.laddr in paths:
-                found.add(Listener(one.laddr))
-            elif one.status == psutil.CONN_LISTEN:
-                found.add(Listener((one.laddr.ip, one.laddr.port)))
-    return found
 
+    def marked() -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.pid == os.getpid() or process.environ().get(MARK) == mark:
+                    yield process
 
-def named(client: Any) -> dict[int, str]:
-    """Return what the cluster itself says of its ports."""
-    info = client.scheduler_info(n_workers=-1)
-    names = {
-        port_of(client.scheduler.address): "scheduler",
-        info["services"]["dashboard"]: "scheduler's pages",
-    }
-    for address, worker in info["workers"].items():
-        names |= {port_of(address): "worker", worker["services"]["dashboard"]: "worker's pages"}
-        if worker["nanny"]:
-            names[port_of(worker["nanny"])] = "nanny"
-    return names
-
-
-def port_of(address: str) -> int:
-    """Return the port of an address of Dask's; 0 where it has none."""
-    found = re.search(r":(\d+)$", address)
-    return int(found[1]) if found else 0
+    return listeners_of(marked())
 
 
 def answers(other: Stranger, listener: Listener) -> str:
     """Return what a listener answers to the other account, whatever it tries."""
-    if listener.is_path:
-        folder = os.stat(os.path.dirname(listener.address))
-        assert folder.st_mode & 0o777 == 0o700 and folder.st_uid == os.getuid()
-        if other.is_other:
-            assert other("unix", listener.address) == "refused: PermissionError"
-        return "cannot be reached"
-    host, port = listener.address
-    assert host.startswith("127.")
-    tries = {
-        **{f"dask {scheme}": other("dask", f"{scheme}://{host}:{port}") for scheme in ("tcp", "tls")},
-        **{
-            f"page {scheme}": other("page", f"{scheme}://{host}:{port}/info/main/workers.html")
-            for scheme in ("http", "https")
-        },
-    }
-    assert not [each for each in tries.values() if each.startswith("let in")], tries
-    return "refuses the page" if tries["page http"] == "403" else "refuses the connection"
+    said = {name: other(*one) for name, one in tries_at(listener).items() if other.is_other or name != "unix"}
+    return verdict(listener, said, other.is_other)
 
 
 @contextmanager
@@ -154,17 +98,6 @@ def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
     with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}) as client:
         yield client
-
-
-def on_the_page() -> set[tuple[str, str, str]]:
-    """Return the rows of the page's table of listeners: env, who, and what a stranger gets."""
-    rows = set()
-    for line in PAGE.read_text(encoding="utf-8").split("### Listeners")[1].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| `"):
-            envs, who, _, answer = cells
-            rows |= {(env.strip("` "), who, answer) for env in envs.split(",")}
-    return rows
 
 
 @pytest.mark.parametrize("env", ["local", "pbs", "ssh"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ConfigError, MissingPackageError, get_client, parallel_map, set_parallel
+from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from tests.parallel.clusters.ssh_server import HOSTS, ssh_server
@@ -115,8 +116,7 @@ def test_a_missing_asyncssh_is_a_missing_package(
         mode({"hosts": ["127.0.0.1"]}, tmp_path)
     assert caught.value.name == "asyncssh"
     assert str(caught.value) == (
-        "env 'ssh' needs asyncssh, which is not installed. "
-        "Please install asyncssh: pip install 'espnet3-parallel[ssh]'"
+        f"env 'ssh' needs asyncssh, which is not installed. Please install asyncssh: {pip_line('ssh')}"
     )
     assert not (tmp_path / "run").exists()
 

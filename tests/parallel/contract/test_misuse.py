@@ -1,5 +1,6 @@
 """Slips of a newcomer: each is one error or one warning that says what to do, and none goes unnoticed."""
 
+import threading
 import warnings
 
 import numpy as np
@@ -8,7 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from espnet3.cli.main import main
-from espnet3.parallel import BaseRunner, set_parallel
+from espnet3.parallel import (
+    BaseRunner,
+    EnvironmentProvider,
+    InferenceProvider,
+    ItemError,
+    SignatureError,
+    set_parallel,
+)
 from tests.parallel.contract import work
 
 PROVIDER = work.Provider({"factor": 2})
@@ -176,6 +184,108 @@ def test_a_misspelled_argument_is_named_with_the_right_one(wrong, right):
     """A typo in the constructor is a TypeError with the name that was meant."""
     with pytest.raises(TypeError, match=f"Echo.* no argument '{wrong}'. Did you mean '{right}'"):
         work.Echo(work.Whole(), **{wrong: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("n_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
+        ("num_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
+        ("env", r"parallel block: set_parallel\(\{'env': 3\}\)"),
+        ("config", r"the provider: MyProvider\(config=...\)"),
+    ],
+)
+def test_an_argument_of_something_else_is_sent_there(name, words):
+    """Keys of the parallel block, and a provider's arguments, are answered with where they belong."""
+    with pytest.raises(
+        TypeError, match=f"Echo.* no argument '{name}'. It belongs to {'the ' * (words[0] == 'p')}{words}"
+    ):
+        work.Echo(work.Whole(), **{name: 3})
+
+
+def test_a_runner_without_a_provider_is_refused_by_its_own_name():
+    """A runner made of nothing says that it needs a provider, and how it is given one."""
+    with pytest.raises(TypeError, match=r"^Echo\(\) needs a provider, .*: Echo\(MyProvider\(config\)\)$"):
+        work.Echo()
+
+
+def test_a_method_that_is_missing_is_named_with_the_one_that_was_meant():
+    """A misspelled forward or build_env_local is found when the first object is made."""
+    misspelt = type("Misspelt", (BaseRunner,), {"foward": staticmethod(lambda idx: idx)})
+    with pytest.raises(
+        TypeError, match=r"^Misspelt must define forward\. It has 'foward': is that its name misspelt"
+    ):
+        misspelt(work.Whole())
+    with pytest.raises(TypeError, match=r"^Nothing must define forward\.$"):
+        type("Nothing", (BaseRunner,), {})(work.Whole())
+    with pytest.raises(TypeError, match=r"^Builds must define build_env_local\. It has 'build_local_env'"):
+        type("Builds", (EnvironmentProvider,), {"build_local_env": lambda self: {}})({})
+
+
+@pytest.mark.parametrize("name", ["forward", "write_record", "close_writers"])
+def test_a_function_with_yield_is_refused_where_nobody_would_run_it(name):
+    """A generator function in place of one that returns is found when the class is defined."""
+
+    def generates(*args):
+        yield args
+
+    with pytest.raises(
+        SignatureError, match=f"Generates.{name} must be a plain function: .*`yield`.*Return a list"
+    ):
+        type("Generates", (work.Echo,), {name: staticmethod(generates)})
+
+
+def test_a_batch_may_be_generated():
+    """batch_forward may yield its results: they are iterated over anyway."""
+
+    class Generates(work.Echo):
+        @staticmethod
+        def batch_forward(indices):
+            yield from (2 * idx for idx in indices)
+
+    assert Generates(work.Whole(), batch_size=2, progress=False)(range(3)) == [0, 2, 4]
+
+
+class Forgotten(InferenceProvider):
+    """Lacks a return in one of its methods."""
+
+    @staticmethod
+    def build_dataset(config):
+        list(range(config["size"]))
+
+    @staticmethod
+    def build_model(config):
+        return abs
+
+
+class Applies(BaseRunner):
+    """Uses what a provider did not return."""
+
+    @staticmethod
+    def forward(idx, dataset, model):
+        return model(dataset[idx])
+
+
+def test_a_dataset_that_is_none_is_a_warning_that_names_the_method(place, capfd):
+    """What a provider's method forgot to return is said beside the errors of the items that need it."""
+    with warnings.catch_warnings(record=True) as recorded, pytest.raises(ItemError, match="NoneType"):
+        warnings.simplefilter("always")
+        Applies(Forgotten({"size": 3}), progress=False)(range(3))
+    said = " ".join(warned(recorded)) + capfd.readouterr().err
+    assert "Forgotten.build_dataset returned None: is a `return` missing?" in said
+    assert "build_model" not in said.replace("def build_model", "")
+
+
+def test_a_part_of_the_config_that_cannot_travel_is_named():
+    """A lock deep in a provider's config is an error that says at which place it is."""
+    set_parallel({"env": "local", "n_workers": 2})
+    provider = work.Provider({"factor": 2, "more": [1, {"lock": threading.Lock()}]})
+    with pytest.raises(TypeError) as caught:
+        work.Times(provider, progress=False)(range(4))
+    assert any(
+        note.startswith("config['more'][1]['lock'] (of type lock) cannot be sent")
+        for note in caught.value.__notes__
+    )
 
 
 @pytest.mark.parametrize(

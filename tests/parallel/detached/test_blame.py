@@ -22,7 +22,7 @@ from espnet3.parallel.detached.marks import Marks, excuse_dead, job_name, note_e
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.detached.surroundings import record
 from espnet3.parallel.engine.blame import Charges, Loss, failure_of_item
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.ledger.results import Results

@@ -11,11 +11,10 @@ from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import pairs
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import calls, held, here, hold, let_go
 
-HABITS = [pytest.param((habit,), id=habit.value) for habit in Habit]
-ALL = pytest.param(tuple(Habit), id="all")
 FINE = (JobState.DONE, JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN)
 
 
@@ -28,8 +27,7 @@ def looked_at(run: DetachedRun, times: int = 6) -> None:
         run.retry()
 
 
-@pytest.mark.parametrize("habits", [*HABITS, ALL])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "habits"), pairs(list(NAMES)))
 def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...], tmp_path: Path) -> None:
     """Four shards on two slots: what runs or waits is never lost, and every item is computed once, with all habits."""
     hold(tmp_path, 0)
@@ -47,8 +45,7 @@ def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...],
     assert (tmp_path / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=4)
 
 
-@pytest.mark.parametrize("habits", [*HABITS, ALL])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "habits"), pairs(list(NAMES), shift=2))
 def test_cancel_leaves_nothing_under_every_habit(
     name: str, habits: tuple[Habit, ...], tmp_path: Path
 ) -> None:

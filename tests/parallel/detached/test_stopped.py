@@ -70,9 +70,12 @@ def test_an_item_that_does_not_end_is_excused(tmp_path: Path) -> None:
     """A job killed after the grace because the run was stopped says which shard stopped it, and blames no item."""
     folder = tmp_path / "a"
     folder.mkdir()
+    hold(folder, 0)
     hold(folder, 1)
     run = run_of(folder, n=2, shards=2, workers=2, config={"bad": [0, "raise"]})
+    held(folder, 0)  # until the other job has begun: a run that is stopped before would not start it
     held(folder, 1)
+    let_go(folder, 0)
     shard = run.wait(60).shards[1]
     let_go(folder, 1, dead=True)
     assert shard.state is JobState.UNFINISHED, shard
@@ -113,7 +116,7 @@ def test_an_on_error_that_is_neither_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", n=2, shards=1)
     assert run.wait(60).done
     with pytest.raises(
-        ConfigError, match=r"on_error must be \"raise\" or \"record\"\. Did you mean 'record'\?"
+        ConfigError, match=r"on_error must be \"raise\" or \"record\" \(did you mean 'record'\?\)"
     ):
         run.retry(on_error="recrod")
 
@@ -133,3 +136,12 @@ def test_a_result_folder_beside_an_output_dir_is_a_warning(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match=r"async_result_dir = mine is not used: the run is in output_dir"):
         run = run_of(tmp_path / "a", n=2, shards=1, async_result_dir="mine")
     assert run.wait(60).done
+
+
+def test_a_verb_that_has_nothing_to_do_says_so(tmp_path: Path) -> None:
+    """retry of a run that is complete, and cancel of one that has ended, say that they have done nothing."""
+    run = run_of(tmp_path / "a", n=2, shards=1)
+    assert run.wait(60).done
+    assert "nothing was submitted: every item has an outcome" in run.retry().notes
+    assert "no job was queued or at work: there was nothing to cancel" in run.cancel().notes
+    assert run.status().done

@@ -141,7 +141,9 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
     return (folder / "run/results.jsonl").read_bytes()
 
 
-def espnet3(*words: object, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+def espnet3(
+    *words: object, cwd: Path, ok: bool = True, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run the command `espnet3` as another process does, somewhere else."""
     done = subprocess.run(
         [sys.executable, "-c", "from espnet3.cli.main import main; main()", *map(str, words)],
@@ -150,7 +152,7 @@ def espnet3(*words: object, cwd: Path, ok: bool = True) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=seconds,
     )
     assert not ok or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.engine.blame import Charges, Loss, failure_of_item
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import PoisonItemError
 from espnet3.parallel.ledger.lines import encode_line

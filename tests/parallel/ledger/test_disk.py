@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from espnet3.parallel.ledger import FolderWriteError
+from espnet3.parallel import BaseRunner, EnvironmentProvider
+from espnet3.parallel.ledger import DamagedFolderError, FolderWriteError
 from espnet3.parallel.ledger.files import Appender
-from tests.parallel.ledger.making import begin, expected, finished, partial
+from tests.parallel.ledger.making import N, begin, expected, finished, lines_of, partial
 from tests.parallel.ledger.programs import heard, program
 
 MANY = range(3000)
@@ -114,3 +116,56 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(FolderWriteError, match="Not a directory"):
         begin(tmp_path / "run")
+
+
+@pytest.mark.parametrize("below", ["", "run"], ids=["the-folder", "above-it"])
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, below: str) -> None:
+    """An output_dir that is a file, or is below one, is an error that says so."""
+    (tmp_path / "results").write_text("mine")
+    with pytest.raises(FolderWriteError, match="a file stands where a folder must be: .*another output_dir"):
+        begin(tmp_path / "results" / below)
+    assert (tmp_path / "results").read_text() == "mine"
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+@pytest.mark.parametrize("last", [False, True], ids=["before-a-write", "before-the-merge"])
+def test_a_folder_that_vanishes_under_a_run_stops_it(tmp_path: Path, how: str, last: bool) -> None:
+    """What is written to a folder that was deleted or moved is lost: the next write says so, or else the merge."""
+    with (
+        pytest.raises(
+            DamagedFolderError, match="split.0/results.jsonl is gone: it was deleted or moved"
+        ) as caught,
+        begin(tmp_path / "run") as run,
+    ):
+        run.append(lines_of(range(N), range(N if last else 5)))
+        shutil.rmtree(tmp_path / "run") if how == "deleted" else os.rename(
+            tmp_path / "run", tmp_path / "other"
+        )
+        if last:
+            run.merge()
+        else:
+            run.append(lines_of(range(N), [5]))
+    assert not getattr(caught.value, "__notes__", [])
+
+
+def test_a_run_whose_folder_vanishes_does_not_say_that_it_is_kept(tmp_path: Path) -> None:
+    """A runner whose folder is deleted by an item stops with that error, and claims nothing to be kept."""
+
+    class Deletes(BaseRunner):
+        @staticmethod
+        def forward(idx: int, folder: str) -> int:
+            if idx == 5:
+                shutil.rmtree(folder)
+            return idx
+
+    class Knows(EnvironmentProvider):
+        def build_env_local(self) -> dict[str, Any]:
+            return {"folder": self.config["folder"]}
+
+    folder = tmp_path / "run"
+    with pytest.raises(DamagedFolderError) as caught:
+        Deletes(Knows({"folder": str(folder)}), output_dir=folder, progress=False)(range(100))
+    assert "kept" not in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert list(Deletes(Knows({"folder": str(folder)}), output_dir=folder, progress=False)(range(5))) == list(
+        range(5)
+    )

@@ -110,6 +110,17 @@ def test_two_workers_slower_than_one_say_why(changes: dict[str, float], first: s
     assert said.partition(": ")[2].startswith(first)
 
 
+def test_a_run_that_lost_workers_is_not_compared_with_one_worker() -> None:
+    """The time that killed workers spent on their items is unknown, so nothing is said of what one would have taken."""
+    lost = replace(TEN_SECONDS, seconds=4.0, start_seconds=2.3, busy_seconds=0.0, failed=6, deaths=6)
+    assert "one worker" not in advice(lost)
+
+
+def test_one_item_is_no_items() -> None:
+    """A run of one item has "1 item" in its last line."""
+    assert last_line(replace(TEN_SECONDS, items=1)).startswith("1 item, none failed")
+
+
 def test_items_that_waited_are_named() -> None:
     """Where the items of a longer run did not use the processor, that is said, with what they may have waited for."""
     said = advice(replace(TEN_SECONDS, cpu_seconds=1.7))

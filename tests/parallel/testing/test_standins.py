@@ -12,6 +12,7 @@ from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parall
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.contract_work import square
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import pairs
 from tests.waiting import wait_until
 
 
@@ -209,12 +210,11 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
         assert first.job in [each.job for each in queue.jobs()]
 
 
-@pytest.mark.parametrize("habit", Habit)
-@pytest.mark.parametrize("env", ["pbs", "lsf", "moab"])
-def test_a_cluster_works_under_every_habit(env, habit, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1))
+def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""
     monkeypatch.chdir(tmp_path)
-    with standin(env, habits=[habit]) as queue:
+    with standin(env, habits=habits) as queue:
         with get_client(block(env)) as client:
             client.wait_for_workers(2, timeout=60)
             assert parallel_map(square, range(20)) == [x * x for x in range(20)]

@@ -13,19 +13,19 @@ import os
 import shutil
 import subprocess
 import tempfile
-import wave
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dataset.decode import RATE, DecodeProvider, DecodeRunner, wav_name
 from dataset.normalise import normalise
-from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
-from espnet3.components.data.files import write_atomic, write_text_atomic
+from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder, SourceError
+from espnet3.components.data.files import write_text_atomic
+from espnet3.parallel import ChangedRunError
 
 logger = logging.getLogger(__name__)
 
-RATE = 16000
 SPEAKER = "allison"
 VOICE = "en_US_f_Allison"
 TEXT_PACKAGE = "asterisk-core-sounds-en"
@@ -38,10 +38,6 @@ Licence: Creative Commons Attribution-Share Alike 3.0 (CC-BY-SA-3.0),
 https://creativecommons.org/licenses/by-sa/3.0/.
 Changes: the audio was converted from G.722 to 16-bit wav, the transcripts were normalised.
 """
-
-
-class SourceError(RuntimeError):
-    """The packages cannot be downloaded; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +83,32 @@ class AsteriskBuilder(DatasetBuilder):
         """The voice; the packages' versions are facts, for they are not ours to choose."""
         return {"voice": VOICE, "rate": RATE}
 
+    def is_source_prepared(self) -> bool:
+        """Tell whether both packages are in the cache."""
+        return self._cached(TEXT_PACKAGE) is not None and self._cached(AUDIO_PACKAGE) is not None
+
+    def prepare_source(self) -> None:
+        """Download the packages.
+
+        Raises:
+            SourceError: They cannot be downloaded.
+        """
+        self._packages()
+
     def make(self) -> BuiltFiles:
-        """Build the corpus in the data folder."""
+        """Build the corpus in the data folder.
+
+        What is unpacked and decoded stays there until all is done, so that a build that was killed goes on.
+        """
         packages = self._packages()
-        with tempfile.TemporaryDirectory(prefix=".unpacked.", dir=self.data_dir) as root:
-            for package in packages:
-                _run(["dpkg", "-x", str(package), root], f"unpacking {package}")
-            utterances = sorted(self._utterances(Path(root) / "usr/share"), key=lambda one: one.utt_id)
+        unpacked, done = self.data_dir / ".unpacked", self.data_dir / ".decoded"
+        _unpack(packages, unpacked)
+        utterances = sorted(self._utterances(unpacked / "usr/share", done), key=lambda one: one.utt_id)
         if not utterances:
             raise SourceError(f"{packages[0]} and {packages[1]} hold no prompt of the voice {VOICE}")
         index = self._write_index(utterances, [package.name for package in packages])
+        for folder in (unpacked, done):
+            shutil.rmtree(folder)
         return BuiltFiles(
             index=index,
             payload=[self.data_dir / one.audio for one in utterances],
@@ -150,17 +162,17 @@ class AsteriskBuilder(DatasetBuilder):
             "decode your own recordings: `make demo AUDIO=folder` (a folder of 16 kHz wav files)"
         )
 
-    def _utterances(self, share: Path) -> Iterator[Utterance]:
+    def _utterances(self, share: Path, done: Path) -> Iterator[Utterance]:
+        source, target = share / f"asterisk/sounds/{VOICE}", self.data_dir / "wav"
+        texts = {}
         for key, raw in _transcripts(share / f"doc/{TEXT_PACKAGE}/core-sounds-en.txt.gz"):
-            source = share / f"asterisk/sounds/{VOICE}/{key}.g722"
-            text = normalise(raw)
-            # No text: tones and silence. No source: a transcript whose prompt was never recorded.
-            if not text or not source.is_file():
-                continue
+            # No text: tones and silence. No file: a transcript whose prompt was never recorded.
+            if (text := normalise(raw)) and (source / f"{key}.g722").is_file():
+                texts[key] = (text, raw)
+        lengths = _decode(list(texts), source, target, done)
+        for (key, (text, raw)), samples in zip(texts.items(), lengths, strict=True):
             utt_id = key.replace("/", "_")
-            audio = f"wav/{utt_id}.wav"
-            samples = _decode_g722(source, self.data_dir / audio)
-            yield Utterance(utt_id, SPEAKER, audio, text, raw, round(samples / RATE, 4))
+            yield Utterance(utt_id, SPEAKER, f"wav/{wav_name(key)}", text, raw, round(samples / RATE, 4))
 
     def _write_index(self, utterances: list[Utterance], packages: list[str]) -> list[Path]:
         folder = self.data_dir.resolve()
@@ -177,6 +189,31 @@ class AsteriskBuilder(DatasetBuilder):
         return [self.data_dir / name for name in texts]
 
 
+def _unpack(packages: Sequence[Path], folder: Path) -> None:
+    """Unpack Debian packages into one folder, which is removed again where one of them is broken."""
+    try:
+        for package in packages:
+            _run(["dpkg", "-x", str(package), str(folder)], f"unpacking {package}")
+    except SourceError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _decode(keys: list[str], source: Path, target: Path, done: Path) -> Sequence[int]:
+    """Decode prompts on the workers of the registered configuration; return their numbers of samples.
+
+    A build that was killed goes on where it was, unless its folders are others now, or a file was lost since.
+    """
+    provider = DecodeProvider({"source": str(source), "target": str(target)})
+    try:
+        lengths: Sequence[int] = DecodeRunner(provider, output_dir=done)(keys)
+    except ChangedRunError:
+        lengths = []
+    if not lengths or not all((target / wav_name(key)).is_file() for key in keys):
+        lengths = DecodeRunner(provider, output_dir=done, resume=False)(keys)
+    return lengths
+
+
 def _transcripts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (key, transcript) from `key: text` lines; `;` starts a comment."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -184,30 +221,6 @@ def _transcripts(path: Path) -> Iterator[tuple[str, str]]:
             key, colon, raw = line.strip().partition(":")
             if colon and not key.startswith(";"):
                 yield key, raw.strip()
-
-
-def _decode_g722(source: Path, target: Path) -> int:
-    """Write a G.722 file as 16-bit wav and return its number of samples."""
-    try:
-        from G722 import G722
-    except ImportError as error:
-        raise ImportError(
-            "decoding the prompts needs the package G722; install it with: "
-            "pip install 'espnet3-parallel[recipe]'"
-        ) from error
-    import numpy
-
-    samples = numpy.asarray(G722(RATE, 64000).decode(source.read_bytes()), dtype="<i2")
-
-    def write(file: Any) -> None:
-        with wave.open(file, "wb") as out:
-            out.setnchannels(1)
-            out.setsampwidth(2)
-            out.setframerate(RATE)
-            out.writeframes(samples.tobytes())
-
-    write_atomic(target, write)
-    return len(samples)
 
 
 def _run(command: list[str], doing: str, folder: str | None = None) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RATE = 16000
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,12 @@ class SpeechDataset(ABC):
 class ManifestDataset(SpeechDataset):
     """The utterances of a `manifest.jsonl`.
 
+    Splits are made by what is said: prompts with the same words are in the same one, so that no test sentence was heard
+    in training.
+
     Args:
         manifest: The file; audio paths in it are relative to its folder.
+        split: `train`, `valid` or `test`: about 80, 10 and 10 % of the texts; None for all of them.
         min_words: Only utterances whose reference has at least so many words.
         at_most: Only so many of them, spread evenly over the list.
         rate: The sampling rate that every file must have.
@@ -89,9 +94,13 @@ class ManifestDataset(SpeechDataset):
         min_words: int = 0,
         at_most: int | None = None,
         rate: int = RATE,
+        split: str | None = None,
     ) -> None:
         super().__init__(rate)
+        if split not in (None, *SPLITS):
+            raise ValueError(f"split = {split!r}: must be one of {', '.join(SPLITS)}, or left out")
         self.manifest = Path(manifest)
+        self.split = split
         self.min_words = min_words
         self.at_most = at_most
 
@@ -101,10 +110,18 @@ class ManifestDataset(SpeechDataset):
         folder = self.manifest.parent
         with open(self.manifest, encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
+        if self.split is not None:
+            rows = [row for row in rows if split_of(row["text"]) == self.split]
         rows = [row for row in rows if len(row["text"].split()) >= self.min_words]
         if self.at_most is not None and len(rows) > self.at_most:
             rows = [rows[k * len(rows) // self.at_most] for k in range(self.at_most)]
         return [Item(row["utt_id"], folder / row["audio"], row["text"], row["seconds"]) for row in rows]
+
+
+def split_of(text: str) -> str:
+    """Return the split of a text: by its hash, so that it is the same whatever else the corpus holds."""
+    draw = hashlib.sha256(text.encode()).digest()[0] % 10
+    return SPLITS[0] if draw > 1 else SPLITS[1 + draw]
 
 
 class FolderDataset(SpeechDataset):

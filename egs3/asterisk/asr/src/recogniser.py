@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from espnet3.parallel.backends.loading import pip_line
+
 
 class Recogniser:
     """Decodes one utterance at a time.
@@ -24,8 +26,7 @@ class Recogniser:
             from pocketsphinx import Decoder
         except ImportError as error:
             raise ImportError(
-                "the recogniser needs the package pocketsphinx; install it with: "
-                "pip install 'espnet3-parallel[recipe]'"
+                f"the recogniser needs the package pocketsphinx; install it with: {pip_line('recipe')}"
             ) from error
         self._decoder = Decoder(samprate=rate, loglevel="FATAL", **options)
         # The env is shared by the threads of a process, and a decoder holds one utterance.

@@ -11,7 +11,8 @@ from espnet3.parallel.detached.job.outcomes import ShardOutcomes
 from espnet3.parallel.detached.job.stopping import Stopping
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.engine.loop import Block, on_a_worker
+from espnet3.parallel.engine.loop import on_a_worker
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.files import write_json
 from espnet3.parallel.ledger.split import DONE
 from espnet3.parallel.records import ItemFailure

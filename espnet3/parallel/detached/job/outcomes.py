@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.engine.loop import Block
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import check_line, encode_failure

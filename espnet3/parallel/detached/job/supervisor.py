@@ -16,17 +16,20 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus, pinned
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
 from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
 from espnet3.parallel.detached.surroundings import job_environment
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
@@ -47,12 +50,16 @@ class Supervisor:
         layout: The run's paths.
         plan: Its plan.
         shards: The shards to run.
+        gpus: The GPUs to share out among the jobs that run at a time; none: they see what this process sees.
         shared: Supervisors of other hosts run some of them.
     """
 
-    def __init__(self, layout: Layout, plan: Plan, shards: list[int], shared: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, plan: Plan, shards: list[int], gpus: Sequence[str] = (), shared: bool = False
+    ) -> None:
         self.layout = layout
         self.plan = plan
+        self.gpus = gpus
         self.todo = deque(shards)
         self.shared = shared
         self.stopping = asyncio.Event()
@@ -191,11 +198,7 @@ class Supervisor:
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
 
     def _gpu(self, slot: int) -> dict[str, str]:
-        if row(self.plan.env).kind is not Kind.GPU:
-            return {}
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        devices = visible.split(",") if visible else [str(number) for number in range(self.plan.n_workers)]
-        return {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]}
+        return {VARIABLE: pinned(self.gpus, slot)} if self.gpus else {}
 
 
 def _appending(file: Path) -> BinaryIO:
@@ -242,19 +245,24 @@ def main() -> int:
         print(error, flush=True)
         return 1
     try:
+        plan = layout.plan()
+        plan = replace(plan, n_workers=given.slots or plan.n_workers)
+        try:
+            gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
+        except ParallelError as error:
+            print(error, flush=True)
+            return 1
         print(READY, flush=True)
         log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for fd in (1, 2):
             os.dup2(log, fd)
-        plan = layout.plan()
-        plan = replace(plan, n_workers=given.slots or plan.n_workers)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]
         own = shards[number::n_hosts]
         # then the other hosts' shards, from the end: those that their host comes to last
         shards = own + [shard for shard in reversed(shards) if shard not in set(own)]
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")
         begin = time.monotonic()
-        asyncio.run(Supervisor(layout, plan, shards, shared=n_hosts > 1).run())
+        asyncio.run(Supervisor(layout, plan, shards, gpus, shared=n_hosts > 1).run())
         say(f"ended after {time.monotonic() - begin:.1f} s")
     finally:
         lease.release()

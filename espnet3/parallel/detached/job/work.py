@@ -24,8 +24,9 @@ from espnet3.parallel.detached.job.stopping import StopNow, Stopping
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState
-from espnet3.parallel.engine.loop import Block, on_a_worker, run_items
+from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines
+from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervisor import READY
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
@@ -22,7 +24,14 @@ _LOOK = 0.05  # seconds between checks whether a process has ended
 
 
 def check(config: ParallelConfig) -> None:
-    """Do nothing: this machine can always start a supervisor."""
+    """Raise where this machine has fewer GPUs than jobs at a time; a supervisor it can always start.
+
+    Raises:
+        ConfigError: There are fewer visible GPUs than workers.
+        MissingPackageError: nvidia-ml-py is not installed.
+    """
+    if row(config.env).kind is Kind.GPU:
+        chosen_gpus(config.options, config.n_workers)
 
 
 def start(

@@ -31,6 +31,7 @@ from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
+from espnet3.parallel.messages import counted
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -79,6 +80,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
     with _driving(
         layout, "cancel", _PATIENCE
     ):  # a submission in between would be missed, or would lift the order
+        alive = run_status(layout, plan).alive
         layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
         launchers.cancel(layout, layout.plan(), grace)
         _wait_for_leases(layout, plan, grace)
@@ -93,7 +95,9 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
                 make_folder(folder)
                 write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
         _event(layout, "cancelled", by=by)
-    return run_status(layout, plan)
+    status = run_status(layout, plan)
+    note = "no job was queued or at work: there was nothing to cancel"
+    return status if alive else replace(status, notes=(*status.notes, note))
 
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
@@ -142,8 +146,19 @@ def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) 
         )
         hand_over(layout, plan, shards, raised)
     status = run_status(layout, plan)
-    note = _runs_again(layout, items, scan.state)
+    note = (
+        _runs_again(layout, items, scan.state) if shards else _nothing_left(layout, scan.state.count(FAILED))
+    )
     return replace(status, notes=(*status.notes, note)) if note else status
+
+
+def _nothing_left(layout: Layout, failed: int) -> str:
+    again = f"; `{_command(layout, 'retry')} --failed-items` runs the {counted(failed, 'failed item')} again"
+    return f"nothing was submitted: every item has an outcome{again if failed else ''}"
+
+
+def _command(layout: Layout, verb: str) -> str:
+    return shlex.join(["espnet3", verb, str(layout.run)])
 
 
 def _change_policy(layout: Layout, on_error: str) -> None:
@@ -161,7 +176,7 @@ def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
         return ""
     return (
         f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
-        f"the run again. `{shlex.join(['espnet3', 'retry', str(layout.run)])} --on-error record` keeps its failure "
+        f"the run again. `{_command(layout, 'retry')} --on-error record` keeps its failure "
         "and goes on with the other items"
     )
 
@@ -212,7 +227,9 @@ def _waiting(status: RunStatus) -> str:
     if not shards:
         return "`espnet3 retry` computes them"
     counts = ", ".join(
-        f"{n} {state.value}" for state, n in status.counts.items() if state is not JobState.DONE
+        f"{n} {state.value.replace('_', ' ')}"
+        for state, n in status.counts.items()
+        if state is not JobState.DONE
     )
     verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")

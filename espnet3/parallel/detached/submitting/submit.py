@@ -36,6 +36,7 @@ from espnet3.parallel.ledger.files import write_json
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
+from espnet3.parallel.messages import counted
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.writers.manifest import write_manifest
 
@@ -64,7 +65,7 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
-        launchers.check(config)
+        launchers.check(replace(config, n_workers=workers))
         refuse_living(folder)
         if not fresh:
             trial.passed()  # a folder that was there is not touched for a run that no job could do
@@ -84,8 +85,9 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     if not runner.progress:
         return DetachedRun(layout, runner)
     print(
-        f"submitted {len(shards)} shards ({left} items) as {plan.env} jobs, {plan.n_workers} at a time; the run "
-        f"is in {folder}\n`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
+        f"{plan.n_workers} at a time; the run is in {folder}\n"
+        "`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
         file=sys.stderr,
     )
     if run.policy.on_error == "raise" and left > 1:

@@ -21,6 +21,12 @@ from espnet3.parallel.errors import SignatureError
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
+_CALLED_ONCE = (
+    "forward",
+    "write_record",
+    "close_writers",
+    *STATE_HOOKS,
+)  # what they return is not iterated over
 _DEFAULT = "_espnet3_default"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,10 +66,16 @@ def make_static(runner: type) -> None:
                     f"Put @staticmethod above it and take what it needs from the env"
                 )
             setattr(runner, name, staticmethod(own))
-        if inspect.iscoroutinefunction(getattr(own, "__func__", own)):
+        func = getattr(own, "__func__", own)
+        if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
             raise SignatureError(
                 f"{runner.__qualname__}.{name} must be a plain function: nothing would await what an `async "
                 "def` returns. Call asyncio.run(...) in it"
+            )
+        if inspect.isgeneratorfunction(func) and name in _CALLED_ONCE:
+            raise SignatureError(
+                f"{runner.__qualname__}.{name} must be a plain function: nothing would run what a function with "
+                "`yield` returns. Return a list"
             )
 
 

@@ -1,0 +1,219 @@
+"""The datasets of a recipe: `dataset.train`, `valid` and `test` of its configs."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.dataset_module import DatasetEntry, make_dataset
+from espnet3.components.instantiate import as_plain, instantiate_block
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import shown
+
+SPLITS = ("train", "valid", "test")
+ORGANIZER_KEYS = (*SPLITS, "preprocessor", "recipe_dir")
+Change = Callable[[Any], Any]
+
+
+class CombinedDataset:
+    """Several datasets one after the other, each item changed by the functions of its part.
+
+    Where every part has `keys()`, the whole has them too, and an item can be had by its key as well as by its position.
+
+    Args:
+        parts: The datasets.
+        changes: For each part, the functions that an item goes through.
+
+    Raises:
+        ValueError: Two parts have the same key.
+    """
+
+    def __init__(self, parts: Sequence[Any], changes: Sequence[Sequence[Change]] = ()) -> None:
+        self.parts = list(parts)
+        self.changes = list(changes) or [()] * len(self.parts)
+        if all(callable(getattr(part, "keys", None)) for part in self.parts) and self.parts:
+            self.keys = self._keys  # only where all have them: `indices_of` looks for it
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(part) for part in self.parts))
+
+    @cached_property
+    def _part_of(self) -> dict[Any, int]:
+        found: dict[Any, int] = {}
+        for number, part in enumerate(self.parts):
+            for key in indices_of(part):
+                if key in found:
+                    raise ValueError(
+                        f"two items have the key {key!r}: ids must differ over the datasets of a split"
+                    )
+                found[key] = number
+        return found
+
+    def _keys(self) -> Iterator[Any]:
+        """Return the keys of all items, in their order."""
+        return iter(self._part_of)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self.parts else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            if not hasattr(self, "keys"):
+                raise TypeError(f"an item of these datasets is named by its position, not by {index!r}")
+            number = self._part_of[index]
+            item = self.parts[number][index]
+        else:
+            if not 0 <= index < len(self):
+                raise IndexError(f"there is no item {index} among {len(self)}")
+            number = bisect.bisect_right(self._ends, index)
+            item = self.parts[number][index - (self._ends[number - 1] if number else 0)]
+        for change in self.changes[number]:
+            item = change(item)
+        return item
+
+    @property
+    def items(self) -> list[Any]:
+        """What the parts list of their items without reading them; AttributeError where one lists nothing."""
+        return [item for part in self.parts for item in part.items]
+
+    def fingerprint(self) -> str | None:
+        """Return a hash of the parts' fingerprints; None where one has none."""
+        found = [fingerprint_of(part) for part in self.parts]
+        if None in found:
+            return None
+        return hashlib.sha256("\n".join(map(str, found)).encode()).hexdigest()[:16]
+
+
+class DataOrganizer:
+    """The datasets of a config, each made when it is first used.
+
+    Args:
+        train: Entries of the training data (`DatasetEntry`), which become one dataset.
+        valid: The same of the validation data.
+        test: Entries of the test sets, each with a name of its own.
+        preprocessor: A function from item to item, or a block with a `_target_` that makes one, used after each
+            entry's `transform`. A block may have the keys `train`, `valid` and `test`, with a block for each split.
+        recipe_dir: The recipe's folder, for entries without `data_src`.
+
+    Raises:
+        ConfigError: An entry is wrong, or two test sets have the same name.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Any] | None = None,
+        valid: Sequence[Any] | None = None,
+        test: Sequence[Any] | None = None,
+        preprocessor: Any = None,
+        recipe_dir: str | Path | None = None,
+    ) -> None:
+        self.recipe_dir = recipe_dir
+        self.entries = {
+            split: _entries(given, split) for split, given in zip(SPLITS, (train, valid, test), strict=True)
+        }
+        self.preprocessor = as_plain(preprocessor)
+        names = [entry.name for entry in self.entries["test"]]
+        for at, name in enumerate(names):
+            if not name or name in names[:at]:
+                raise ConfigError(
+                    f"dataset.test.{at}.name = {shown(name)}: each test set needs a name of its own, for its folder"
+                )
+
+    @cached_property
+    def train(self) -> CombinedDataset | None:
+        """The training data; None where there is no entry."""
+        return self._combined("train")
+
+    @cached_property
+    def valid(self) -> CombinedDataset | None:
+        """The validation data; None where there is no entry."""
+        return self._combined("valid")
+
+    @cached_property
+    def test(self) -> Mapping[str, CombinedDataset]:
+        """The test sets by their names."""
+        return {str(entry.name): self._made([entry], "test") for entry in self.entries["test"]}
+
+    @property
+    def test_names(self) -> list[str]:
+        """The names of the test sets, without making any."""
+        return [str(entry.name) for entry in self.entries["test"]]
+
+    def _combined(self, split: str) -> CombinedDataset | None:
+        entries = self.entries[split]
+        return self._made(entries, split) if entries else None
+
+    def _made(self, entries: Sequence[DatasetEntry], split: str) -> CombinedDataset:
+        last = self._preprocessor(split)
+        changes = []
+        for entry in entries:
+            own = (
+                []
+                if entry.transform is None
+                else [instantiate_block({"transform": entry.transform}, "transform")]
+            )
+            changes.append([*own, *([] if last is None else [last])])
+        return CombinedDataset([make_dataset(entry, self.recipe_dir) for entry in entries], changes)
+
+    def _preprocessor(self, split: str) -> Change | None:
+        block = self.preprocessor
+        if isinstance(block, Mapping) and any(key in block for key in SPLITS):
+            shared = {key: value for key, value in block.items() if key not in SPLITS}
+            own = block.get(split)
+            block = None if own is None else {**shared, **own}
+        if isinstance(block, Mapping):
+            return instantiate_block({"preprocessor": block}, "preprocessor")  # type: ignore[no-any-return]  # the user's
+        return block  # type: ignore[no-any-return]  # a function, or None
+
+
+def _entries(given: Any, split: str) -> list[DatasetEntry]:
+    raw = as_plain(given)
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise ConfigError(
+            f"dataset.{split} = {shown(raw)}: must be a list of entries such as - {{data_src_args: {{split: {split}}}}}"
+        )
+    return [DatasetEntry.read(entry, f"dataset.{split}.{at}") for at, entry in enumerate(raw)]
+
+
+def is_organized(block: Any) -> bool:
+    """Whether a `dataset` block has splits, rather than naming one dataset by `_target_`."""
+    return hasattr(block, "get") and any(block.get(split) is not None for split in SPLITS)
+
+
+def organizer_of(config: Any) -> DataOrganizer:
+    """Return the organizer of a config's block `dataset`, which may name another class by `_target_`."""
+    block = dict(as_plain(config.get("dataset")))
+    recipe_dir = config.get("recipe_dir")
+    if "_target_" in block:
+        return instantiate_block({"dataset": {"_recursive_": False, "_convert_": "all", **block}}, "dataset")  # type: ignore[no-any-return]  # the user's class
+    try:
+        return DataOrganizer(**{"recipe_dir": recipe_dir, **block})
+    except TypeError as error:
+        odd = ", ".join(str(key) for key in block if key not in ORGANIZER_KEYS)
+        raise ConfigError(
+            f"dataset has the unknown key {odd}; it takes {', '.join(ORGANIZER_KEYS)}"
+        ) from error
+
+
+def fingerprint_of(dataset: Any) -> str | None:
+    """Return `dataset.fingerprint()` where the dataset has that method: a hash of its content."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    found = None if fingerprint is None else fingerprint()
+    return None if found is None else str(found)
+
+
+def indices_of(dataset: Any) -> Sequence[Any]:
+    """Return what items of a dataset are called: its `keys()` where it has them, else positions.
+
+    A key stays the same when items are added before it, and is a plain text: no object of the dataset travels.
+    """
+    keys = getattr(dataset, "keys", None)
+    return range(len(dataset)) if keys is None else list(keys())

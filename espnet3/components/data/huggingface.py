@@ -1,0 +1,125 @@
+"""A dataset of the library `datasets`, with the fields that stages use."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.audio import check_rate, read_audio
+
+_FIELDS = {"speech": "audio", "text": "text"}
+
+
+class HuggingFaceDataset:
+    """Rows of a dataset of the library `datasets`; audio is decoded with soundfile, item by item.
+
+    An item is `{utt_id, ...}` and the `fields`. With an `id_column` items are named by it, so that a run's indices are
+    those ids; otherwise by their position. What travels to workers is never a row.
+
+    Args:
+        path: What `datasets.load_dataset` is given: a name, or a format such as "parquet" with `data_files`.
+        saved: In place of `path`, a folder that `save_to_disk` has written.
+        fields: Field of an item -> column; `speech: audio` and `text: text` when left out.
+        id_column: The column with the utterance ids; None where there is none.
+        rate: The sampling rate, in hertz, that audio must have; None takes any.
+        dtype: Of samples: "float32" (from -1 to 1), "int16", ...
+        **options: Further arguments of `load_dataset`, such as `split`, `name`, `revision` or `data_files`.
+
+    Raises:
+        ValueError: Both or neither of `path` and `saved` are given.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        saved: str | os.PathLike[str] | None = None,
+        fields: Mapping[str, str] | None = None,
+        id_column: str | None = None,
+        rate: int | None = None,
+        dtype: str = "float32",
+        **options: Any,
+    ) -> None:
+        if (path is None) == (saved is None):
+            raise ValueError("give either path, for load_dataset, or saved, a folder of save_to_disk")
+        self.path = path
+        self.saved = saved
+        self.fields = dict(_FIELDS if fields is None else fields)
+        self.id_column = id_column
+        self.rate = rate
+        self.dtype = dtype
+        self.options = options
+        if id_column is not None:
+            self.keys = self._keys  # only where there are ids: `indices_of` looks for it
+
+    @cached_property
+    def rows(self) -> Any:
+        """The `datasets.Dataset`, with audio columns as bytes or paths.
+
+        Raises:
+            TypeError: It has several splits.
+            ValueError: It lacks a column.
+        """
+        datasets = _require()
+        if self.saved is not None:
+            found = datasets.load_from_disk(os.fspath(self.saved))
+        else:
+            found = datasets.load_dataset(self.path, **self.options)
+        if not isinstance(found, datasets.Dataset):
+            names = ", ".join(found) if isinstance(found, Mapping) else type(found).__name__
+            raise TypeError(f"this is not one split but {names}: set split, or save one of them")
+        for column in (*self.fields.values(), *([self.id_column] if self.id_column else [])):
+            if column not in found.column_names:
+                raise ValueError(
+                    f"there is no column {column!r}; the dataset has {', '.join(found.column_names)}"
+                )
+        for column, kind in found.features.items():
+            if isinstance(kind, datasets.Audio):
+                found = found.cast_column(column, datasets.Audio(decode=False))
+        return found
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        places: dict[str, int] = {}
+        for place, key in enumerate(self.rows[self.id_column]):
+            if str(key) in places:
+                raise ValueError(f"the id {key!r} is there twice, in rows {places[str(key)]} and {place}")
+            places[str(key)] = place
+        return places
+
+    def _keys(self) -> Iterator[str]:
+        """Return the ids, in the order of the rows."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int | str) -> dict[str, Any]:
+        place = self._places[index] if isinstance(index, str) else index
+        row = self.rows[place]
+        utt_id = str(place if self.id_column is None else row[self.id_column])
+        fields = {name: self._value(utt_id, column, row[column]) for name, column in self.fields.items()}
+        return {"utt_id": utt_id, **fields}
+
+    def _value(self, utt_id: str, column: str, value: Any) -> Any:
+        if not isinstance(self.rows.features[column], _require().Audio):
+            return value
+        named = f"{utt_id}, column {column!r}"
+        source = io.BytesIO(value["bytes"]) if value.get("bytes") else Path(value["path"])
+        samples, rate = read_audio(source, named, self.dtype)
+        check_rate(rate, self.rate, named)
+        return samples
+
+
+def _require() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            "this dataset needs the package datasets; install it with: pip install 'espnet3-parallel[data]'"
+        ) from error
+    return datasets

@@ -1,0 +1,257 @@
+"""A data folder as Kaldi and ESPnet2 have it, as a dataset: `wav.scp`, `segments`, `text`, `utt2spk`, `utt2dur`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.audio import check_rate, read_audio
+from espnet3.parallel.checks import Choice, argument
+
+_PIPES = Choice(("refuse", "run"), quoted=True)
+_SAID = 500  # characters of what a command has said, in a message
+
+
+@dataclass(frozen=True, slots=True)
+class KaldiItem:
+    """One utterance, without its audio.
+
+    Attributes:
+        utt_id: Its id.
+        audio: The file of its recording, or the command that prints it, without the `|`.
+        is_command: Whether `audio` is a command.
+        line: The line of `wav.scp` that has it.
+        begin: Where it begins in the recording, in seconds.
+        end: Where it ends; None: at the end.
+        text: What `text` has for it; None without that file.
+        speaker: What `utt2spk` has for it; None without that file.
+        seconds: Its length by `utt2dur` or `segments`; None where neither says it.
+    """
+
+    utt_id: str
+    audio: str
+    is_command: bool
+    line: int
+    begin: float = 0.0
+    end: float | None = None
+    text: str | None = None
+    speaker: str | None = None
+    seconds: float | None = None
+
+
+class KaldiDataset:
+    """A data folder of Kaldi or ESPnet2; items are named by their utterance ids, or by their position.
+
+    An item is `{utt_id, speech, text, speaker, seconds}`; the last three are None where no file says them. The
+    utterances are those of `segments`, or else of `wav.scp`, in the order of that file; `text`, `utt2spk` and `utt2dur`
+    are read where they are there, and must then have every utterance.
+
+    Nothing is opened when it is made: the lists are read at first use, audio item by item.
+
+    Args:
+        data_dir: The folder.
+        pipes: What to do about a recording that is a command (`sph2pipe ... |`): "refuse" it, naming its line, or "run"
+            the command each time the item is read. Whoever may write the folder then runs commands as you.
+        root: The folder that relative paths in `wav.scp` are relative to, and that commands run in; the current one
+            when left out, as with Kaldi.
+        rate: The sampling rate, in hertz, that every recording must have; None takes any.
+        dtype: Of the samples: "float32" (from -1 to 1), "int16", ...
+
+    Raises:
+        ConfigError: `pipes` is something else.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        pipes: str = "refuse",
+        root: str | os.PathLike[str] | None = None,
+        rate: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        self.data_dir = Path(data_dir)
+        self.pipes = argument("pipes", pipes, _PIPES)
+        self.root = Path("." if root is None else root).absolute()
+        self.rate = rate
+        self.dtype = dtype
+
+    @cached_property
+    def items(self) -> Sequence[KaldiItem]:
+        """The utterances, without their audio.
+
+        Raises:
+            FileNotFoundError: There is no `wav.scp`.
+            ValueError: A line is wrong, an utterance is missing from a file, or a recording is a command.
+        """
+        return list(self._list())
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, KaldiItem]:
+        return {item.utt_id: item for item in self.items}
+
+    def keys(self) -> Iterator[str]:
+        """Return the utterance ids, in their order."""
+        return iter(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int | str) -> dict[str, Any]:
+        item = self._by_id[index] if isinstance(index, str) else self.items[index]
+        samples, rate = self._read(item)
+        check_rate(rate, self.rate, f"{item.utt_id} ({item.audio})")
+        return {
+            "utt_id": item.utt_id,
+            "speech": samples,
+            "text": item.text,
+            "speaker": item.speaker,
+            "seconds": item.seconds if item.seconds is not None else len(samples) / rate,
+        }
+
+    def fingerprint(self) -> str:
+        """Return a hash of the folder's lists, so that a changed one is noticed; audio files are not looked at."""
+        digest = hashlib.sha256()
+        for item in self.items:
+            digest.update(
+                repr((item.utt_id, item.audio, item.begin, item.end, item.text, item.speaker)).encode()
+            )
+        return digest.hexdigest()[:16]
+
+    def _list(self) -> Iterator[KaldiItem]:
+        recordings = read_table(self.data_dir / "wav.scp")
+        for utt_id, (line, value) in recordings.items():
+            if value.endswith("|") and self.pipes == "refuse":
+                raise ValueError(
+                    f"{self.data_dir / 'wav.scp'}, line {line}: the recording {utt_id!r} is a command ({value!r}): "
+                    "commands of a data folder are not run unless you say so. Give the dataset pipes=run (in a config "
+                    "pipes: run), or write the audio to files first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
+                )
+        segments = self._optional("segments")
+        more = {name: self._optional(name) for name in ("text", "utt2spk", "utt2dur")}
+        listed, of = (recordings, "wav.scp") if segments is None else (segments, "segments")
+        for name, table in more.items():
+            if table is not None and (lacking := [utt_id for utt_id in listed if utt_id not in table]):
+                raise ValueError(
+                    f"{self.data_dir / name} has no line for {len(lacking)} of the {len(listed)} utterances in {of}, "
+                    f"such as {lacking[0]!r}: utils/fix_data_dir.sh of Kaldi leaves them out, or remove {name}"
+                )
+        for utt_id, (line, value) in listed.items():
+            recording, begin, end = (utt_id, 0.0, None) if segments is None else self._segment(line, value)
+            if recording not in recordings:
+                raise ValueError(
+                    f"{self.data_dir / 'segments'}, line {line}: {utt_id!r} is of the recording {recording!r}, which "
+                    "wav.scp does not have"
+                )
+            at, audio = recordings[recording]
+            text, speaker, seconds = (None if table is None else table[utt_id][1] for table in more.values())
+            yield KaldiItem(
+                utt_id,
+                audio.removesuffix("|").strip(),
+                audio.endswith("|"),
+                at,
+                begin,
+                end,
+                text,
+                speaker,
+                self._seconds(utt_id, seconds, begin, end),
+            )
+
+    def _optional(self, name: str) -> dict[str, tuple[int, str]] | None:
+        path = self.data_dir / name
+        return read_table(path) if path.is_file() else None
+
+    def _segment(self, line: int, value: str) -> tuple[str, float, float | None]:
+        """Return recording, begin and end of a line of `segments`; an end of -1 is that of the recording."""
+        try:
+            recording, begin, end = value.split()
+            first, last = float(begin), float(end)
+        except ValueError:
+            first, last, recording = 0.0, 0.0, ""
+        if not recording or first < 0 or (last <= first and last != -1):
+            raise ValueError(
+                f"{self.data_dir / 'segments'}, line {line}: {value!r} must be a recording and two times in seconds, "
+                "such as rec1 0.50 3.25"
+            )
+        return recording, first, None if last == -1 else last
+
+    def _seconds(self, utt_id: str, written: str | None, begin: float, end: float | None) -> float | None:
+        if written is None:
+            return None if end is None else end - begin
+        try:
+            return float(written)
+        except ValueError:
+            raise ValueError(
+                f"{self.data_dir / 'utt2dur'}: {utt_id!r} has {written!r}, which is no number of seconds"
+            ) from None
+
+    def _read(self, item: KaldiItem) -> tuple[Any, int]:
+        where = f"{self.data_dir / 'wav.scp'}, line {item.line}: "
+        if item.is_command:
+            output = self._run(item, where)
+            return read_audio(
+                io.BytesIO(output), f"{where}the output of {item.audio!r}", self.dtype, item.begin, item.end
+            )
+        path = self.root / item.audio
+        if not path.is_file():
+            raise FileNotFoundError(f"{where}{path} is not there{_why_not(item.audio)}")
+        return read_audio(path, f"{where}{path}", self.dtype, item.begin, item.end)
+
+    def _run(self, item: KaldiItem, where: str) -> bytes:
+        """Run a recording's command.
+
+        Raises:
+            RuntimeError: It has failed; the message has what it said.
+        """
+        # a shell, because such a line is written for one; the user has asked for it by pipes="run"
+        done = subprocess.run(["/bin/sh", "-c", item.audio], cwd=self.root, capture_output=True, check=False)
+        if done.returncode or not done.stdout:
+            said = done.stderr.decode(errors="replace").strip()[-_SAID:]
+            raise RuntimeError(
+                f"{where}the command {item.audio!r} ended with {done.returncode} and {len(done.stdout)} bytes"
+                + (f":\n{said}" if said else "")
+            )
+        return done.stdout
+
+
+def _why_not(audio: str) -> str:
+    name, colon, offset = audio.rpartition(":")
+    if colon and offset.isdigit() and name:
+        return (
+            f": {offset} is a place in the archive {name}, and archives are not read here. Write the audio to files "
+            "first (wav-copy of Kaldi, format_wav_scp.sh of ESPnet2)"
+        )
+    return "; relative paths are relative to `root`, which is the current folder when left out"
+
+
+def read_table(path: Path) -> dict[str, tuple[int, str]]:
+    """Read lines of an id and a value, which may be empty.
+
+    Returns:
+        Id -> number of its line, and the value.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        ValueError: A line is no UTF-8 or has no id, or an id is there twice.
+    """
+    rows: dict[str, tuple[int, str]] = {}
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            try:
+                words = raw.decode("utf-8").strip().split(maxsplit=1)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: this is not UTF-8 ({error.reason})") from error
+            if not words:
+                raise ValueError(f"{path}, line {number}: an empty line; each line is an id and a value")
+            if words[0] in rows:
+                raise ValueError(
+                    f"{path}, line {number}: {words[0]!r} is in the file twice, first in line {rows[words[0]][0]}"
+                )
+            rows[words[0]] = (number, words[1] if len(words) > 1 else "")
+    return rows

@@ -1,0 +1,45 @@
+"""Objects from blocks of a config, by their `_target_`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
+    """Instantiate one block of a config by its `_target_`.
+
+    Args:
+        config: A mapping of blocks.
+        name: Key of the block.
+        **kwargs: Further arguments of the target.
+
+    Raises:
+        ValueError: The block is not there, or has no `_target_`.
+    """
+    # Imported here: hydra takes 0.1 s, and jobs that never instantiate should not pay for it.
+    from hydra.utils import instantiate
+
+    block = config.get(name)
+    if not isinstance(block, Mapping) and not hasattr(block, "get"):
+        raise ValueError(
+            f"the config has no block {name!r} (it has {', '.join(map(str, config)) or 'nothing'})"
+        )
+    if not block.get("_target_"):
+        raise ValueError(
+            f"the block {name!r} has no _target_, the import path of the class to make: {block!r}"
+        )
+    return instantiate(block, **kwargs)
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value with every OmegaConf config in it as plain dicts and lists, interpolations resolved."""
+    import omegaconf  # here: what never sees a config need not load it
+
+    if omegaconf.OmegaConf.is_config(value):
+        return omegaconf.OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, Mapping):
+        return {key: as_plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_plain(each) for each in value]
+    return value

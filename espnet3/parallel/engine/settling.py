@@ -1,0 +1,139 @@
+"""What becomes of items whose step has raised: halves of a batch that was too large, else one by one, with retries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from espnet3.parallel.engine.blame import Loss
+from espnet3.parallel.engine.exceptions import failure_of
+from espnet3.parallel.engine.memory import give_back, is_out_of_memory
+from espnet3.parallel.engine.steps import Step, WrongBatch
+from espnet3.parallel.records import ItemFailure, Policy
+
+
+@dataclass(slots=True)
+class Block:
+    """The outcomes of the first `len(values)` items of a chunk.
+
+    Attributes:
+        values: One result per item done, in order; a failed item's place holds its `ItemFailure`.
+        failed: Positions in `values` that hold an `ItemFailure`.
+        retries: Times an item was tried again.
+        seconds: Time spent.
+        cpu: Processor time that this process used meanwhile, with all its threads.
+        error: The exception of the item after the last value, where the run must stop at it.
+        stop: Its `ItemFailure`; None where `error` is not an item's but the runner's own mistake.
+        step: Items that a step held at the end.
+        loss: The loss of a worker that the only item here has failed by; None where none was lost.
+        halved: Times a batch was halved because it did not fit into memory.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    retries: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+    error: BaseException | None = None
+    stop: ItemFailure | None = None
+    step: int = 1
+    loss: Loss | None = None
+    halved: int = 0
+
+
+def is_the_runners(error: BaseException, block: Block) -> bool:
+    """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.
+
+    Ctrl-C reaches main threads alone; in any other thread a KeyboardInterrupt is the item's.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+    if isinstance(
+        error, WrongBatch
+    ):  # not BatchLengthError: a run inside an item raises that, or the user does
+        block.error = error.mistake
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that failed: what it raised, and after how many seconds (an item's share of its step)."""
+
+    error: BaseException
+    seconds: float
+
+
+def one_by_one(
+    items: Sequence[Any], failed: Attempt | None, block: Block, do: Step, policy: Policy, worker: str
+) -> bool:
+    """Settle items one at a time, with retries; False if one of them stops the run.
+
+    `failed` is the first item's attempt just now; None if it was tried only within its batch.
+    """
+    for item in items:
+        tried = 1 if failed is not None else 0
+        while failed is not None or tried == 0:
+            if tried > policy.max_retries:
+                assert failed is not None
+                failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
+                if policy.on_error == "raise":
+                    block.error, block.stop = failed.error, failure
+                    return False
+                block.failed.append(len(block.values))
+                block.values.append(failure)
+                break
+            block.retries += bool(tried)
+            tried += 1
+            begin = time.perf_counter()
+            try:
+                do([item], block.values)
+                break
+            except BaseException as again:  # as in run_items
+                if is_the_runners(again, block):
+                    return False
+                failed = Attempt(again, time.perf_counter() - begin)
+        failed = None
+    return True
+
+
+def is_too_large(error: BaseException, policy: Policy) -> bool:
+    """Whether a batch has raised because memory was not enough; with a seed, batches are of one item."""
+    return policy.split_batches and policy.seed is None and is_out_of_memory(error)
+
+
+def in_halves(
+    part: Sequence[Any], error: BaseException, block: Block, do: Step, policy: Policy, worker: str
+) -> tuple[bool, int]:
+    """Run a batch that did not fit into memory in smaller ones.
+
+    Returns:
+        False if one of its items stops the run; and the most items of a batch that fitted, 0 where each item alone has
+        failed, which says nothing of others.
+    """
+    size, worked = len(part), 0
+    too_large: BaseException | None = error
+    while part:
+        if too_large is not None:
+            give_back(too_large)
+            block.halved += 1
+            size, too_large = -(-size // 2), None
+        now = part[:size]
+        begin = time.perf_counter()
+        try:
+            do(now, block.values)
+            worked = max(worked, len(now))
+        except BaseException as again:  # as in run_items
+            if is_the_runners(again, block):
+                return False, worked
+            if len(now) > 1 and is_too_large(again, policy):
+                too_large, size = again, len(now)
+                continue
+            first = Attempt(again, time.perf_counter() - begin) if len(now) == 1 else None
+            if not one_by_one(now, first, block, do, policy, worker):
+                return False, worked
+        part = part[len(now) :]
+    return True, worked

@@ -1,0 +1,210 @@
+"""The configs of a recipe, put together: its files, a small parallel file, the command line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.blocks import check_blocks, merge_parallel
+from espnet3.systems.base.config import apply_overrides, find_config
+from espnet3.systems.configs.places import Place, Places, place_of
+from espnet3.systems.configs.reading import check_interpolations, read_config
+from espnet3.systems.configs.roles import ROLES, Role, role_of
+
+_CLOSE = 0.8  # `difflib`: a slip of the pen, no other word
+_COMMAND_LINE = "the command line"
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """One config of a recipe.
+
+    Attributes:
+        role: Which.
+        config: Its keys; interpolations are resolved when they are read.
+        places: Where each key was set.
+    """
+
+    role: Role
+    config: DictConfig
+    places: Places
+
+    @property
+    def file(self) -> str:
+        """The file it was read from."""
+        return str(self.places[""])
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfigs:
+    """The configs of a recipe, by role; those that it has no file for are not in it."""
+
+    by_role: Mapping[str, StageConfig]
+
+    def __getitem__(self, role: str) -> DictConfig:
+        """Return the config of a role.
+
+        Raises:
+            KeyError: The recipe has no such file.
+        """
+        return self.by_role[role].config
+
+    def __contains__(self, role: str) -> bool:
+        return role in self.by_role
+
+    def arguments(self) -> dict[str, DictConfig]:
+        """Return the configs as arguments of a system: `training_config`, `inference_config`, ..."""
+        return {f"{role}_config": each.config for role, each in self.by_role.items()}
+
+
+def load_configs(
+    recipe_dir: Path,
+    files: Mapping[str, str | None] | None = None,
+    *,
+    parallel: str | None = None,
+    overrides: Sequence[str] = (),
+    check: Iterable[str] | None = None,
+) -> StageConfigs:
+    """Read the configs of a recipe.
+
+    In this order: the files; the defaults of their roles; the small parallel file, merged into the `parallel` block of
+    every one of them; the overrides; and the keys that one takes from another (`inference_dir` of metrics from
+    inference, `exp_tag` from training, ...), where it has no value of its own.
+
+    Args:
+        recipe_dir: The recipe's folder; configs are found in it and in its conf/.
+        files: Role -> name of the file. A role with None has the file that is in conf/, if there is one. None: all
+            roles of `ROLES` so.
+        parallel: Name of a small file with the block `parallel` and nothing else.
+        overrides: `dotted.key=value`, YAML values; `+key=value` adds one.
+        check: Roles whose values are checked; None: all.
+
+    Raises:
+        ConfigError: A value is wrong; the message has file, line and key.
+        FileNotFoundError: There is no such file.
+        TypeError: A file holds no mapping.
+        ValueError: An override fits no config, or the small file holds something else.
+    """
+    found: dict[str, StageConfig] = {}
+    for name, file in (dict.fromkeys(ROLES) if files is None else files).items():
+        role = role_of(name)
+        path = _file_of(role, file, recipe_dir)
+        if path is not None:
+            config, places = read_config(path)
+            _refuse_slips(config, places, role)
+            found[name] = StageConfig(role, _with_defaults(config, role, recipe_dir, path), places)
+    if parallel is not None:
+        _merge_small(found, find_config(parallel, recipe_dir))
+    _override(found, overrides)
+    for each in found.values():
+        _take(each, found)
+    for name, each in found.items():
+        if check is None or name in check:
+            check_interpolations(each.config, each.places)
+            check_blocks(each.config, each.places)
+    return StageConfigs(found)
+
+
+def _file_of(role: Role, given: str | None, recipe_dir: Path) -> Path | None:
+    if given is not None:
+        return find_config(given, recipe_dir)
+    there = [path for name in role.files if (path := recipe_dir / "conf" / name).is_file()]
+    if len(there) > 1:
+        raise ConfigError(
+            f"{recipe_dir / 'conf'} has {' and '.join(path.name for path in there)}: say which one by "
+            f"--{role.name}_config, or remove one"
+        )
+    return there[0] if there else None
+
+
+def _with_defaults(config: DictConfig, role: Role, recipe_dir: Path, path: Path) -> DictConfig:
+    for key, value in role.defaults.items():
+        if _is_empty(config, key):
+            config[key] = value.replace("${self_name:}", path.stem)
+    if OmegaConf.is_missing(config, "recipe_dir") or config.get("recipe_dir", ".") in (None, "."):
+        config["recipe_dir"] = str(recipe_dir.resolve())
+    return config
+
+
+def _refuse_slips(config: DictConfig, places: Places, role: Role) -> None:
+    """Refuse a key that no stage reads, nothing refers to, and that is nearly one that is missing.
+
+    Other keys are the recipe's own business: values that it writes once and refers to.
+    """
+    text = OmegaConf.to_yaml(config, resolve=False)
+    for key in map(str, config):
+        if key in role.keys or re.search(rf"\$\{{{re.escape(key)}[.\}}\[]", text):
+            continue
+        for close in difflib.get_close_matches(key, role.keys - set(map(str, config)), 1, _CLOSE):
+            raise ConfigError(f"{place_of(places, key)}: {key}: unknown key, did you mean {close!r}?")
+
+
+def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
+    small, places = read_config(path)
+    if list(small) != ["parallel"]:
+        raise ValueError(f"{path} must hold the block 'parallel' and nothing else, it has {list(small)}")
+    for each in found.values():
+        merge_parallel(each.config, small)
+        each.places.update({key: place for key, place in places.items() if key})
+
+
+def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> None:
+    for override in overrides:
+        key = override.lstrip("+").partition("=")[0]
+        fitting = {name: each for name, each in found.items() if _fits(each.config, key)}
+        takers = [
+            each
+            for each in fitting.values()
+            if override.startswith("+") or key.partition(".")[0] in each.config
+        ]
+        apply_overrides({name: each.config for name, each in (fitting or found).items()}, [override])
+        for each in takers:
+            each.places[key] = Place(_COMMAND_LINE)
+
+
+def _fits(config: DictConfig, key: str) -> bool:
+    """Whether a key may stand in a config: what belongs to splits has no place in a single dataset, nor the reverse.
+
+    `dataset.min_words=5` is for the test data that inference.yaml names by `_target_`, and not for the splits in
+    training.yaml, though both have a block `dataset`.
+    """
+    block, _, rest = key.partition(".")
+    dataset = config.get("dataset") if block == "dataset" and rest else None
+    if not isinstance(dataset, DictConfig):
+        return True
+    return is_organized(dataset) == (rest.partition(".")[0] in ORGANIZER_KEYS)
+
+
+def _take(each: StageConfig, found: Mapping[str, StageConfig]) -> None:
+    """Give a config the keys that it has no value for, from those that its role takes from."""
+    own = {key for key in each.places if key in each.config and not _is_empty(each.config, key)}
+    if "exp_tag" in own:  # an experiment of its own: another one's folder would be the wrong place
+        own.add("exp_dir")
+    for giver, keys in each.role.takes.items():
+        for key in keys:
+            if giver in found and key not in own and (value := _value(found[giver].config, key)) is not None:
+                own.add(key)
+                each.config[key] = value
+                each.places[key] = found[giver].places.get(key, Place(found[giver].file))
+
+
+def _is_empty(config: DictConfig, key: str) -> bool:
+    return not OmegaConf.is_interpolation(config, key) and config.get(key) in (None, "")
+
+
+def _value(config: DictConfig, key: str) -> Any:
+    """Return a value of another config, plain; None where it has none, or none yet."""
+    try:
+        value = config.get(key)
+    except OmegaConfBaseException:
+        return None  # what it refers to is not set: whoever needs it will be told
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

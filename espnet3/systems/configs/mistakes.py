@@ -1,0 +1,42 @@
+"""The error of a stage about its own config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean
+
+
+class StageConfigError(ConfigError):
+    """A stage's config lacks something, or holds something wrong.
+
+    Attributes:
+        role: Which config: "training", "inference", "metrics", "demo".
+        key: The dotted key.
+    """
+
+    def __init__(self, role: str, key: str, said: str) -> None:
+        super().__init__(said)
+        self.role = role
+        self.key = key
+
+    def __reduce__(self) -> Any:  # it may come back from a worker
+        return type(self), (self.role, self.key, str(self))
+
+
+def require(config: Any, role: str, keys: Iterable[str]) -> None:
+    """Check that a config has a value for each of some keys.
+
+    Raises:
+        StageConfigError: It lacks one.
+    """
+    for key in keys:
+        if config.get(key) is None:
+            there = [str(each) for each in config]
+            raise StageConfigError(
+                role,
+                key,
+                f"the {role} config has no {key!r} (it has {', '.join(there)}).{did_you_mean(key, there)}",
+            )

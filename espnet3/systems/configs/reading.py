@@ -1,0 +1,98 @@
+"""One config file, read: its keys, where each stands, and what only the file itself knows filled in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.configs.places import Place, Places, not_yaml, place_of, places_in
+
+_SELF_NAME = "${self_name:}"
+_CONFIG_PATH = re.compile(r"\$\{config_path:(?P<path>[^}]*)\}")
+_LOAD_LINE = re.compile(r"\$\{load_line:(?P<path>[^}]*)\}")
+
+
+def read_config(path: Path) -> tuple[DictConfig, Places]:
+    """Read a YAML mapping.
+
+    Three expressions are replaced here, since only here is it known which file they stand in: `${self_name:}` by the
+    file's name without `.yaml`, `${config_path:PATH}` by the absolute path of a file named from the config's folder,
+    and a value `${load_line:PATH}` by the lines of such a file.
+
+    Returns:
+        The config, with all other interpolations as they are, and the place of each key.
+
+    Raises:
+        ConfigError: It is no YAML, holds an interpolation that cannot be read, or names a file that is not there.
+        TypeError: It holds something else than a mapping.
+    """
+    text = path.read_text(encoding="utf-8")
+    places = places_in(text, str(path))
+    try:
+        raw = yaml.safe_load(text)
+        if not isinstance(raw, dict):
+            kind = "nothing" if raw is None else f"a {type(raw).__name__}"
+            raise TypeError(f"{path} must hold a mapping, not {kind}")
+        config = OmegaConf.create(text)
+    except yaml.YAMLError as error:  # a key that stands there twice
+        raise not_yaml(error, str(path)) from error
+    except OmegaConfBaseException as error:
+        raise unresolved(error, places) from error
+    filled = _filled(OmegaConf.to_container(config, resolve=False), "", path, places)
+    return OmegaConf.create(filled), places
+
+
+def _filled(value: Any, key: str, path: Path, places: Places) -> Any:
+    dot = f"{key}." if key else ""
+    if isinstance(value, dict):
+        return {name: _filled(each, f"{dot}{name}", path, places) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, f"{dot}{at}", path, places) for at, each in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    if lines := _LOAD_LINE.fullmatch(value):
+        file = path.parent / lines["path"].strip()
+        try:
+            return file.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError(
+                f"{place_of(places, key)}: {key}: {file} cannot be read ({error.strerror})"
+            ) from error
+    value = value.replace(_SELF_NAME, path.stem)
+    return _CONFIG_PATH.sub(lambda found: str((path.parent / found["path"].strip()).resolve()), value)
+
+
+def unresolved(error: OmegaConfBaseException, places: Places, key: str | None = None) -> ConfigError:
+    """Return the error for a value whose interpolation cannot be resolved.
+
+    Args:
+        error: What OmegaConf has raised.
+        places: Where the keys of the config stand.
+        key: The value's key; None takes it from the error.
+    """
+    key = key or error.full_key or ""
+    place = place_of(places, key) or Place("the config")
+    return ConfigError(
+        f"{place}: {key}: {str(error).splitlines()[0]}; define what it refers to, or write the value"
+    )
+
+
+def check_interpolations(config: DictConfig, places: Places) -> None:
+    """Resolve every value that stands in a file or on the command line.
+
+    Raises:
+        ConfigError: One cannot be resolved; the message has the file, the line and the key.
+    """
+    for key in places:
+        if not key:
+            continue
+        try:
+            OmegaConf.select(config, key, throw_on_missing=False, throw_on_resolution_failure=True)
+        except OmegaConfBaseException as error:
+            raise unresolved(error, places, key) from error

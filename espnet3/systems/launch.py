@@ -1,0 +1,180 @@
+"""The command line of a recipe's run.py: stages, a config for each role, overrides."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.dataset_builder import SourceError
+from espnet3.parallel import DetachedRun, ParallelConfig
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.inference import InferResult
+from espnet3.systems.configs.loading import StageConfigs, load_configs
+from espnet3.systems.configs.mistakes import StageConfigError
+from espnet3.systems.configs.places import place_of
+from espnet3.systems.configs.roles import ROLES, role_of
+from espnet3.systems.logs import show_logs
+from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
+
+
+def launch(
+    system: type,
+    *,
+    recipe_dir: Path | None = None,
+    argv: Sequence[str] | None = None,
+    parser: argparse.ArgumentParser | None = None,
+    show: Callable[[Mapping[str, Any]], None] | None = None,
+) -> int:
+    """Read the command line, and run the stages that it asks for.
+
+    Args:
+        system: The system's class; it is made with `training_config`, `inference_config`, ... of the files there are.
+        recipe_dir: The recipe's folder, which classes are imported from; None: that of the script that was started.
+        argv: The words of the command line; None: this process's.
+        parser: A parser with more options, made by `build_parser` and added to.
+        show: Prints what the stages have returned; None: `show_results`.
+
+    Returns:
+        The exit status: 0; 1 where a builder cannot get its sources.
+
+    A mistake on the command line or in a config ends the process with status 2 and one message.
+    """
+    recipe = (recipe_dir or Path(sys.argv[0]).parent).resolve()
+    if str(recipe) not in sys.path:  # the configs name the recipe's classes as src.* and dataset.*
+        sys.path.insert(0, str(recipe))
+    parser = parser or build_parser(system)
+    args = _read(parser, argv)
+    show_logs()
+    try:
+        stages = chosen(system, args.stages)
+        configs = _configs(system, stages, recipe, args)
+        made = system(**configs.arguments())
+        made.check_jobs([each.name for each in stages])
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        parser.error(str(error))
+    if args.dry_run:
+        print("\n".join(_plan(stages, configs)))
+        return 0
+    try:
+        results = made.run([each.name for each in stages])
+    except SourceError as error:
+        print(f"create_dataset: {error}", file=sys.stderr)
+        return 1
+    except StageConfigError as error:
+        parser.error(_with_place(error, configs))
+    (show or show_results)(results)
+    return 0
+
+
+def build_parser(system: type, description: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a recipe's run.py.
+
+    Args:
+        system: The system's class; its stages and the roles of its configs become options.
+        description: Printed by `--help`.
+    """
+    names = stage_names(system)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        default=list(names),
+        metavar="STAGE",
+        help=f"{', '.join(names)}; all, which is the default",
+    )
+    for role in _roles(system):
+        usual = " or ".join(f"conf/{name}" for name in role_of(role).files)
+        parser.add_argument(f"--{role}_config", metavar="CONFIG", help=f"default: {usual}")
+    parser.add_argument(
+        "--parallel_config",
+        metavar="CONFIG",
+        help="a small file with a block `parallel`, merged into that of every config; for example parallel_local",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="check everything, say what would run, and run nothing"
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="infer only the first N items of each test set"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    return parser
+
+
+def show_results(results: Mapping[str, Any]) -> None:
+    """Print a line for each test set that was decoded."""
+    for name, result in results.get("infer", {}).items():
+        if not isinstance(result, InferResult):
+            continue
+        if isinstance(result.run, DetachedRun):
+            print(f"{name}: {result.items} utterances in {len(result.run)} jobs, {result.folder}")
+        else:
+            counts = f"{result.items} utterances, {result.failed} failed"
+            print(f"{name}: {counts}, {result.seconds:.1f} s, {result.folder}")
+
+
+def _roles(system: type) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*ROLES, *roles_of(system))))
+
+
+def _read(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; overrides may stand anywhere in it."""
+    args = parser.parse_intermixed_args(argv)
+    args.overrides += [word for word in args.stages if "=" in word]
+    args.stages = [word for word in args.stages if "=" not in word]
+    return args
+
+
+def _configs(
+    system: type, stages: Sequence[StageSpec], recipe: Path, args: argparse.Namespace
+) -> StageConfigs:
+    """Read the configs, and check that each stage has one.
+
+    Raises:
+        ConfigError: A value is wrong, or a stage has no config.
+    """
+    configs = load_configs(
+        recipe,
+        {role: getattr(args, f"{role}_config") for role in _roles(system)},
+        parallel=args.parallel_config,
+        overrides=args.overrides,
+        check={role for each in stages for role in each.roles},
+    )
+    for each in stages:
+        if each.roles and not any(role in configs for role in each.roles):
+            names = " or ".join(role_of(each.roles[0]).files)
+            raise ConfigError(
+                f"stage {each.name} reads {names}, and {recipe / 'conf'} has none: give one by "
+                f"--{each.roles[0]}_config"
+            )
+    if args.limit is not None and "inference" in configs:
+        configs["inference"]["limit"] = args.limit
+    return configs
+
+
+def _plan(stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
+    lines = []
+    for each in stages:
+        role = next((role for role in each.roles if role in configs), None)
+        if role is None:
+            lines.append(f"{each.name}: reads no config of its own")
+            continue
+        block = configs[role].get("parallel")
+        where = "what is registered, or this process"
+        if block is not None:
+            parsed = ParallelConfig.parse(block)
+            where = f"{parsed.env}, {parsed.n_workers} worker{'s' if parsed.n_workers > 1 else ''}"
+        lines.append(f"{each.name}: {configs.by_role[role].file}; parallel: {where}")
+    return lines
+
+
+def _with_place(error: StageConfigError, configs: StageConfigs) -> str:
+    """Return what a stage says about its config, with the file and, where the key is there, its line."""
+    if error.role not in configs:
+        return str(error)
+    places = configs.by_role[error.role].places
+    return f"{place_of(places, error.key) or configs.by_role[error.role].file}: {error}"

@@ -1,0 +1,60 @@
+"""What a system says about its stages: their names, their order, and the config that each reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from espnet3.parallel.messages import did_you_mean
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage of a system.
+
+    Attributes:
+        name: Its name, and that of the system's method.
+        config: The role of the config that it reads ("training" for `training_config`), or several roles; the stage
+            takes what it needs from the first that is there.
+    """
+
+    name: str
+    config: str | tuple[str, ...] = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles, as a tuple."""
+        return (self.config,) if isinstance(self.config, str) else self.config
+
+
+def specs_of(system: type) -> tuple[StageSpec, ...]:
+    """Return a system's stages in their order; one that is only a name reads what its method says."""
+    stages: Iterable[StageSpec | str] = system.stages  # type: ignore[attr-defined]  # of every system
+    return tuple(each if isinstance(each, StageSpec) else StageSpec(each) for each in stages)
+
+
+def stage_names(system: type) -> tuple[str, ...]:
+    """Return the names of a system's stages in their order."""
+    return tuple(each.name for each in specs_of(system))
+
+
+def roles_of(system: type) -> tuple[str, ...]:
+    """Return the roles of all configs that a system's stages read, each once."""
+    return tuple(dict.fromkeys(role for each in specs_of(system) for role in each.roles))
+
+
+def chosen(system: type, wanted: Iterable[str]) -> tuple[StageSpec, ...]:
+    """Return the stages that are asked for, in the system's order; "all" asks for every one.
+
+    Raises:
+        ValueError: There is no such stage.
+    """
+    wanted, names = list(wanted), stage_names(system)
+    for name in wanted:
+        if name not in (*names, ALL):
+            raise ValueError(
+                f"no stage {name!r}; {system.__name__} has {', '.join(names)}.{did_you_mean(name, names)}"
+            )
+    return tuple(each for each in specs_of(system) if each.name in wanted or ALL in wanted)

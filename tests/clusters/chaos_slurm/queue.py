@@ -1,0 +1,92 @@
+"""The queue of a real SLURM as root and a user see it: looked at, and hurried where it would wait for minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import psutil
+
+from tests.clusters.labs import HOME
+from tests.waiting import wait_until
+
+NODES = ("n1", "n2", "n3", "n4")
+# a start in the second of the job's kill is refused by the node ("already killed"), and counts as the job's end
+SOON = "StartTime=now+2seconds"
+_PID = HOME / "slurm/pid/slurmctld.pid"
+
+
+def said(*command: str) -> str:
+    """Return what a command of SLURM's prints; it may fail, because its controller may be away."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def elements() -> dict[str, tuple[str, str]]:
+    """Return state and reason of each element in the queue, by its id."""
+    lines = [line.split("|") for line in said("squeue", "-h", "-r", "-o", "%i|%T|%r").splitlines()]
+    return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3}
+
+
+def hurry() -> None:
+    """Start what SLURM would start in two minutes, and release what it holds after a failed start.
+
+    An element whose last step has still to report is left alone: its report would be taken for the end of the next.
+    """
+    for element, (state, reason) in elements().items():
+        if state != "PENDING":
+            continue
+        if "BeginTime" in reason and waits_long(element) and not _has_steps(element):
+            said("scontrol", "update", f"jobid={element}", SOON)
+        elif re.search("[Hh]eld|Hold", reason):  # JobHeldUser, JobHoldMaxRequeue, launch failed requeued held
+            said("scontrol", "release", element)
+
+
+def waits_long(element: str) -> bool:
+    """Whether an element's start is in a minute or two: nobody has hurried it yet."""
+    start = said("squeue", "-h", "-j", element, "-o", "%S").strip()
+    try:
+        return datetime.fromisoformat(start).astimezone() > datetime.now(timezone.utc) + timedelta(seconds=10)
+    except ValueError:  # none, or no answer
+        return False
+
+
+def _has_steps(element: str) -> bool:
+    number = said("squeue", "-h", "-j", element, "-o", "%A").strip()
+    step = f"slurmstepd: [{number}."
+    return any(step in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+
+
+def resume() -> None:
+    """Bring back the nodes that are down."""
+    for line in said("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines():
+        name, state = line.split()
+        if state.startswith(("down", "drain")):
+            said("scontrol", "update", f"nodename={name}", "state=resume")
+
+
+def controller() -> int:
+    """Return the process of slurmctld; 0 where there is none."""
+    try:
+        pid = int(_PID.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+    return pid if psutil.pid_exists(pid) else 0
+
+
+def kill_controller() -> None:
+    """Kill slurmctld, and wait for its end."""
+    pid = controller()
+    if pid:
+        os.kill(pid, 9)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), every=0.02)
+
+
+def start_controller() -> None:
+    """Start slurmctld again, with what it had saved; return when it answers."""
+    if not controller():
+        subprocess.run(["/usr/sbin/slurmctld"], check=True)
+    wait_until(lambda: said("scontrol", "ping").count("UP"), every=0.1)

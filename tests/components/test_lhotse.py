@@ -1,0 +1,84 @@
+"""Cuts of lhotse, from a manifest on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+import soundfile
+
+from espnet3.components.data.collect_stats import CollectStatsProvider, CollectStatsRunner
+from espnet3.components.data.data_organizer import indices_of
+from espnet3.components.data.lhotse import LhotseDataset
+from espnet3.parallel import set_parallel
+from tests.components.needed import needed
+
+lhotse = needed("lhotse")
+
+RATE = 16000
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Return a manifest of three cuts: two of one recording, one without words."""
+    samples = numpy.arange(RATE, dtype="int16")
+    soundfile.write(tmp_path / "r.wav", samples, RATE)
+    recording = lhotse.Recording.from_file(tmp_path / "r.wav", recording_id="r")
+
+    def cut(name: str, start: float, duration: float, *texts: str) -> object:
+        said = [
+            lhotse.SupervisionSegment(f"{name}{k}", "r", start=k / 10, duration=0.1, text=text, speaker="ann")
+            for k, text in enumerate(texts)
+        ]
+        return lhotse.MonoCut(name, start, duration, channel=0, recording=recording, supervisions=said)
+
+    cuts = [cut("z", 0.0, 0.5, "one", "two"), cut("a", 0.25, 0.25, "three"), cut("m", 0.0, 1.0)]
+    lhotse.CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+    return tmp_path / "cuts.jsonl.gz"
+
+
+def test_cuts_become_items(manifest: Path) -> None:
+    """An item has the samples, the joined texts, the speaker and the length of its cut; by id and by position."""
+    dataset = LhotseDataset(manifest, rate=RATE)
+    assert list(indices_of(dataset)) == ["z", "a", "m"]
+    item = dataset["z"]
+    assert (item["text"], item["speaker"], item["seconds"]) == ("one two", "ann", 0.5)
+    assert (dataset[1]["utt_id"], dataset[1]["speech"].shape) == ("a", (RATE // 4,))
+    assert dataset[1]["speech"][0] == 4000 / 32768
+    assert (dataset["m"]["text"], dataset["m"]["speaker"]) == (None, None)
+
+
+def test_statistics_of_cuts_are_the_same_on_two_workers(manifest: Path, tmp_path: Path) -> None:
+    """Ids travel, no cuts: two workers leave the bytes of one process."""
+    config = {
+        "dataset": {
+            "train": [
+                {
+                    "_target_": "espnet3.components.data.lhotse.LhotseDataset",
+                    "data_src_args": {"cuts": str(manifest)},
+                }
+            ]
+        },
+        "split": "train",
+        "features": {"_target_": "tests.components.waves.Frames"},
+    }
+    try:
+        for workers in (1, 2):
+            set_parallel({"env": "local", "n_workers": workers})
+            provider = CollectStatsProvider(config)
+            CollectStatsRunner(provider, output_dir=tmp_path / str(workers), progress=False)(["z", "a", "m"])
+    finally:
+        set_parallel(None)
+    for name in ("feats_stats.npz", "feats_shape", "speech_shape"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+    assert (tmp_path / "1/feats_shape").read_text() == "z 80,7\na 40,7\nm 160,7\n"
+
+
+def test_another_rate_is_refused_and_a_changed_manifest_noticed(manifest: Path) -> None:
+    """A cut of another rate is an error that names it; the fingerprint is that of the manifest."""
+    with pytest.raises(ValueError, match="the cut z has 16000 Hz and not 8000 Hz"):
+        LhotseDataset(manifest, rate=8000)["z"]
+    before = LhotseDataset(manifest).fingerprint()
+    lhotse.CutSet.from_file(manifest).to_eager().subset(first=2).to_file(manifest)
+    assert LhotseDataset(manifest).fingerprint() != before

@@ -1,0 +1,94 @@
+"""Resolves every extra as pip would install it, alone and all together: `python -m tests.extras [PYTHON...]`.
+
+Nothing is installed. An extra that pip cannot resolve, or only by walking back below a lower bound of `pyproject.toml`,
+is an error. Each PYTHON is an interpreter that has pip; without one, this one is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 900  # seconds for one resolution; the package lists of an index are downloaded
+
+
+def extras() -> list[str]:
+    """Return the names of all extras, and all but `dev` together."""
+    names = metadata("espnet3-parallel").get_all("Provides-Extra") or []
+    return [*names, ",".join(name for name in names if name != "dev")]
+
+
+def resolve(python: str, extra: str) -> dict[str, str]:
+    """Return the versions that pip would install, by the name of the distribution.
+
+    Raises:
+        RuntimeError: pip finds none that fit together; the message is pip's.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
+        command += ["--ignore-installed", "--report", str(report), f"{ROOT}[{extra}]"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
+            raise RuntimeError("\n".join(errors[-15:]))
+        installs = json.loads(report.read_text())["install"]
+        found = [each["metadata"] for each in installs]
+        ours = next(each for each in found if each["name"] == "espnet3-parallel")
+        versions = {canonical(each["name"]): each["version"] for each in found}
+    version = subprocess.check_output(
+        [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], text=True
+    ).strip()
+    for problem in below(versions, ours["requires_dist"], extra.split(","), version):
+        raise RuntimeError(problem)
+    return versions
+
+
+def below(versions: dict[str, str], wanted: list[str], names: list[str], python: str) -> Iterator[str]:
+    """Yield what is wrong with resolved versions: one that is missing, or outside what the extras ask for."""
+    for text in wanted:
+        each = Requirement(text)
+        asked = any(
+            each.marker is None or each.marker.evaluate({"extra": name, "python_version": python})
+            for name in names
+        )
+        there = versions.get(canonical(each.name))
+        if asked and there is None:
+            yield f"{each}: not among what pip would install"
+        elif asked and there is not None and not each.specifier.contains(there, prereleases=True):
+            yield f"{each}: pip would install {there}"
+
+
+def canonical(name: str) -> str:
+    """Return a distribution's name as indexes compare it."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def main() -> int:
+    """Resolve all, and say what was found; return 1 if one of them failed."""
+    failed = 0
+    for python in sys.argv[1:] or [sys.executable]:
+        for extra in extras():
+            try:
+                versions = resolve(python, extra)
+            except RuntimeError as error:
+                failed += 1
+                print(f"FAILED  {python} [{extra}]: {error}", flush=True)
+            else:
+                shown = {name: versions[name] for name in SHOWN if name in versions}
+                print(f"ok  {python} [{extra}]: {len(versions)} packages; {shown}", flush=True)
+    return int(failed > 0)
+
+
+SHOWN = ("dask", "dask-cuda", "dask-kubernetes", "dask-jobqueue", "torch", "lightning")
+
+if __name__ == "__main__":
+    sys.exit(main())

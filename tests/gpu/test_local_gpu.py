@@ -1,0 +1,117 @@
+"""`env: local_gpu` on a stand-in of NVML's library: counts, pinning and errors. No CUDA is executed."""
+
+import json
+
+import pytest
+
+from tests.gpu.machine import CALL, WORK, program
+from tests.parallel.contract.notebooks import notebook
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "gpus", "visible", "pins"),
+    [
+        (1, "0", None, ["0"]),
+        (2, "0,0", None, ["0,1", "1,0"]),
+        (4, "0,0,0,0", None, ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]),
+        (1, "0,0", None, ["0,1"]),
+        (2, "0,0,0", "2,0", ["0,2", "2,0"]),
+        (2, "0,0", "GPU-00000001,GPU-00000000-stub", ["0,1", "1,0"]),
+        (
+            2,
+            "2",
+            "MIG-00000000-0-stub,MIG-00000000-1-stub",
+            [
+                "MIG-00000000-0-stub,MIG-00000000-1-stub",
+                "MIG-00000000-1-stub,MIG-00000000-0-stub",
+            ],
+        ),
+    ],
+    ids=["one", "two", "four", "one of two", "by number", "by uuid", "parts"],
+)
+def test_each_worker_has_a_gpu_of_its_own_as_its_first(machine, n_workers, gpus, visible, pins):
+    """In a script without a main guard, `cuda:0` is another GPU in each worker, and the others stay visible."""
+    assert machine.pins(n_workers, gpus, visible) == pins
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "said"),
+    [
+        (None, None, "NVML finds no GPU on this machine"),
+        ("", None, "NVML finds no GPU on this machine"),
+        ("0", None, "there are visible: 0: Stub 0 (GPU-00000000-stub); set n_workers: 1"),
+        ("0,0", "", "there is none visible with CUDA_VISIBLE_DEVICES=''"),
+        ("0,0", "-1", "there is none visible with CUDA_VISIBLE_DEVICES='-1'"),
+    ],
+    ids=["no driver", "no gpu", "too few", "empty", "minus one"],
+)
+@pytest.mark.parametrize(
+    "call", [CALL, "Runner(Provider(), async_mode=True)(range(4))"], ids=["here", "detached"]
+)
+def test_more_workers_than_gpus_are_refused_before_anything_starts(machine, gpus, visible, said, call):
+    """Without enough GPUs a run is an error that lists them; a detached one is not submitted."""
+    done = machine.run(program({"env": "local_gpu", "n_workers": 2}, call), gpus, visible)
+    assert done.returncode == 1
+    assert "ConfigError: n_workers = 2" in done.stderr and said in done.stderr
+    assert not (machine.folder / "_async_results").exists()
+
+
+def test_from_stdin(machine):
+    """A program that has no file to import again runs as a script does."""
+    assert machine.pins(2, "0,0", stdin=True) == ["0,1", "1,0"]
+
+
+def test_in_a_notebook(machine, monkeypatch):
+    """In a kernel, whose main module is no script, workers are pinned as elsewhere."""
+    monkeypatch.setattr(
+        "tests.parallel.contract.notebooks.clean_environment", lambda: machine.environment("0,0")
+    )
+    with notebook(machine.folder) as run:
+        run(WORK)
+        printed = run(
+            "N = 2\nset_parallel({'env': 'local_gpu', 'n_workers': N})\n" + CALL,
+        )
+    assert json.loads(printed) == ["0,1", "1,0"]
+
+
+def test_a_replaced_worker_keeps_its_gpu(machine):
+    """A worker that takes the place of one that died is pinned to the same GPU."""
+    call = """
+Runner.forward = staticmethod(lambda index, gpus: os.kill(os.getpid(), 9) if first(index) else [os.getpid(), gpus])
+def first(index):
+    try:
+        return index == 3 and not os.close(os.open("killed", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+found = [item for _ in range(6) for item in Runner(Provider(), progress=False)(range(16))]
+print(json.dumps(sorted({gpus for _, gpus in found})))
+"""
+    done = machine.run(program({"env": "local_gpu", "n_workers": 2}, call), "0,0")
+    assert done.returncode == 0, done.stderr
+    assert (machine.folder / "killed").exists()
+    assert json.loads(done.stdout) in (["0,1", "1,0"], ["0,1"], ["1,0"])
+
+
+def test_a_detached_run_pins_its_jobs_as_a_driver_does(machine):
+    """Two jobs at a time see two GPUs in two orders, by the option of the variable's name too."""
+    call = """
+run = Runner(Provider(), output_dir="run", async_mode=True, async_num_workers=2, progress=False)(range(16))
+run.wait()
+print(json.dumps(sorted({gpus for _, gpus in run.merge()})))
+"""
+    block = {"env": "local_gpu", "n_workers": 2, "options": {"CUDA_VISIBLE_DEVICES": [2, 0]}}
+    done = machine.run(program(block, call), "0,0,0")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["0,2", "2,0"]
+
+
+def test_an_option_of_dask_cuda_is_the_only_reason_to_need_it(machine):
+    """Without dask-cuda a block runs, until it asks for what only dask-cuda can give."""
+    hidden = "import sys; sys.modules['dask_cuda'] = None\n"
+    block = {"env": "local_gpu", "n_workers": 2, "options": {"threads_per_worker": 1}}
+    done = machine.run(hidden + program(block, CALL), "0,0")
+    assert done.returncode == 0, done.stderr
+    block["options"] = {"rmm_pool_size": "1GB"}
+    done = machine.run(hidden + program(block, CALL), "0,0")
+    assert done.returncode == 1
+    assert "MissingPackageError" in done.stderr and "dask_cuda" in done.stderr

@@ -1,0 +1,32 @@
+"""Which pairs of a scheduler and its bad habits are tried by default, and which in the whole product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.testing import Habit
+
+
+def pairs(names: Sequence[str], shift: int = 0) -> list[Any]:
+    """Return the product of schedulers and habits, as parameters `name, habits`.
+
+    By default each scheduler has all habits at once, and each habit is alone on one of them. The other pairs have the
+    mark `matrix`: `make test ARGS="-m matrix"` tries those.
+
+    Args:
+        names: The schedulers.
+        shift: Which of them the first habit is tried on by default, so that two tests choose different pairs.
+    """
+    found = [pytest.param(name, tuple(Habit), id=f"{name}-all") for name in names]
+    for number, habit in enumerate(Habit):
+        chosen = names[(number + shift) % len(names)]
+        found += [
+            pytest.param(
+                name, (habit,), id=f"{name}-{habit.value}", marks=() if name == chosen else pytest.mark.matrix
+            )
+            for name in names
+        ]
+    return found

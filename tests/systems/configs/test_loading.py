@@ -1,0 +1,180 @@
+"""The configs of a recipe, put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.configs.loading import load_configs
+
+FILES = {
+    "training": "exp_tag: ctc\ndataset: {train: []}\nparallel: {env: local, n_workers: 2}\n",
+    "inference": "model: {_target_: a.b}\ninput_key: speech\n",
+    "metrics": "metrics: []\n",
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Return a recipe's folder with three configs and a small parallel file."""
+    (tmp_path / "recipe/conf").mkdir(parents=True)
+    for name, text in {**FILES, "parallel_two": "parallel: {env: local, n_workers: 2}\n"}.items():
+        (tmp_path / f"recipe/conf/{name}.yaml").write_text(text)
+    return tmp_path / "recipe"
+
+
+def write(recipe: Path, name: str, text: str) -> None:
+    """Write a config."""
+    (recipe / f"conf/{name}.yaml").write_text(text)
+
+
+def test_what_a_file_leaves_out_has_a_default(recipe: Path) -> None:
+    """Folders follow the recipe's folder and the experiment, whose tag the other configs take from training."""
+    configs = load_configs(recipe)
+    assert configs["training"].stats_dir == f"{recipe}/exp/stats"
+    assert configs["inference"].exp_tag == "ctc"
+    assert configs["inference"].inference_dir == f"{recipe}/exp/ctc/inference"
+    assert configs["metrics"].inference_dir == f"{recipe}/exp/ctc/inference"
+    assert configs["metrics"].data_dir == f"{recipe}/data"
+    assert "demo" not in configs
+
+
+def test_the_tag_of_an_experiment_is_the_name_of_its_file(recipe: Path) -> None:
+    """A training config without a tag is known by its file's name, whatever file it is."""
+    write(recipe, "tuned", "dataset: {}\n")
+    assert load_configs(recipe, {"training": "tuned"})["training"].exp_dir == f"{recipe}/exp/tuned"
+
+
+def test_a_config_with_a_tag_of_its_own_keeps_its_own_folders(recipe: Path) -> None:
+    """Nothing is taken from training where the inference config is of another experiment; metrics follow inference."""
+    write(recipe, "inference", "exp_tag: ready_made\nmodel: {}\ntest_sets: {a: {}}\n")
+    configs = load_configs(recipe)
+    assert configs["inference"].inference_dir == f"{recipe}/exp/ready_made/inference"
+    assert configs["metrics"].exp_dir == f"{recipe}/exp/ready_made"
+    assert configs["metrics"].test_sets == {"a": {}}
+
+
+def test_train_yaml_is_the_other_name_of_training_yaml(recipe: Path) -> None:
+    """Either name is found; with both, the command line must say which."""
+    (recipe / "conf/training.yaml").rename(recipe / "conf/train.yaml")
+    assert load_configs(recipe)["training"].exp_tag == "ctc"
+    write(recipe, "training", FILES["training"])
+    with pytest.raises(
+        ConfigError, match=r"has training\.yaml and train\.yaml: say which one by --training_config"
+    ):
+        load_configs(recipe)
+    assert "training" in load_configs(recipe, {"training": "train"})
+
+
+def test_a_small_file_is_merged_into_every_block(recipe: Path) -> None:
+    """All stages get the small file's values; a block's other keys stay."""
+    write(recipe, "parallel_three", "parallel: {n_workers: 3}\n")
+    write(recipe, "training", FILES["training"].replace("n_workers: 2", "setup_timeout: 9"))
+    configs = load_configs(recipe, parallel="parallel_three")
+    assert configs["training"].parallel == {"env": "local", "setup_timeout": 9, "n_workers": 3}
+    assert configs["inference"].parallel == {"n_workers": 3}
+
+
+def test_overrides_come_last_and_reach_lists(recipe: Path) -> None:
+    """The command line wins over files, defaults and the small file; a number names an entry of a list."""
+    write(recipe, "inference", "dataset: {test: [{name: a, data_src_args: {n: 1}}]}\n")
+    overrides = ["parallel.n_workers=5", "data_dir=elsewhere", "dataset.test.0.data_src_args.n=7"]
+    configs = load_configs(recipe, {"inference": None}, parallel="parallel_two", overrides=overrides)
+    assert configs["inference"].parallel.n_workers == 5
+    assert configs["inference"].data_dir == "elsewhere"
+    assert configs["inference"].dataset.test[0].data_src_args.n == 7
+
+
+def test_an_override_of_a_dataset_goes_where_it_belongs(recipe: Path) -> None:
+    """Keys of splits reach the configs with splits, keys of a single dataset the one that names it by `_target_`."""
+    write(recipe, "inference", "dataset: {_target_: a.B}\n")
+    write(recipe, "training", "dataset: {train: [{data_src_args: {n: 1}}]}\n")
+    configs = load_configs(recipe, overrides=["dataset.min_words=5", "dataset.train.0.data_src_args.n=2"])
+    assert configs["inference"].dataset == {"_target_": "a.B", "min_words": 5}
+    assert configs["training"].dataset == {"train": [{"data_src_args": {"n": 2}}]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parallel", "said"),
+    [
+        (["parallel.n_workers=0"], None, r"the command line: parallel\.n_workers = 0: must be"),
+        (["exp_dir=${nope}"], None, r"the command line: exp_dir: .*'nope' not found"),
+        ([], "wrong", r"wrong\.yaml, line 2: parallel\.n_worker = 3: unknown key"),
+    ],
+)
+def test_the_place_of_a_mistake_is_where_the_value_came_from(
+    recipe: Path, overrides: list[str], parallel: str | None, said: str
+) -> None:
+    """A wrong value is looked for where it was written: on the command line, or in the small file."""
+    write(recipe, "wrong", "parallel:\n  n_worker: 3\n")
+    with pytest.raises(ConfigError, match=said):
+        load_configs(recipe, parallel=parallel, overrides=overrides)
+
+
+@pytest.mark.parametrize("override", ["parallel.n_workers=[1", "parallel.n_workers=${"])
+def test_an_override_that_cannot_be_read_is_named(recipe: Path, override: str) -> None:
+    """A value that is no YAML, or half an interpolation, is an error that shows what was typed."""
+    with pytest.raises(ValueError, match=r"override 'parallel\.n_workers="):
+        load_configs(recipe, overrides=[override])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "inference",
+            "model: {}\nbatchsize: 4\n",
+            r"inference\.yaml, line 2: batchsize: unknown key.*'batch_size'",
+        ),
+        ("training", "datset: {}\n", r"training\.yaml, line 1: datset: unknown key, did you mean 'dataset'"),
+        ("training", "paralel: {env: local}\n", "did you mean 'parallel'"),
+        ("demo", "modell: {}\n", r"demo\.yaml, line 1: modell"),
+    ],
+)
+def test_a_slip_in_a_key_is_refused(recipe: Path, name: str, text: str, said: str) -> None:
+    """A key that is nearly one that a stage reads does not pass as a key of the recipe's own."""
+    write(recipe, name, text)
+    with pytest.raises(ConfigError, match=said):
+        load_configs(recipe)
+
+
+@pytest.mark.parametrize(
+    "text", ["datasets: 1\nx: ${datasets}\n", "num_device: 1\nminimum: 5\n", "models: 1\nmodel: {}\n"]
+)
+def test_keys_of_the_recipes_own_are_kept(recipe: Path, text: str) -> None:
+    """A key that something refers to, one like no other, and one beside what it is like, are the recipe's business."""
+    write(recipe, "training", text)
+    assert "training" in load_configs(recipe)
+
+
+def test_only_the_configs_of_the_wanted_stages_are_checked(recipe: Path) -> None:
+    """A mistake in a config that no wanted stage reads does not stop the others."""
+    write(recipe, "metrics", "metrics: ${nope}\nparallel: {env: local, n_workers: -3}\n")
+    assert "metrics" in load_configs(recipe, check=["training"])
+    with pytest.raises(ConfigError, match=r"metrics\.yaml, line 1: metrics: .*nope"):
+        load_configs(recipe)
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "said"),
+    [
+        ({"training": "trainign"}, FileNotFoundError, "no config 'trainign'"),
+        ({"training": "list.yaml"}, TypeError, r"list\.yaml must hold a mapping"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named(
+    recipe: Path, files: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    """A name that fits no file, and a file that is no config, are errors with the name."""
+    write(recipe, "list", "- 1\n")
+    with pytest.raises(kind, match=said):
+        load_configs(recipe, files)
+
+
+def test_a_small_file_holds_its_block_alone(recipe: Path) -> None:
+    """A whole config in the small file's place is refused."""
+    with pytest.raises(ValueError, match="must hold the block 'parallel' and nothing else"):
+        load_configs(recipe, parallel="training")

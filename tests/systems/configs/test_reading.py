@@ -1,0 +1,156 @@
+"""One config file: its keys and their lines, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.blocks import check_blocks
+from espnet3.systems.configs.places import Place, place_of, places_in
+from espnet3.systems.configs.reading import check_interpolations, read_config
+
+TEXT = """\
+a: 1
+block: &shared   # with a comment
+  key: x
+
+  items:
+    - name: one
+    - {name: two,
+       other: 3}
+more:
+  <<: *shared
+  own: 4
+"""
+
+
+def test_every_key_has_its_line() -> None:
+    """Keys of mappings, entries of lists and merged keys are found under their dotted names, with their lines."""
+    places = places_in(TEXT, "f.yaml")
+    lines = {key: place.line for key, place in places.items()}
+    assert lines == {
+        "": None,
+        "a": 1,
+        "block": 2,
+        "block.key": 3,
+        "block.items": 5,
+        "block.items.0": 6,
+        "block.items.0.name": 6,
+        "block.items.1": 7,
+        "block.items.1.name": 7,
+        "block.items.1.other": 8,
+        "more": 9,
+        "more.own": 11,
+        "more.key": 3,
+        "more.items": 5,
+        "more.items.0": 6,
+        "more.items.0.name": 6,
+        "more.items.1": 7,
+        "more.items.1.name": 7,
+        "more.items.1.other": 8,
+    }
+    assert str(place_of(places, "block.items.1.none.such")) == "f.yaml, line 7"
+    assert place_of(places, "nothing") == Place("f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\nb: [1, 2\n", 3, "this is not YAML"),
+        ("a: 1\n\tb: 2\n", 2, "this is not YAML"),
+        ("a: 1\nb: 2\na: 3\n", 3, "this is not YAML: found duplicate key a"),
+        ("a: 1\nb: {c: '${d'}\n", 2, r"b\.c: .*write the value"),
+        ("a: 1\nb: ${load_line:none.txt}\n", 2, r"b: .*none\.txt cannot be read \(No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    """Wrong YAML, a key twice, a broken interpolation and a missing list each have file and line."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"c\.yaml, line {line}: {said}"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("", "nothing"), ("- 1\n", "a list"), ("word\n", "a str")])
+def test_a_file_must_hold_a_mapping(tmp_path: Path, text: str, kind: str) -> None:
+    """An empty file, a list and a word are refused, with what they are."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(TypeError, match=f"must hold a mapping, not {kind}"):
+        read_config(path)
+
+
+def test_what_only_the_file_knows_is_filled_in(tmp_path: Path) -> None:
+    """Its own name, paths from its folder and lines of a text file; other interpolations stay as they are."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "tokens.txt").write_text("a\nb c\n")
+    path = tmp_path / "conf/tuned.yaml"
+    path.write_text(
+        "tag: ${self_name:}_1\npage: ${config_path:../readme.md}\ntokens: ${load_line:../tokens.txt}\nx: ${tag}\n"
+    )
+    config, _ = read_config(path)
+    assert config.tag == "tuned_1"
+    assert config.page == str((tmp_path / "readme.md").resolve())
+    assert list(config.tokens) == ["a", "b c"]
+    assert config.x == "tuned_1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: {c: ['${nope}/x']}\n", r"line 2: b\.c\.0: .*'nope' not found; define what it refers to"),
+        ("a: ${oc.env:ESPNET3_NO_SUCH}\n", r"line 1: a: .*ESPNET3_NO_SUCH"),
+        ("a: ${b}\nb: ${a}\n", "line 1: a: .*"),
+    ],
+)
+def test_an_interpolation_without_a_value_is_named(tmp_path: Path, text: str, said: str) -> None:
+    """What refers to nothing is an error with file, line and key, before any stage runs."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        check_interpolations(*read_config(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "a: 1\nparallel:\n  env: local\n  n_workers: 0\n",
+            r"c\.yaml, line 4: parallel\.n_workers = 0: must be",
+        ),
+        ("parallel:\n  env: slrum\n", r"c\.yaml, line 2: parallel\.env: .*'slurm'"),
+        (
+            "parallel:\n  env: local\n  options:\n    queue: gpu\n",
+            r"c\.yaml, line 4: parallel\.options\.queue = 'gpu'.*slurm",
+        ),
+        ("parallel:\n  env: local\n  devices: 2\n", r"c\.yaml, line 3: parallel\.devices = 2: .*trainer"),
+        (
+            "trainer:\n  devices: 1\n  n_workers: 4\n",
+            r"c\.yaml, line 3: trainer\.n_workers = 4: belongs to parallel",
+        ),
+        ("trainer:\n  env: slurm\n", r"c\.yaml, line 2: trainer\.env = 'slurm': belongs to parallel"),
+        ("a: 1\nparallel: [1]\n", r"c\.yaml, line 2: parallel: The parallel config must be a mapping"),
+    ],
+)
+def test_a_wrong_block_is_named_with_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
+    """Each mistake in `parallel` and `trainer`, and each mix-up of the two, has the line of its own key."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        check_blocks(*read_config(path))
+
+
+def test_several_problems_have_a_line_each(tmp_path: Path) -> None:
+    """All that is wrong with a block is said at once, each problem with its own line."""
+    path = tmp_path / "c.yaml"
+    path.write_text("parallel:\n  env: local\n  n_workers: -1\n  options:\n    account: me\n")
+    with pytest.raises(ConfigError) as caught:
+        check_blocks(*read_config(path))
+    head, first, second = str(caught.value).splitlines()
+    assert head == "The parallel config has 2 problems:"
+    assert f"1. {path}, line 3: parallel.n_workers = -1: " in first
+    assert f"2. {path}, line 5: parallel.options.account = 'me': " in second

@@ -1,0 +1,169 @@
+"""The create_dataset stage: which builders it asks, in which order, and with what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
+from espnet3.parallel import get_parallel_config, set_parallel
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.create_dataset import create_dataset
+from espnet3.systems.base.system import BaseSystem
+
+HERE = __name__
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Steps(DatasetBuilder):
+    """Notes what it is asked, and by how many workers it might be built."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, built: bool = False, prepared: bool = False) -> None:
+        super().__init__()
+        self.built, self.prepared = built, prepared
+
+    def is_source_prepared(self, **kwargs: Any) -> bool:
+        self.asked.append("is_source_prepared")
+        return self.prepared
+
+    def prepare_source(self, **kwargs: Any) -> None:
+        self.asked.append("prepare_source")
+
+    def is_built(self, **kwargs: Any) -> bool:
+        self.asked.append("is_built")
+        return self.built
+
+    def build(self, **kwargs: Any) -> None:
+        self.asked.append(f"build with {get_parallel_config().n_workers}")
+
+
+class Made(DatasetBuilder):
+    """A builder that leaves its account of what is complete to the base."""
+
+    def options(self) -> Mapping[str, Any]:
+        return {"a": 1}
+
+    def make(self) -> BuiltFiles:
+        (self.data_dir / "x").write_text("x")
+        return BuiltFiles(index=[self.data_dir / "x"])
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Any:
+    """Leave no parallel config, and begin with nothing asked."""
+    Steps.asked.clear()
+    yield
+    set_parallel(None)
+
+
+@pytest.mark.parametrize(
+    ("built", "prepared", "asked", "done"),
+    [
+        (True, False, ["is_built"], False),
+        (False, True, ["is_built", "is_source_prepared", "build with 3"], True),
+        (False, False, ["is_built", "is_source_prepared", "prepare_source", "build with 3"], True),
+    ],
+)
+def test_only_what_is_missing_is_done(built: bool, prepared: bool, asked: list[str], done: bool) -> None:
+    """A complete dataset needs no source; a source that is there is not fetched; the block's workers are registered."""
+    block = {"_target_": f"{HERE}.Steps", "built": built, "prepared": prepared}
+    config = {"create_dataset": block, "parallel": {"env": "local", "n_workers": 3}}
+    assert create_dataset(config) is done
+    assert Steps.asked == asked
+    assert get_parallel_config().n_workers == 1
+
+
+def test_a_builder_that_only_writes_make_is_asked_likewise(tmp_path: Path) -> None:
+    """The base's own account of a folder decides: built once, then complete."""
+    config = {"create_dataset": {"_target_": f"{HERE}.Made", "data_dir": str(tmp_path / "d")}}
+    assert [create_dataset(config), create_dataset(config)] == [True, False]
+
+
+def test_a_builder_without_make_and_build_says_what_to_write(tmp_path: Path) -> None:
+    """The base builds nothing by itself."""
+    with pytest.raises(NotImplementedError, match="DatasetBuilder must write make, or is_built and build"):
+        DatasetBuilder(tmp_path).build()
+
+
+def test_training_comes_before_inference() -> None:
+    """The stage reads the training config; where that says nothing about data, the inference config."""
+    block = {"create_dataset": {"_target_": f"{HERE}.Steps", "built": True}}
+    with pytest.raises(ValueError, match="needs training_config or inference_config"):
+        BaseSystem().run(["create_dataset"])
+    assert BaseSystem(training_config={"seed": 1}, inference_config=block).run(["create_dataset"]) == {
+        "create_dataset": False
+    }
+    assert BaseSystem(training_config=block, inference_config={}).run(["create_dataset"]) == {
+        "create_dataset": False
+    }
+    with pytest.raises(ValueError, match="no block 'create_dataset'"):
+        BaseSystem(inference_config={"model": {}}).run(["create_dataset"])
+
+
+def test_a_trainer_block_with_workers_is_refused() -> None:
+    """A mix-up of `trainer` and `parallel` stops the stage before a builder is asked."""
+    config = {"create_dataset": {"_target_": f"{HERE}.Steps"}, "trainer": {"n_workers": 2}}
+    with pytest.raises(ConfigError, match="belongs to parallel, not to trainer"):
+        create_dataset(config)
+    assert Steps.asked == []
+
+
+_MODULE = """
+from pathlib import Path
+from espnet3.components.data.dataset_builder import DatasetBuilder as Base
+
+
+class Dataset:
+    pass
+
+
+class DatasetBuilder(Base):
+    def is_source_prepared(self, recipe_dir, **kwargs):
+        return (Path(recipe_dir) / "source").exists()
+
+    def prepare_source(self, recipe_dir, **kwargs):
+        (Path(recipe_dir) / "source").write_text("s")
+
+    def is_built(self, recipe_dir, **kwargs):
+        return (Path(recipe_dir) / "built").exists()
+
+    def build(self, recipe_dir, size, **kwargs):
+        (Path(recipe_dir) / "built").write_text(str(size))
+"""
+
+_RUN = """
+import sys
+from espnet3.systems.base.create_dataset import create_dataset
+
+recipe = sys.argv[1]
+entry = {"data_src_args": {"split": "train"}}
+elsewhere = {"_target_": "somebody.elses.Dataset"}
+config = {
+    "recipe_dir": recipe,
+    "dataset": {"train": [entry, elsewhere], "valid": [entry], "test": [{"name": "a", **entry}]},
+    "create_dataset": {"recipe_dir": recipe, "size": 7},
+}
+print(create_dataset(config), create_dataset(config))
+"""
+
+
+def test_entries_lead_to_the_builder_of_their_module(tmp_path: Path) -> None:
+    """`DatasetBuilder` beside the entries' `Dataset` is made without arguments and given those of the block, once."""
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset/__init__.py").write_text(_MODULE)
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(tmp_path)],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True False\n", done.stderr
+    assert ((tmp_path / "source").read_text(), (tmp_path / "built").read_text()) == ("s", "7")

@@ -1,0 +1,257 @@
+"""The command line of a recipe: which stages, which configs, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from espnet3.systems.base.system import BaseSystem
+from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RUN = """\
+import sys
+from pathlib import Path
+
+from espnet3.parallel import get_parallel_config
+from espnet3.systems.base.system import BaseSystem
+from espnet3.systems.launch import launch
+from espnet3.systems.stages import StageSpec
+
+
+class System(BaseSystem):
+    stages = (*BaseSystem.stages, StageSpec("publish", "publication"), "report")
+
+    def __init__(self, publication_config=None, **configs):
+        super().__init__(**configs)
+        self.publication_config = publication_config
+
+    def publish(self):
+        return self.publication_config["where"]
+
+    def report(self):
+        return get_parallel_config().n_workers
+
+
+def show(results):
+    print(*(f"{name}={result}" for name, result in results.items() if name not in ("infer", "measure")))
+
+
+sys.exit(launch(System, show=show if "--shown" not in sys.argv else None))
+"""
+
+DATASET = """\
+from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder, SourceError
+from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.parallel import get_parallel_config
+
+
+class Words(list):
+    def __init__(self, n):
+        super().__init__({"utt_id": f"u{k}", "text": f"word {k}"} for k in range(n))
+
+
+class Upper:
+    def __init__(self, end=""):
+        self.end = end
+
+    def __call__(self, text):
+        return text.upper() + self.end
+
+
+def row(*, data, model_output, idx):
+    return {"utt_id": data["utt_id"], "hyp": model_output, "ref": data["text"]}
+
+
+class Builder(DatasetBuilder):
+    def __init__(self, data_dir, missing=False):
+        super().__init__(data_dir)
+        self.missing = missing
+
+    def is_source_prepared(self):
+        return not self.missing
+
+    def prepare_source(self):
+        raise SourceError("the tape is not in the drive")
+
+    def make(self):
+        (self.data_dir / "workers").write_text(str(get_parallel_config().n_workers))
+        return BuiltFiles(index=[self.data_dir / "workers"])
+
+
+class Asked(AbsMetric):
+    def __call__(self, data, test_name, inference_dir):
+        return {"workers": get_parallel_config().n_workers}
+"""
+
+CONF = {
+    "training": """\
+create_dataset: {_target_: dataset.Builder, data_dir: "${data_dir}"}
+parallel: {env: local, n_workers: 3}
+""",
+    "inference": """\
+exp_tag: upper
+dataset:
+  test:
+    - {name: few, _target_: dataset.Words, data_src_args: {n: 2}}
+    - {name: more, _target_: dataset.Words, data_src_args: {n: 4}}
+model: {_target_: dataset.Upper}
+input_key: text
+output_fn: dataset.row
+runner: {progress: false}
+""",
+    "metrics": """\
+metrics: [{_target_: dataset.Asked}]
+parallel: {env: local, n_workers: 5}
+""",
+    "publication": "where: here\n",
+    "parallel_two": "parallel: {env: local, n_workers: 2}\n",
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Return a recipe's folder."""
+    folder = tmp_path / "recipe"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "dataset").mkdir()
+    (folder / "run.py").write_text(RUN)
+    (folder / "dataset/__init__.py").write_text(DATASET)
+    for name, text in CONF.items():
+        (folder / f"conf/{name}.yaml").write_text(text)
+    return folder
+
+
+def run(recipe: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the recipe as a user does, from another folder."""
+    return subprocess.run(
+        [sys.executable, str(recipe / "run.py"), *words],
+        cwd=recipe.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
+    """`--stages all` runs every stage the system has; each works with its own block, and a later one not with it."""
+    stages = ["create_dataset", "infer", "measure", "publish", "report"]
+    done = run(recipe, "--stages", *stages)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "create_dataset=True publish=here report=1\n"
+    assert (recipe / "data/workers").read_text() == "3"
+    assert '"workers": 5' in (recipe / "exp/upper/inference/metrics.json").read_text()
+    assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"
+    every = run(recipe, "--stages", "all", "--dry_run")
+    assert [line.split(":")[0] for line in every.stdout.splitlines()] == [
+        *("create_dataset", "collect_stats", "infer", "measure", "publish", "report")
+    ]
+
+
+def test_a_dry_run_says_what_would_run_and_runs_nothing(recipe: Path) -> None:
+    """Each stage is listed with its config and where it would run; nothing is written."""
+    done = run(recipe, "--dry_run", "--stages", "measure", "create_dataset", "report", "parallel.n_workers=7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"create_dataset: {recipe}/conf/training.yaml; parallel: local, 7 workers",
+        f"measure: {recipe}/conf/metrics.yaml; parallel: local, 7 workers",
+        "report: reads no config of its own",
+    ]
+    assert not (recipe / "data").exists() and not (recipe / "exp").exists()
+
+
+def test_a_small_file_and_overrides_reach_every_stage(recipe: Path) -> None:
+    """`--parallel_config` is merged into every block, and words with = may stand anywhere."""
+    words = ["--stages", "create_dataset", "data_dir=d", "--parallel_config", "parallel_two"]
+    done = run(recipe, *words)
+    assert done.returncode == 0, done.stderr
+    assert (recipe.parent / "d/workers").read_text() == "2"
+
+
+def test_a_config_can_be_given_by_name_or_path(recipe: Path) -> None:
+    """Each role has an option; its file's own name is that of the experiment."""
+    (recipe / "conf/louder.yaml").write_text(CONF["inference"].replace("Upper}", 'Upper, end: "!"}'))
+    done = run(recipe, "--stages", "infer", "--inference_config", "louder", "--limit", "1", "--shown")
+    assert done.returncode == 2  # a word that no parser knows
+    done = run(recipe, "--stages", "infer", "--inference_config", "louder", "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    assert (recipe / "exp/upper/louder/more/hyp.scp").read_text() == "u0 WORD 0!\n"
+
+
+@pytest.mark.parametrize(
+    ("conf", "words", "said"),
+    [
+        (
+            {},
+            ["--stages", "trian"],
+            "no stage 'trian'; System has create_dataset, collect_stats, infer, measure",
+        ),
+        ({}, ["--training_config", "none"], "no config 'none'"),
+        ({}, ["parallel.n_worker=3"], "the command line: parallel.n_worker = 3: unknown key"),
+        (
+            {"training": "parallel:\n  env: local\n  n_workers: 0\n"},
+            [],
+            "conf/training.yaml, line 3: parallel.n_workers = 0",
+        ),
+        (
+            {"inference": "exp_tag: x\ntrainer:\n  env: local\n"},
+            [],
+            "conf/inference.yaml, line 3: trainer.env = 'local': belongs to parallel",
+        ),
+        (
+            {"inference": "exp_tag: x\nmodel: {}\n"},
+            ["--stages", "infer"],
+            "conf/inference.yaml: the inference config has no",
+        ),
+        (
+            {"inference": CONF["inference"] + "test_sets: [fewer]\n"},
+            ["--stages", "infer"],
+            "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
+        ),
+        ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
+        ({"metrics": None}, ["--stages", "measure"], "stage measure reads metrics.yaml"),
+    ],
+)
+def test_a_mistake_ends_with_one_message(
+    recipe: Path, conf: dict[str, str | None], words: list[str], said: str
+) -> None:
+    """Whatever is wrong on the command line or in a config ends with status 2, the place, and no traceback."""
+    for name, text in conf.items():
+        path = recipe / f"conf/{name}.yaml"
+        if text is None:
+            path.unlink()
+        else:
+            path.write_text(text)
+    done = run(recipe, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_cannot_be_had_ends_without_a_traceback(recipe: Path) -> None:
+    """A builder's SourceError is status 1 and its message."""
+    done = run(recipe, "--stages", "create_dataset", "+create_dataset.missing=true")
+    assert done.returncode == 1, done.stderr
+    assert "create_dataset: the tape is not in the drive" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_system_says_which_config_each_stage_reads() -> None:
+    """Names, roles and the order of stages come from the one list; a bare name reads no config."""
+
+    class System(BaseSystem):
+        stages = (StageSpec("train", ("training", "demo")), "report", *BaseSystem.stages)
+
+    assert stage_names(System)[:3] == ("train", "report", "create_dataset")
+    assert roles_of(System) == ("training", "demo", "inference", "metrics")
+    assert [each.name for each in chosen(System, ["infer", "train"])] == ["train", "infer"]
+    assert len(chosen(System, ["all"])) == 6
+    with pytest.raises(ValueError, match="no stage 'infre'; System has train, .* Did you mean 'infer'"):
+        System.check_stages(["infre"])

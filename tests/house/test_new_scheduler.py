@@ -234,7 +234,7 @@ def test_rows_are_added_by_no_other_way() -> None:
 
 
 def test_code_asks_the_record_and_not_for_a_name() -> None:
-    """Outside the records, the stand-ins and the words of Kaldi's scripts no code holds the name of a batch scheduler."""
+    """Outside the records, the stand-ins and the words of Kaldi's scripts no code names a scheduler."""
     names = {name for name, each in BACKENDS.items() if not each.is_local} | {"local_gpu"}
     records = ("parallel/backends/table.py", "parallel/backends/schedulers.py", "parallel/testing/standins/")
     records += ("cli/migrate/",)  # translates scripts that are each made for one scheduler

@@ -4,6 +4,7 @@
 #   make demo AUDIO=folder       your own recordings: 16 kHz mono wav files
 #   make test ARGS="-k errors"   more arguments for pytest
 #   make chaos N=200             two hundred runs, disturbed and started again
+#   make test-espnet3            ESPnet's recipe and tests on this layer; needs the network once
 #   make chaos-slurm N=500       five hundred disturbances of detached runs on a real SLURM
 #   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
@@ -22,10 +23,10 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-data chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-data test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes your own wav files
 	$(RUN) egs3/asterisk/asr/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
@@ -38,6 +39,9 @@ test-data: $(VENV)/data.stamp ## test datasets of the libraries datasets and lho
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
+
+test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer; ARGS="--only recipe", --write
+	$(RUN) -m tests.dropin $(ARGS)
 
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"
 	$(RUN) -m tests.chaos --rounds $(N) $(ARGS)

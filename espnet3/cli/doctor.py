@@ -7,11 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import click
 
-from espnet3.cli.configs import conf_argument, read_block
+from espnet3.cli.configs import read_block
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
@@ -20,22 +19,12 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.parallel import get_client, parallel_map
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found; `good` is None where nothing could be checked."""
-
-    good: bool | None
-    text: str
-
-    def __str__(self) -> str:
-        mark = {True: "ok", False: "WRONG", None: "not checked"}[self.good]
-        return f"{mark:>11}  {self.text}"
+from espnet3_parallel import layer
+from espnet3_parallel.layer import Finding
 
 
 @click.command()
-@conf_argument
+@click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
 @click.option(
@@ -51,47 +40,67 @@ class Finding:
     help="Start one worker: it runs an item, imports the classes and looks at the folders.",
 )
 def doctor(
-    conf: str, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
+    conf: str | None, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
 ) -> None:
-    """Try what can be tried of CONF before anything is queued."""
-    wanted = {
-        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
-    }
+    """Say which espnet3.parallel is in use; try what can be tried of CONF before anything is queued."""
     findings: list[Finding] = []
 
     def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         print(findings[-1])
 
-    try:
-        config = read_block(conf)
-    except ParallelError as error:
-        tell(False, str(error))
-        sys.exit(1)
+    for found in layer.findings(layer.in_use()):
+        tell(found.good, found.text)
+    if conf is not None:
+        wanted = {
+            what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
+        }
+        try:
+            config = read_block(conf)
+        except ParallelError as error:
+            tell(False, str(error))
+            sys.exit(1)
+        tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+        _look_at_block(config, wanted, folders, start, tell)
+    wrong = sum(each.good is False for each in findings)
+    print(f"{len(findings)} checks, {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+def _look_at_block(
+    config: ParallelConfig,
+    wanted: dict[str, str],
+    folders: Sequence[str],
+    start: bool,
+    tell: Callable[[bool | None, str], None],
+) -> None:
     row = BACKENDS[config.env]
-    tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
+    good = True
+
+    def tell_on(is_good: bool | None, text: str) -> None:
+        nonlocal good
+        good = good and is_good is not False
+        tell(is_good, text)
+
     try:
         if row.kind is not Kind.GPU or not own_processes(config):
             load_cluster_class(row)
-            tell(True, f"package {row.package} is installed")
+            tell_on(True, f"package {row.package} is installed")
         if row.scheduler is not None:
-            _look_at_scheduler(row, config, tell)
+            _look_at_scheduler(row, config, tell_on)
         if row.kind is Kind.GPU:
-            _look_at_gpus(config, tell)
+            _look_at_gpus(config, tell_on)
     except ParallelError as error:
-        tell(False, str(error))
-    here = _look_at_code(config, wanted, tell)
+        tell_on(False, str(error))
+    here = _look_at_code(config, wanted, tell_on)
     # jobs start in the current folder, write their logs there and import what is there; a pod has its image
-    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell)
-    if start and all(each.good is not False for each in findings):
+    paths = _look_at_folders([*([] if row.kind is Kind.KUBERNETES else [os.getcwd()]), *folders], tell_on)
+    if start and good:
         _start_one(config, wanted, paths, here, tell)
     else:
         if not row.is_local:
             tell(None, f"that workers see {' and '.join([*paths, sys.executable])}: --start asks one")
         tell(None, "a worker that starts and runs an item: espnet3 doctor --start does it")
-    wrong = sum(each.good is False for each in findings)
-    print(f"{len(findings)} checks, {wrong} wrong")
-    sys.exit(1 if wrong else 0)
 
 
 def _look_at_scheduler(

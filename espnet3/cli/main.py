@@ -14,16 +14,17 @@ from espnet3.parallel.messages import did_you_mean
 _PACKAGE = "espnet3-parallel"
 # In the order in which they are listed.
 _VERBS = {
-    "submit": "runs",
-    "status": "runs",
-    "wait": "runs",
-    "logs": "runs",
-    "cancel": "runs",
-    "retry": "runs",
-    "merge": "runs",
-    "doctor": "doctor",
-    "plan": "configs",
-    "migrate": "migrate.verb",
+    "submit": "espnet3.cli.runs",
+    "status": "espnet3.cli.runs",
+    "wait": "espnet3.cli.runs",
+    "logs": "espnet3.cli.runs",
+    "cancel": "espnet3.cli.runs",
+    "retry": "espnet3.cli.runs",
+    "merge": "espnet3.cli.runs",
+    "doctor": "espnet3.cli.doctor",
+    "plan": "espnet3.cli.configs",
+    "migrate": "espnet3.cli.migrate.verb",
+    "overlay": "espnet3_parallel.overlay",
 }
 
 
@@ -43,7 +44,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        found: Any = getattr(import_module(f"espnet3.cli.{_VERBS[cmd_name]}"), cmd_name)
+        found: Any = getattr(import_module(_VERBS[cmd_name]), cmd_name)
         return found if isinstance(found, click.Command) else None
 
 

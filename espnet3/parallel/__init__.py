@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espnet3.parallel.base_runner import BaseRunner as BaseRunner
+    from espnet3.parallel.base_runner import concatenate_shard_files as concatenate_shard_files
     from espnet3.parallel.config import ParallelConfig as ParallelConfig
     from espnet3.parallel.detached.looking.run import DetachedRun as DetachedRun
     from espnet3.parallel.detached.looking.run import JobRecord as JobRecord
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.errors import EnvTypeError as EnvTypeError
     from espnet3.parallel.errors import ItemError as ItemError
     from espnet3.parallel.errors import MissingPackageError as MissingPackageError
+    from espnet3.parallel.errors import NoOutputDirError as NoOutputDirError
     from espnet3.parallel.errors import NoWorkersError as NoWorkersError
     from espnet3.parallel.errors import ParallelError as ParallelError
     from espnet3.parallel.errors import PoisonItemError as PoisonItemError
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
     from espnet3.parallel.ledger.errors import ValueTypeError as ValueTypeError
     from espnet3.parallel.parallel import DictReturnWorkerPlugin as DictReturnWorkerPlugin
     from espnet3.parallel.parallel import build_client as build_client
+    from espnet3.parallel.parallel import build_local_gpu_cluster as build_local_gpu_cluster
     from espnet3.parallel.parallel import get_client as get_client
     from espnet3.parallel.parallel import get_parallel_config as get_parallel_config
     from espnet3.parallel.parallel import make_client as make_client
+    from espnet3.parallel.parallel import make_local_gpu_cluster as make_local_gpu_cluster
     from espnet3.parallel.parallel import parallel_for as parallel_for
     from espnet3.parallel.parallel import parallel_map as parallel_map
     from espnet3.parallel.parallel import parallel_submit as parallel_submit
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.records import RunSummary as RunSummary
 
 _HOME = {
-    "base_runner": ["BaseRunner"],
+    "base_runner": ["BaseRunner", "concatenate_shard_files"],
     "config": ["ParallelConfig"],
     "detached.looking.run": ["DetachedRun", "JobRecord"],
     "env_provider": ["EnvironmentProvider"],
@@ -62,6 +66,7 @@ _HOME = {
         "EnvTypeError",
         "ItemError",
         "MissingPackageError",
+        "NoOutputDirError",
         "NoWorkersError",
         "ParallelError",
         "PoisonItemError",
@@ -84,9 +89,11 @@ _HOME = {
     "parallel": [
         "DictReturnWorkerPlugin",
         "build_client",
+        "build_local_gpu_cluster",
         "get_client",
         "get_parallel_config",
         "make_client",
+        "make_local_gpu_cluster",
         "parallel_for",
         "parallel_map",
         "parallel_submit",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.checks import refuse_incomplete
-from espnet3.parallel.errors import SignatureError
-from espnet3.parallel.parallel import active_client, get_parallel_config
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.parallel import active_client, active_config
 from espnet3.parallel.records import RunSummary
 from espnet3.parallel.runner.arguments import (
     check_batches,
@@ -20,11 +20,19 @@ from espnet3.parallel.runner.arguments import (
     no_attribute,
     with_suggestions,
 )
-from espnet3.parallel.runner.batches import in_batches_of_one, is_in_batches_of_one
+from espnet3.parallel.runner.batches import in_batches_of_one
+from espnet3.parallel.runner.ranks import (
+    Rank,
+    results_of_rank_0,
+    telling_other_ranks,
+    wait_for_submission,
+    waiting_rank,
+)
 from espnet3.parallel.runner.run import Run, compute
+from espnet3.parallel.runner.writers.closing import close_all, concatenate_shard_files
+from espnet3.parallel.runner.writers.hooks import default, is_default, make_static, opened_state
 
-_STATIC = ("forward", "batch_forward", "open_writers", "write_record", "close_writers")
-_CALLED_ONCE = ("forward", "write_record", "close_writers")  # what they return is not iterated over
+__all__ = ["BaseRunner", "concatenate_shard_files"]
 
 
 class BaseRunner(ABC):
@@ -32,7 +40,9 @@ class BaseRunner(ABC):
 
     Args:
         provider: Builds the env, once per process.
-        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result.
+        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result. A runner that
+            writes files of its own and has no `batch_forward` is taken for one whose `forward` takes lists: it is
+            given lists of so many indices, and what it returns for one is given to `write_record` as it is.
         async_mode: Submit detached jobs instead of waiting.
         async_specs_dir: Where detached jobs' specs are written.
         async_result_dir: Where detached jobs write where there is no `output_dir`.
@@ -59,6 +69,8 @@ class BaseRunner(ABC):
             "timeout". With one worker the items then run in a process of their own.
         split_batches: A batch for which memory was not enough (a GPU's, or this machine's) is halved until it fits, and
             later batches in this process have the size that fitted; False runs it item by item, as any that raises.
+        every_rank: Have each process of a distributed program (torchrun, Lightning, srun) run its own indices.
+            Otherwise, with an `output_dir`, rank 0 runs them and the others wait for its results.
 
     Attributes:
         summary: The figures of the last finished run (`RunSummary`), or None.
@@ -74,26 +86,9 @@ class BaseRunner(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.forward is BaseRunner.forward and cls.batch_forward is not BaseRunner.batch_forward:
+        if cls.forward is BaseRunner.forward and not is_default(cls, "batch_forward"):
             cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
-        for name in _STATIC:
-            own = inspect.getattr_static(cls, name)
-            if inspect.isfunction(own):  # plain, so a method; also one that a mixin brings
-                raise SignatureError(
-                    f"{cls.__qualname__}.{name} must be static: it runs on workers, where there is no self. "
-                    f"Put @staticmethod above it and take what it needs from the env"
-                )
-            func = getattr(own, "__func__", own)
-            if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
-                raise SignatureError(
-                    f"{cls.__qualname__}.{name} must be a plain function: nothing would await what an `async "
-                    "def` returns. Call asyncio.run(...) in it"
-                )
-            if inspect.isgeneratorfunction(func) and name in _CALLED_ONCE:
-                raise SignatureError(
-                    f"{cls.__qualname__}.{name} must be a plain function: nothing would run what a function with "
-                    "`yield` returns. Return a list"
-                )
+        make_static(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
         """Make a runner, if it has all that it needs."""
@@ -104,15 +99,15 @@ class BaseRunner(ABC):
     def __init__(
         self,
         provider: Any,
-        *,
         batch_size: int | None = None,
+        output_dir: str | Path | None = None,
+        shard_subdir: str = "",
+        resume: bool | str = True,
+        *,
         async_mode: bool = False,
         async_specs_dir: str | Path = "./_async_specs",
         async_result_dir: str | Path = "./_async_results",
         async_num_workers: int | None = None,
-        output_dir: str | Path | None = None,
-        shard_subdir: str = "",
-        resume: bool | str = True,
         on_error: str = "raise",
         max_retries: int = 0,
         seed: int | None = None,
@@ -122,6 +117,7 @@ class BaseRunner(ABC):
         retry_failed: bool = False,
         item_timeout: float | None = None,
         split_batches: bool = True,
+        every_rank: bool = False,
     ) -> None:
         check_provider(provider)
         self.provider = provider
@@ -143,9 +139,8 @@ class BaseRunner(ABC):
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
         self.split_batches = checked("split_batches", split_batches)
-        own = type(self).batch_forward
-        has_own, only = own is not BaseRunner.batch_forward, is_in_batches_of_one(type(self).forward)
-        check_batches(self.batch_size, own, has_own, only)
+        self.every_rank = checked("every_rank", every_rank)
+        check_batches(self)
 
     def __getattr__(self, name: str) -> Any:
         raise no_attribute(self, name)
@@ -158,27 +153,70 @@ class BaseRunner(ABC):
         """Compute one item's result; parameters after the first are env entries, by name."""
 
     @staticmethod
+    @default
     def batch_forward(indices: Any, *args: Any, **env: Any) -> Any:
         """Compute several items' results, one per index, in their order. Optional; it may stand without `forward`."""
         raise NotImplementedError
 
+    # A runner writes files of its own where it overrides one of the hooks from here to `merge`. Their env also holds
+    # `output_dir`, `shard_subdir` and `shard_id`, and so does that of its `forward`.
+
     @staticmethod
+    @default
     def open_writers(shard_dir: Any, *args: Any, **env: Any) -> Any:
         """Open a shard's writers; what is returned is given to the other two hooks. Optional."""
         return {}
 
     @staticmethod
+    @default
     def write_record(writers: Any, result: Any, state: Any, *args: Any, **env: Any) -> None:
-        """Write one result; `state` lives as long as the shard and holds `index`. Optional."""
+        """Write one result. Optional; without it, results are gathered in `state["records"]`.
+
+        `state` lives as long as the shard; it also holds `index`, `shard_id` and `shard_dir`.
+        """
+        state.setdefault("records", []).append(result)
 
     @staticmethod
-    def close_writers(writers: Any, state: Any, *args: Any, **env: Any) -> None:
-        """Close a shard's writers, also after an error. Optional."""
+    @default
+    def close_writers(writers: Any, state: Any, *args: Any, **env: Any) -> Any:
+        """Close a shard's writers, also after an error. Optional; without it, everything in `writers` is closed.
 
+        That is whatever `open_writers` returned and has a method `close`: one writer, or any nesting of lists, tuples
+        and mappings of them. A shard is done once this has returned.
+        """
+        close_all(writers)
+
+    @classmethod
+    @default
+    def init_state(cls, shard_id: int = 0, output_dir: str = "", shard_subdir: str = "", **env: Any) -> Any:
+        """Return a shard's first state, with its writers opened. Optional.
+
+        Only where a runner overrides it, `reduce_state` or `finalize_state` are these three called, and what they do
+        here calls `open_writers`, `write_record` and `close_writers`.
+        """
+        entries = {"output_dir": output_dir, "shard_subdir": shard_subdir, "shard_id": shard_id}
+        return opened_state(cls, {**env, **entries})
+
+    @classmethod
+    @default
+    def reduce_state(cls, state: Any, result: Any, **env: Any) -> Any:
+        """Return the shard's state with one more result written. Optional."""
+        bind(cls.write_record, env, n_positional=3)(state["_writers"], result, state)
+        return state
+
+    @classmethod
+    @default
+    def finalize_state(cls, state: Any, **env: Any) -> Any:
+        """Return the shard's state with its writers closed, and what `close_writers` returned in it. Optional."""
+        found = bind(cls.close_writers, env, n_positional=2)(state.pop("_writers", {}), state)
+        return {**state, **(found or {})}
+
+    @default
     def merge(self, shard_dirs: list[Path]) -> Any:
         """Combine what the shards wrote; what it returns is the result of the call. Optional."""
         raise NotImplementedError
 
+    @default
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
@@ -199,22 +237,37 @@ class BaseRunner(ABC):
             TooManyFailuresError: More failed than `max_failures`.
             WorkerSetupError: The env could not be built.
             SignatureError: `forward` needs something the env does not hold.
-            LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
+            LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
+                another rank than 0 of a distributed program, and rank 0 has failed.
         """
-        run = Run.of(self, BaseRunner, indices)
-        config = get_parallel_config()
-        if self.async_mode:
-            from espnet3.parallel.detached.submitting.submit import submit_detached
+        run = Run.of(self, indices)
+        rank = waiting_rank(run)
+        with telling_other_ranks(run) if rank is None else nullcontext():
+            if self.async_mode:
+                return _detached(run, rank)
+            if rank is not None:
+                return results_of_rank_0(run, rank)
+            if run.folder is not None and (run.folder / "detached").is_dir():
+                from espnet3.parallel.detached.looking.status import refuse_living
 
-            return submit_detached(run, config)
-        if run.folder is not None and (run.folder / "detached").is_dir():
-            from espnet3.parallel.detached.looking.status import refuse_living
-
-            refuse_living(run.folder)
-        result, self.summary = compute(run, active_client(), config)
-        if not run.merges:
-            self.write_outputs(run.items, result)
+                refuse_living(run.folder)
+            result, self.summary = compute(run, active_client(), active_config())
+            if not run.merges:
+                self.write_outputs(run.items, result)
         return result
+
+
+def _detached(run: Run, rank: Rank | None) -> Any:
+    """Submit a run, or find what rank 0 has submitted."""
+    if rank is None or run.folder is None:
+        from espnet3.parallel.detached.submitting.submit import submit_detached
+
+        return submit_detached(run, active_config())
+    from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
+    from espnet3.parallel.detached.looking.run import DetachedRun
+
+    wait_for_submission(run, rank, run.folder / FOLDER / PLAN)
+    return DetachedRun(Layout(run.folder), run.runner)
 
 
 if __name__ == "__main__":  # python espnet3/parallel/base_runner.py SPEC: a detached job

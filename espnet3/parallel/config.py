@@ -14,10 +14,42 @@ from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
 from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import masked, named, shown
+from espnet3.parallel.messages import masked, named, shown, warn_caller
 
 _MOST_WORKERS = 1_000_000
+# Keys of ESPnet3 for which there is nothing to do here, and why.
+_WITHOUT_EFFECT = {
+    "allow_overwrite_lock": "a run folder is held by a lease that ends soon after its holder, so that no lock of a run "
+    "that was killed is in the way of the next one. Leave it out",
+}
+_WARNED: set[str] = set()
 _LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one of thousands
+
+
+def registered(config: Any) -> Any:
+    """Return what `get_parallel_config` is to give back for a caller's object: checked, and a copy of it.
+
+    Args:
+        config: As for `ParallelConfig.parse`.
+
+    Returns:
+        For a `DictConfig` another one, with its own keys, resolved, and `env`, `n_workers` and `options` in any case;
+        for anything else a `ParallelConfig`.
+
+    Raises:
+        ConfigError: As `ParallelConfig.parse`.
+    """
+    parsed = ParallelConfig.parse(config)
+    if not _is_omegaconf(config) or _is_none(config):
+        return parsed
+    kept = {
+        key: _plain(config[key], "", []) for key in config if not isinstance(key, str) or key not in _names()
+    }
+    given = {key: parsed[key] for key in _names() if key in config or key in ("env", "n_workers", "options")}
+    plain = {
+        key: dict(value) if isinstance(value, Options) else value for key, value in {**kept, **given}.items()
+    }
+    return sys.modules["omegaconf"].OmegaConf.create(plain, flags={"allow_objects": True})
 
 
 class Options(Mapping[str, Any]):
@@ -187,12 +219,33 @@ def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+    """Refuse keys that were meant for another place or are slips; leave out those that mean nothing, with a warning."""
     known = _names()
-    for key, value in raw.items():
+    for key, value in list(raw.items()):
         if not isinstance(key, str):
             problems.append(f"{shown(key)} = {shown(value)}: unknown key. Known: {', '.join(known)}")
+        elif key in _WITHOUT_EFFECT:
+            if value not in (True, False, None):
+                problems.append(problem(key, value, "must be true or false; it has no effect: leave it out"))
+            elif value:
+                _warn_once(key, f"{key} = {shown(value)} has no effect: {_WITHOUT_EFFECT[key]}")
+            del raw[key]
         elif key not in known:
-            problems.append(f"{named(key)} = {shown(value, key)}: {unknown_key(backend, key, value, known)}")
+            if why := unknown_key(backend, key, value, (*known, *_WITHOUT_EFFECT)):
+                problems.append(f"{named(key)} = {shown(value, key)}: {why}")
+            else:
+                told = (
+                    f"{named(key)} = {shown(value, key)} is ignored: no such key. Known: {', '.join(known)}"
+                )
+                _warn_once(key, told)
+                del raw[key]
+
+
+def _warn_once(key: str, message: str) -> None:
+    """Warn of a key once in this process: a recipe registers its block in each stage."""
+    if key not in _WARNED:
+        _WARNED.add(key)
+        warn_caller(f"The parallel config: {message}")
 
 
 def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:

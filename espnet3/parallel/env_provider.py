@@ -64,9 +64,9 @@ class EnvironmentProvider(ABC):
         """Return a function without arguments that builds the env on a worker.
 
         The default makes the same provider again there, with what was changed in this one since, and calls its
-        `build_env_local`.
+        `build_env_local`. What is changed after this call does not count.
         """
-        cls, (args, kwargs), now = type(self), self._espnet3_made_from, state_now(self)
+        cls, (args, kwargs), now = type(self), self._espnet3_made_from, _copied(state_now(self))
 
         def setup() -> dict[str, Any]:
             provider = cls(*args, **kwargs)
@@ -75,6 +75,10 @@ class EnvironmentProvider(ABC):
             return provider.build_env_local()
 
         return setup
+
+    def build_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:
+        """Return the same as `make_worker_setup_fn`: its newer name. A subclass overrides either."""
+        return self.make_worker_setup_fn()
 
 
 def state_now(provider: Any) -> dict[str, Any]:
@@ -105,7 +109,11 @@ def made_with(provider: Any) -> dict[str, Any]:
     facts = {name: getattr(provider, name) for name in names if hasattr(provider, name)}
     args, kwargs = getattr(provider, "_espnet3_made_with", ((), {}))
     rest = [arg for arg in args if not any(arg is known for known in facts.values())]
-    more = {name: value for name, value in kwargs.items() if name not in facts}
+    more = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in facts and not any(value is known for known in facts.values())
+    }
     return {**facts, **({"args": rest} if rest else {}), **more}
 
 
@@ -171,7 +179,7 @@ def _is_config(value: Any) -> bool:
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:
-    """Return a provider's setup function: `build_worker_setup_fn` where it defines that newer name.
+    """Return a provider's setup function, by the newer of the two names where it has both.
 
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.

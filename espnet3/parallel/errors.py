@@ -2,6 +2,7 @@
 
     ParallelError
     ├── ConfigError              (ValueError)    the `parallel` block or an argument is wrong
+    │   └── NoOutputDirError     (RuntimeError)  a runner that writes files has no folder for them
     ├── MissingPackageError      (ImportError, RuntimeError)  a backend's package is not installed
     ├── SignatureError           (TypeError)     forward/func does not fit what it would be given
     ├── EnvConflictError         (ValueError)    a keyword is given by the caller and by the env
@@ -38,6 +39,10 @@ class ConfigError(ParallelError, ValueError):
     """
 
     problems: tuple[str, ...] = ()
+
+
+class NoOutputDirError(ConfigError, RuntimeError):
+    """A runner writes files of its own, and was given no `output_dir`."""
 
 
 class MissingPackageError(ParallelError, ImportError, RuntimeError):

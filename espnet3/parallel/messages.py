@@ -1,8 +1,10 @@
-"""How names, guesses and values are written in messages: short, stable, and without secrets."""
+"""How names, guesses and values are written in messages: short, stable, and without secrets; where warnings point."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from typing import Any
@@ -76,3 +78,15 @@ def shown(value: Any, name: object = "") -> str:
     except Exception as error:  # user classes may raise anything here
         return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the first line outside of this package."""
+    level, frame = 1, inspect.currentframe()
+    while (
+        frame is not None
+        and frame.f_back is not None
+        and frame.f_globals.get("__name__", "").startswith("espnet3.")
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)

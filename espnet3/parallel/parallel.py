@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.backends.backend import Kind
+from espnet3.parallel.backends.table import BACKENDS
+from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.exceptions import add_note, named_error
 from espnet3.parallel.engine.loop import inside_item
 from espnet3.parallel.engine.settling import Block
@@ -18,20 +22,25 @@ from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
+from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.runner.background import submit_call, submit_in_background
 from espnet3.parallel.runner.execute import Task, config_of, outcomes, owned_client, runs_here, start_client
 from espnet3.parallel.runner.inline import build_here
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from espnet3.parallel.clusters.client import DictReturnWorkerPlugin, EnvClient
 
 __all__ = [
     "DictReturnWorkerPlugin",
     "build_client",
+    "build_local_gpu_cluster",
     "get_client",
     "get_parallel_config",
     "make_client",
+    "make_local_gpu_cluster",
     "parallel_for",
     "parallel_map",
     "parallel_submit",
@@ -43,7 +52,10 @@ _MAX_BUFFERED = (
     32  # chunks (8 MB each at most) that an ordered parallel_for holds back while it waits for a slow one
 )
 
-_config = ParallelConfig()
+# What is registered; None is the default. A module's attribute without an underscore, since code written for ESPnet3
+# reads it here, and tests set it to None.
+parallel_config: ParallelConfig | DictConfig | None = None
+_parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the one before
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
 _mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
 _lock = threading.Lock()
@@ -54,6 +66,8 @@ def __getattr__(name: str) -> Any:
         from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
 
         return DictReturnWorkerPlugin
+    if name == "_DASK_AVAILABLE":  # tests written for ESPnet3 ask for it
+        return find_spec("distributed") is not None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -67,13 +81,31 @@ def set_parallel(config: Any) -> None:
     Raises:
         ConfigError: With everything that is wrong in it.
     """
-    global _config
-    _config = ParallelConfig.parse(config)
+    global parallel_config
+    parallel_config = None if config is None else registered(config)
 
 
-def get_parallel_config() -> ParallelConfig:
-    """Return the registered configuration; `local` with one worker if there is none."""
-    return _config
+def get_parallel_config() -> ParallelConfig | DictConfig:
+    """Return the registered configuration; `local` with one worker if there is none.
+
+    Returns:
+        A `DictConfig` where a `DictConfig` was registered: a copy, with its keys and `env`, `n_workers` and `options`.
+        Else a `ParallelConfig`. Both are read by attribute or as a mapping.
+    """
+    return (
+        active_config()
+        if parallel_config is None or isinstance(parallel_config, ParallelConfig)
+        else copy.deepcopy(parallel_config)
+    )
+
+
+def active_config() -> ParallelConfig:
+    """Return the registered configuration as what this package works with."""
+    global _parsed
+    now = parallel_config
+    if _parsed[0] is not now:
+        _parsed = (now, ParallelConfig.parse(now))
+    return _parsed[1]
 
 
 def build_client(config: Any = None) -> EnvClient:
@@ -86,10 +118,28 @@ def build_client(config: Any = None) -> EnvClient:
         ConfigError: The configuration is wrong.
         MissingPackageError: Its backend is not installed.
     """
-    return start_client(_config if config is None else ParallelConfig.parse(config), default=True)
+    return start_client(active_config() if config is None else ParallelConfig.parse(config), default=True)
 
 
 make_client = build_client
+
+
+def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = None) -> EnvClient:
+    """Start workers on this machine's GPUs, one each, and return a client; closing it closes both.
+
+    Args:
+        n_workers: Workers, of which each gets a GPU.
+        options: As under `env: local_gpu`.
+
+    Raises:
+        ConfigError: There are fewer GPUs, or an option is wrong.
+        MissingPackageError: `dask_cuda` is not installed.
+    """
+    env = next(row.name for row in BACKENDS.values() if row.kind is Kind.GPU)
+    return build_client({"env": env, "n_workers": n_workers, "options": options})
+
+
+make_local_gpu_cluster = build_local_gpu_cluster
 
 
 @contextmanager
@@ -105,7 +155,7 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
     """
-    parsed = _config if config is None else ParallelConfig.parse(config)
+    parsed = active_config() if config is None else ParallelConfig.parse(config)
     check_setup(setup_fn)
     with owned_client(parsed, default=True) as client, client:
         if setup_fn is not None:
@@ -178,7 +228,7 @@ def parallel_map(
     results: list[Any] = [None] * len(items)
     if not items:
         return results
-    with outcomes(task, Work(items), active_client(client), _config) as (pairs, _):
+    with outcomes(task, Work(items), active_client(client), active_config()) as (pairs, _):
         for chunk, block in pairs:
             results[chunk.start : chunk.start + len(block.values)] = block.values
             if block.error is not None:
@@ -211,7 +261,7 @@ def parallel_for(
         Exception: As `parallel_map`, from the iteration.
     """
     task = _task(func, setup_fn, kwargs)
-    return _stream(task, Work(as_stream(args, "args")), active_client(client), _config, ordered)
+    return _stream(task, Work(as_stream(args, "args")), active_client(client), active_config(), ordered)
 
 
 def _stream(
@@ -260,11 +310,12 @@ def parallel_submit(
     func = unwrapped(func)
     check_setup(setup_fn)
     chosen = active_client(client)
-    if chosen is None and runs_here(_config):
-        return _submit_here(func, args, kwargs, setup_fn)
+    if chosen is None and runs_here(active_config()):
+        with named_here():
+            return _submit_here(func, args, kwargs, setup_fn)
     if chosen is None:
-        return submit_in_background(_config, func, args, kwargs, setup_fn)
-    config = config_of(chosen, _config)
+        return submit_in_background(active_config(), func, args, kwargs, setup_fn)
+    config = config_of(chosen, active_config())
     return submit_call(chosen, func, args, kwargs, setup_fn, config.setup_timeout)
 
 
@@ -272,7 +323,7 @@ def _submit_here(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], setup_fn: SetupFn | None
 ) -> Future[Any]:
     future: Future[Any] = Future()
-    env = build_here(setup_fn, _config.setup_timeout) if setup_fn is not None else {}
+    env = build_here(setup_fn, active_config().setup_timeout) if setup_fn is not None else {}
     call = bind(func, env, kwargs, len(args))
     try:
         if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running

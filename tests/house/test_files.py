@@ -1,15 +1,11 @@
-"""What the repository's files, and the wheel made of them, may hold."""
+"""What the repository's files may hold."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
-import sys
-from importlib.metadata import version
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
@@ -99,28 +95,3 @@ def test_every_test_states_its_claim() -> None:
                 if not claim.rstrip().endswith("."):
                     silent.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
     assert silent == []
-
-
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """The wheel has every module of espnet3, `py.typed` and the licence, and nothing beside them."""
-    pytest.importorskip("build", reason="needs build, of the extra [dev]")
-    if int(version("setuptools").split(".")[0]) < 77:
-        pytest.skip("needs the setuptools of the extra [dev]")
-    source = tmp_path / "source"  # setuptools leaves its traces in the folder that it builds
-    for path in repository_files():
-        target = source / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
-    made = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = ZipFile(wheel).namelist()
-    inside = {name for name in names if ".dist-info/" not in name}
-    expected = {path.relative_to(source).as_posix() for path in (source / "espnet3").rglob("*.py")}
-    assert inside == expected | {"espnet3/py.typed"}
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "espnet3"
 LAYERS = [
     (
         "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
-        ["records", "errors", "messages", "checks", "dask_compat"],
+        ["records", "errors", "item_errors", "messages", "checks", "dask_compat"],
     ),
     (
         "what each env is, and the block that names one: checked before anything is started",
@@ -83,6 +83,9 @@ HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 
 # Imported inside functions where it is there anyway: arrays among results were made with it.
 OPTIONAL = {"numpy"}
+
+# Our packages: both distributions of this repository, and what finds them beside ESPnet's.
+OWN = {"espnet3", "espnet3_parallel"}
 
 # Import names that differ from the name of the distribution.
 DISTRIBUTION = {
@@ -225,7 +228,7 @@ def test_what_is_imported_is_declared() -> None:
     for module, found in IMPORTS.items():
         for one in found:
             name = one.name.split(".")[0]
-            if name in sys.stdlib_module_names or name == "espnet3" or (name in OPTIONAL and not one.at_once):
+            if name in sys.stdlib_module_names or name in OWN or (name in OPTIONAL and not one.at_once):
                 continue
             used.add(name)
             at_home = core if one.at_once else core | backends

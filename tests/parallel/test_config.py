@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -326,7 +327,11 @@ def test_options_must_be_a_mapping(options):
         ({"cuda_cmd": "queue.pl"}, "cuda_cmd = 'queue.pl': there is no such key: env chooses"),
         ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),
-        ({"zzz": 1}, "zzz = 1: unknown key. Known: env, n_workers, options, setup_timeout, start_timeout"),
+        (
+            {"allow_overwrite_lck": 1},
+            "allow_overwrite_lck = 1: unknown key. Did you mean 'allow_overwrite_lock'?",
+        ),
+        ({"allow_overwrite_lock": "yes"}, "allow_overwrite_lock = 'yes': must be true or false"),
         ({7: 1}, "7 = 1: unknown key"),
         ({"threads_per_worker": 1}, "belongs under options: write options: {threads_per_worker: 1}"),
         (
@@ -347,6 +352,48 @@ def test_options_must_be_a_mapping(options):
 def test_unknown_keys_are_refused_with_the_place_they_belong_to(config, says):
     """A key that does not belong beside env is refused with its value and where it belongs."""
     assert says in refusal(config)
+
+
+@pytest.fixture
+def unwarned(monkeypatch):
+    """No key has been warned of in this process."""
+    monkeypatch.setattr("espnet3.parallel.config._WARNED", set())
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            {"zzz": 1},
+            "zzz = 1 is ignored: no such key. Known: env, n_workers, options, setup_timeout, start_timeout",
+        ),
+        (
+            {"allow_overwrite_lock": True},
+            "allow_overwrite_lock = True has no effect: a run folder is held by a lease",
+        ),
+    ],
+)
+def test_keys_without_a_meaning_are_left_out_with_one_warning(config, says):
+    """A key like none that means anything, and ESPnet3's that leases make moot, cost one warning and change nothing."""
+    with pytest.warns(UserWarning, match="The parallel config") as caught:
+        parsed = ParallelConfig.parse({"n_workers": 2, **config})
+    (message,) = [str(one.message) for one in caught]
+    assert message.startswith(f"The parallel config: {says}")
+    assert caught[0].filename == __file__
+    assert dict(parsed) == dict(ParallelConfig(n_workers=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ParallelConfig.parse({"n_workers": 2, **config})
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize("value", [False, None])
+def test_allow_overwrite_lock_that_is_off_is_nothing_to_speak_of(value):
+    """ESPnet3's templates say allow_overwrite_lock: false, which asks for what is the case here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ParallelConfig.parse({"allow_overwrite_lock": value}).n_workers == 1
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,11 @@ def test_other_features_are_another_run(config: dict[str, Any]) -> None:
         collect_stats(config)
 
 
-def test_detached_jobs_and_the_stage_again(config: dict[str, Any], tmp_path: Path) -> None:
+def test_detached_jobs_and_the_stage_again(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With async_mode the stage submits; run again when the jobs are done it writes the files, computing nothing."""
+    monkeypatch.chdir(tmp_path)  # the specs' default folder is in the current one
     del config["dataset"]["valid"]
     config["parallel"] = {"env": "local", "n_workers": 2}
     config["collect_stats"]["async_mode"] = True

@@ -157,10 +157,12 @@ def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(recipe: Path) -> None:
     """Each stage is listed with its config and where it would run; nothing is written."""
-    done = run(recipe, "--dry_run", "--stages", "measure", "create_dataset", "report", "parallel.n_workers=7")
+    stages = ["measure", "create_dataset", "report", "infer"]
+    done = run(recipe, "--dry_run", "--stages", *stages, "parallel.n_workers=7")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"create_dataset: {recipe}/conf/training.yaml; parallel: local, 7 workers",
+        f"infer: {recipe}/conf/inference.yaml; parallel: none, so this process",
         f"measure: {recipe}/conf/metrics.yaml; parallel: local, 7 workers",
         "report: reads no config of its own",
     ]

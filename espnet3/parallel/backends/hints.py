@@ -82,7 +82,7 @@ def unknown_option(row: Backend, name: str) -> str:
 
 
 def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
-    """Return why a key beside `env` is wrong, and what to do.
+    """Return why a key beside `env` is wrong, and what to do; empty where it is like no key that means anything.
 
     Args:
         row: The backend chosen by `env`, or None where `env` is unknown.
@@ -107,7 +107,7 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     guess = did_you_mean(name, known)
     if not guess and row is not None:
         guess = did_you_mean(name, allowed_options(row) or ()).replace("?", ", under options?")
-    return f"unknown key.{guess} Known: {', '.join(known)}"
+    return f"unknown key.{guess} Known: {', '.join(known)}" if guess else ""
 
 
 def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:

@@ -21,6 +21,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, ignore_errors_of_loop, plugins_of
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
+from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
@@ -51,6 +52,7 @@ class DictReturnWorkerPlugin(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Build the env in the worker's process and make it the default there."""
+        name_worker(worker.id)
         ENVS.register(self.key, self.setup_fn, default=True)
         lost: WorkerSetupError | None = None
         try:
@@ -79,6 +81,7 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Make the env known in the worker's process."""
+        name_worker(worker.id)
         ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.code import load
@@ -12,6 +13,7 @@ from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.runner.writers.hooks import folder_entries
 
 
 def runner_attributes(runner: Any) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def restored_runner(layout: Layout) -> Any:
 
 
 def finishing_runner(layout: Layout, runner: Any) -> Any:
-    """Return a runner for a run's `merge` or `write_outputs`, whose `output_dir` is the run's folder.
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
 
     Args:
         layout: The run's paths.
@@ -51,5 +53,7 @@ def finishing_runner(layout: Layout, runner: Any) -> Any:
         ConfigError: This process cannot import it.
     """
     runner = restored_runner(layout) if runner is None else copy.copy(runner)
-    runner.output_dir, runner.shard_subdir = layout.run, ""  # whatever folder the submitter was in
+    # whatever folder the submitter was in
+    entries = folder_entries(layout.run, runner.shard_subdir)
+    runner.output_dir, runner.shard_subdir = Path(entries["output_dir"]), entries["shard_subdir"]
     return runner

@@ -47,6 +47,7 @@ class JobSpec:
         hooks: The runner writes files of its own, into `split.<shard>` of the run's folder.
         keep_values: The results are wanted beside those files.
         run_id: The session that submitted it, for people.
+        entries: What the run folder adds to the env (`output_dir`, `shard_subdir`).
     """
 
     run: str
@@ -70,6 +71,7 @@ class JobSpec:
     hooks: bool = False
     keep_values: bool = True
     run_id: str = ""
+    entries: dict[str, str] = field(default_factory=dict)
 
     @property
     def end(self) -> int:

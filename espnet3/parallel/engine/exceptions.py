@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from contextlib import suppress
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
+from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
@@ -175,16 +177,24 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
 
 
 def item_error(error: BaseException, failure: ItemFailure | None) -> BaseException:
-    """Return the `ItemError` of a failed item, caused by its own exception, as runners raise it."""
+    """Return the `ItemError` of a failed item, caused by its own exception and of its type too, as runners raise it."""
     if failure is None:  # not an item's: the runner's own mistake, as it is
         return error
     if failure.cause == "poison":
         return PoisonItemError(failure)
     error.__traceback__ = below_ours(error.__traceback__)
     _show_remote(error, failure)
-    wrapped = ItemError(failure)
-    wrapped.__cause__ = error
-    return wrapped
+    return item_error_of(error, failure)
+
+
+def recorded_error(failure: ItemFailure) -> BaseException:
+    """Return an exception like that of a record: of its type, where that is loaded here, with its message."""
+    module, _, name = failure.error_type.rpartition(".")
+    kind = getattr(sys.modules.get(module or "builtins"), name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(Exception):  # a user's class may raise anything
+            return _without_constructor(kind, (failure.message,), {})  # type: ignore[no-any-return]  # of that type
+    return RuntimeError(failure.message)
 
 
 def _show_remote(error: BaseException, failure: ItemFailure) -> None:

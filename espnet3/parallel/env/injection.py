@@ -48,7 +48,7 @@ def bind(
     if both:
         names = ", ".join(repr(n) for n in both)
         raise EnvConflictError(
-            f"{name_of(func)}: {names} given as a keyword and also a name of the worker env; "
+            f"Argument conflict in {name_of(func)}: {names} given as a keyword and also a name of the worker env; "
             "rename the keyword, or drop it and let the env supply it"
         )
     try:

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import describe_error
@@ -144,6 +145,30 @@ class EnvStore:
 
 
 ENVS = EnvStore()
+
+
+@dataclass(frozen=True, slots=True)
+class Adding:
+    """A setup function that adds entries to another's env; what that env holds already stays.
+
+    Attributes:
+        build: The other one.
+        entries: What is added.
+    """
+
+    build: SetupFn
+    entries: dict[str, Any]
+
+    def __call__(self) -> dict[str, Any]:
+        """Build the env."""
+        env = self.build()
+        # anything but a dict is an error that whoever asked for the env words
+        return {**self.entries, **env} if isinstance(env, dict) else env
+
+
+def adding(build: SetupFn, entries: dict[str, Any]) -> SetupFn:
+    """Return a setup function whose env has these entries too, unless `build` gives them itself."""
+    return Adding(build, entries) if entries else build
 
 
 def check_setup(setup: Any) -> None:

@@ -23,8 +23,15 @@ from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, 
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
+MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
 _CALLER = 7  # frames from here to the line that calls the runner
-_WRITTEN_WHOLE = (RUN, RECEIPT, RESULTS, ERRORS)  # by whoever holds the lease; the lease's own are not ours
+_WRITTEN_WHOLE = (
+    RUN,
+    RECEIPT,
+    RESULTS,
+    ERRORS,
+    MANIFEST,
+)  # by whoever holds the lease; the lease's own are not ours
 
 
 def open_run(
@@ -194,7 +201,9 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     """
     splits = [split.name for split in _sessions(path)]
     names = [
-        n for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, RUN)) if os.path.lexists(path / n)
+        n
+        for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, RUN))
+        if os.path.lexists(path / n)
     ]
     if not names:
         return None

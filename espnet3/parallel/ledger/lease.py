@@ -81,6 +81,18 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
         self._thread.start()
 
+    def is_held(self) -> bool:
+        """Whether somebody holds the folder's lease now, and lives; takes nothing.
+
+        Raises:
+            FolderWriteError: It cannot be found out.
+        """
+        try:
+            self._refuse_if_alive(max(self._numbers(), default=0))
+        except FolderInUseError:
+            return True
+        return False
+
     def check(self) -> None:
         """Raise if another driver has taken the lease over."""
         if self._lost:

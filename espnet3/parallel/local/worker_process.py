@@ -39,6 +39,7 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     from espnet3.parallel.dask_compat import slow_heartbeats
     from espnet3.parallel.dask_compat.servers import guarded
+    from espnet3.parallel.env.worker_id import name_worker
     from espnet3.parallel.local.pages import ask_for_secret
     from espnet3.parallel.pilots.worker import STARTED
 
@@ -66,6 +67,7 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     except Exception:
         await _send(sock, {"error": traceback.format_exc()})
         return
+    name_worker(worker.id)  # for calls without an env too
     slow_heartbeats(worker, _HEARTBEAT)  # the driver detects death from the process
     await _send(sock, {"address": worker.address, "directory": worker.local_directory})
     STARTED.set()

@@ -31,6 +31,7 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
+from espnet3.parallel.env.worker_id import forget_worker, name_worker
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
@@ -75,6 +76,7 @@ class PilotHost(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Start the control thread and one slot per worker thread."""
+        name_worker(worker.id)
         threads = threads_of(worker)
         self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
         # a worker has more slots than threads while runs overlap; no more of them than it has
@@ -88,6 +90,7 @@ class PilotHost(WorkerPlugin):
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
         self._leaving = True
+        forget_worker(worker.id)
         pilots = list(self._pilots)
         for pilot in pilots:
             pilot.leaving = True

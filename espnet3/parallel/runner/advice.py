@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from espnet3.parallel.messages import warn_caller
+
 _ENOUGH = 50  # items without a result after which a warning does not wait for the run's end
 _NO_RESULT = re.compile(rb'"result":null,"crc":\d+}\n\Z')  # how the line of such an item ends
-
-
-def warn_caller(message: str) -> None:
-    """Warn at the first line outside of this package."""
-    level, frame = 1, inspect.currentframe()
-    while (
-        frame is not None
-        and frame.f_back is not None
-        and frame.f_globals.get("__name__", "").startswith("espnet3.")
-    ):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 class NoneWatch:

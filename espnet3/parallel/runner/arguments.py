@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.messages import did_you_mean, shown
-from espnet3.parallel.runner.advice import warn_caller
+from espnet3.parallel.messages import did_you_mean, shown, warn_caller
+from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
+from espnet3.parallel.runner.writers.hooks import is_default
 
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
@@ -23,6 +24,7 @@ _KINDS: dict[str, Kind] = {
     "async_result_dir": Location(),
     "async_specs_dir": Location(),
     "batch_size": Whole(least=1, none="None"),
+    "every_rank": Flag(),
     "item_timeout": Number(above=0, none="None"),
     "max_failures": Number(least=0, none="None"),
     "max_retries": Whole(least=0),
@@ -79,25 +81,33 @@ def check_indices(indices: Any) -> None:
     )
 
 
-def check_batches(batch_size: int | None, batch_forward: Any, has_own: bool, only: bool) -> None:
-    """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size.
+_WARNED: set[tuple[type, int]] = (
+    set()
+)  # runners whose lists have been spoken of: a recipe makes one per test set
 
-    Args:
-        batch_size: As given.
-        batch_forward: The runner's.
-        has_own: Whether a runner of the user's own has defined it.
-        only: Whether there is no `forward`, so that it is called for each index.
-    """
-    if batch_size is not None and not has_own:
+
+def check_batches(runner: Any) -> None:
+    """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size."""
+    kind, size = type(runner), runner.batch_size
+    own = kind.batch_forward
+    if takes_lists(kind, size):
+        if (kind, size) not in _WARNED:
+            _WARNED.add((kind, size))
+            warn_caller(
+                f"batch_size={size}, and {kind.__qualname__} has no batch_forward: its forward is given lists of up to "
+                f"{size} indices, and write_record what it returns for a list. Define batch_forward(indices, **env), "
+                "which returns one result per index, to have results and failures index by index, or leave batch_size "
+                "out if forward takes one index"
+            )
+    elif size is not None and is_default(kind, "batch_forward"):
         warn_caller(
-            f"batch_size={batch_size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
+            f"batch_size={size} has no effect, as the runner has no batch_forward: define batch_forward(indices, "
             "**env), which returns one result per index, or leave batch_size out"
         )
-    elif batch_size is None and has_own and not batch_forward.__module__.startswith("espnet3."):
+    elif size is None and not is_default(kind, "batch_forward") and not own.__module__.startswith("espnet3."):
+        only = is_in_batches_of_one(kind.forward)
         now = "it is called for one index at a time" if only else "it is not called: forward is"
-        warn_caller(
-            f"{batch_forward.__qualname__} is there and batch_size is not, so {now}; give a batch_size"
-        )
+        warn_caller(f"{own.__qualname__} is there and batch_size is not, so {now}; give a batch_size")
 
 
 F = TypeVar("F", bound=Callable[..., Any])

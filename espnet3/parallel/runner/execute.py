@@ -17,6 +17,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.local.alone import asks_for_a_process, own_processes
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
@@ -134,6 +135,7 @@ def outcomes(
             tally.asked = config.n_workers
             client = stack.enter_context(owned_client(config))
         if client is None:
+            stack.enter_context(named_here())
             pairs = _inline(task, work, config, {}, tally)
         elif shared and not killable and inside_item() and _has_threads(client):
             pairs = _inline(task, work, config_of(client, config), _env_here(client), tally)

@@ -6,6 +6,7 @@ could be one of theirs.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,24 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import as_items
+from espnet3.parallel.env.store import adding
 from espnet3.parallel.env_provider import made_with, worker_setup_of
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.runner.advice import NoneWatch
 from espnet3.parallel.runner.arguments import check_indices
+from espnet3.parallel.runner.batches import in_lists, takes_lists
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.runner.progress import Progress
 from espnet3.parallel.runner.reporting import Reporter
 from espnet3.parallel.runner.shard_driver import run_shards
-from espnet3.parallel.runner.shards import Hooks, cut, make_check, make_shard_function, shards_of
+from espnet3.parallel.runner.shards import cut, make_shard_function, shards_of
+from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
-
-_HOOKS = ("open_writers", "write_record", "close_writers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Run:
 
     Attributes:
         runner: The runner, for what is the same in every run of it: provider, limits, folders.
-        items: The indices.
+        items: The indices; lists of them where `forward` takes lists.
         cost: What each costs, or None.
         policy: Errors, retries, seed, batch size and time limit.
         batch_forward: The runner's own, where batches are wanted and it has one; else None.
@@ -65,42 +67,60 @@ class Run:
     folder: Path | None
 
     @classmethod
-    def of(cls, runner: Any, base: type, indices: Iterable[Any]) -> Run:
+    def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
         """Read a runner's arguments, and which of its base's hooks it has overridden.
 
         Raises:
             TypeError: The indices are no iterable, or one whose items are hardly what is meant.
             ConfigError: `item_cost` returns something that is not a cost.
         """
-
-        def overrides(name: str) -> bool:
-            return getattr(type(runner), name) is not getattr(base, name)
-
         check_indices(indices)
+        kind, size = type(runner), runner.batch_size
         items = as_items(indices, "indices")
-        batched = bool(runner.batch_size) and overrides("batch_forward")
+        cost = _costs(runner.item_cost, items)
+        if takes_lists(kind, size):
+            items = in_lists(items, size)
+            cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
+            size = None
+        batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
         return cls(
             runner=runner,
             items=items,
-            cost=_costs(runner.item_cost, items),
+            cost=cost,
             policy=Policy(
                 runner.on_error,
                 runner.max_retries,
                 runner.seed,
-                runner.batch_size,
+                size,
                 runner.item_timeout,
                 poison_after=2 if where is None else 1,
                 split_batches=runner.split_batches,
             ),
-            batch_forward=type(runner).batch_forward if batched else None,
-            align=runner.batch_size or 1,
-            writes=any(overrides(name) for name in (*_HOOKS, "merge")),
-            merges=overrides("merge"),
-            outputs=overrides("write_outputs"),
+            batch_forward=kind.batch_forward if batched else None,
+            align=size or 1,
+            writes=writes_files(kind),
+            merges=not is_default(kind, "merge"),
+            outputs=not is_default(kind, "write_outputs"),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
             folder=None if where is None else (where / runner.shard_subdir).absolute(),
         )
+
+    def entries(self, folder: Path) -> dict[str, str]:
+        """Return what the run folder adds to the env: `output_dir` and `shard_subdir`.
+
+        A runner that writes files is given both as it is given the rest of the env, any other one those that its
+        `forward` or `batch_forward` names: what `**env` of a plain `forward` takes up is the provider's alone.
+        """
+        found = folder_entries(folder, self.runner.shard_subdir)
+        if self.writes:
+            return found
+        called = [
+            type(self.runner).forward,
+            *([self.batch_forward] if self.batch_forward is not None else []),
+        ]
+        named = {name for one in called for name in inspect.signature(one).parameters}
+        return {name: value for name, value in found.items() if name in named}
 
     def identity(self) -> Identity:
         """Return what makes two runs the same, for their folder."""
@@ -130,15 +150,15 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
         What the call returns, and the run's figures.
 
     Raises:
-        ConfigError: The runner writes files, and has no folder for them.
+        NoOutputDirError: The runner writes files, and has no folder for them.
         ItemError: The first failed item, unless failures are recorded.
         TooManyFailuresError: More failed than `max_failures`.
         LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
     """
     if run.folder is None and run.writes:
-        raise ConfigError(
-            f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge): "
-            "give it an output_dir"
+        raise NoOutputDirError(
+            f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
+            "requires output_dir: give it one"
         )
 
     def launcher(task: Task) -> Launch:
@@ -207,15 +227,18 @@ def _in_folder(
 def _in_shards(
     run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report
 ) -> tuple[Any, RunSummary]:
+    from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
+
     cls: Any = type(run.runner)
-    hooks = Hooks(cls.forward, run.batch_forward, cls.open_writers, cls.write_record, cls.close_writers)
+    hooks = Hooks.of(cls, run.batch_forward is not None)
     shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
+    write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     task = replace(
         _task(run),
         one=make_shard_function(hooks, run.policy, keep_values=not run.merges),
         many=None,
         policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
-        check=make_check(hooks),
+        check=hooks.check,
     )
     summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed)
     folder.event("computed", **asdict(summary))
@@ -227,11 +250,12 @@ def _in_shards(
 
 def _task(run: Run) -> Task:
     """Return what the launchers run: the runner's own functions."""
+    provider, entries = run.runner.provider, {} if run.folder is None else run.entries(run.folder)
     return Task(
         one=type(run.runner).forward,
         many=run.batch_forward,
-        setup=worker_setup_of(run.runner.provider),
-        setup_here=run.runner.provider.build_env_local,
+        setup=adding(worker_setup_of(provider), entries),
+        setup_here=adding(provider.build_env_local, entries),
         policy=run.policy,
         setup_timeout=run.runner.setup_timeout,
         killable=run.policy.item_timeout is not None,

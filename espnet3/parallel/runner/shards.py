@@ -13,18 +13,17 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.env.injection import bind
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
+from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
@@ -33,17 +32,6 @@ _MARK = "in_flight.json"
 InProgress = tuple[int, int] | str
 # Is told what of a shard is in progress; None: nothing is
 Mark = Callable[[InProgress | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """A runner's functions, as a worker needs them."""
-
-    forward: Callable[..., Any]
-    batch_forward: Callable[..., Any] | None
-    open_writers: Callable[..., Any]
-    write_record: Callable[..., Any]
-    close_writers: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +109,6 @@ def shards_of(
     return shards
 
 
-def make_check(hooks: Hooks) -> Callable[[dict[str, Any]], None]:
-    """Return a function that checks an env against all functions of a runner, before the first shard."""
-
-    def check(env: dict[str, Any]) -> None:
-        bind(hooks.forward, env)
-        if hooks.batch_forward is not None:
-            bind(hooks.batch_forward, env)
-        bind(hooks.open_writers, env)
-        bind(hooks.write_record, env, n_positional=3)
-        bind(hooks.close_writers, env, n_positional=2)
-
-    return check
-
-
 def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Callable[..., ShardResult]:
     """Return the function that workers of a driver run a shard with, in its env; its mark is in the shard's folder."""
 
@@ -167,16 +141,16 @@ class _Attempt:
         self, shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
     ) -> None:
         self.shard = shard
-        self.env = env
+        self.env = {"shard_id": shard.number, **env}
         self.hooks = hooks
         self.policy = policy
         self.keep_values = keep_values
         self.mark = mark
         self.name = f"shard {shard.number}"
         self.folder = Path(shard.folder)
-        self.state: dict[str, Any] = {"shard_id": shard.number, "shard_dir": str(self.folder)}
         self.result = ShardResult([], [])
         self.hook = "open_writers"  # what is to blame for an exception that no item has raised
+        self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
         """Run it; an exception of a hook is a result too, under any policy."""
@@ -185,7 +159,8 @@ class _Attempt:
                 shutil.rmtree(self.folder, ignore_errors=True)
                 self.folder.mkdir(parents=True)
             self.mark("open_writers")
-            writers = bind(self.hooks.open_writers, self.env)(self.folder)
+            writers = ShardWriters(self.hooks, self.env, self.folder, self.shard.number)
+            writers.open()
             try:
                 self._run_items(writers)
                 self.hook = "close_writers"
@@ -193,7 +168,7 @@ class _Attempt:
                 self.mark(
                     "close_writers"
                 )  # after an error too: if it ends this process, that is no item's doing
-                bind(self.hooks.close_writers, self.env, n_positional=2)(writers, self.state)
+                writers.close()
             self.mark(None)
         except KeyboardInterrupt:
             raise
@@ -201,14 +176,13 @@ class _Attempt:
             self._stop(error, failure_of(error, NoItem(self.name), 1, self.name, "runner"))
         except BaseException as error:  # SystemExit too
             of_item = self.hook == "write_record"
-            index = self.state["index"] if of_item else NoItem(f"{self.hook} of {self.name}")
+            index = self.index if of_item else NoItem(f"{self.hook} of {self.name}")
             self._stop(error, failure_of(error, index, 1, self.name))
         return self.result
 
-    def _run_items(self, writers: Any) -> None:
+    def _run_items(self, writers: ShardWriters) -> None:
         """Run step after step, until the shard's end or a failure that stops it."""
-        call = self._call()
-        write = bind(self.hooks.write_record, self.env, n_positional=3)
+        call = self.hooks.call(self.env, batches=not self.shard.one_by_one)
         at, n, skip = 0, len(self.shard.items), self.shard.skip
         size = (self.policy.batch_size or 1) if call.many is not None else 1
         while at < n and self.result.stop is None:
@@ -217,15 +191,10 @@ class _Attempt:
                 at += 1
                 continue
             end = min([at + size, n, *[k for k in skip if k > at]])
-            self._run_step(at, end, call, partial(write, writers))
+            self._run_step(at, end, call, writers)
             at = end
 
-    def _call(self) -> Call:
-        batches = self.hooks.batch_forward if not self.shard.one_by_one else None
-        many = bind(batches, self.env) if batches is not None else None
-        return Call(bind(self.hooks.forward, self.env), many)
-
-    def _run_step(self, at: int, end: int, call: Call, write: Callable[..., Any]) -> None:
+    def _run_step(self, at: int, end: int, call: Call, writers: ShardWriters) -> None:
         """Run the items of one step, and write and keep what they return."""
         items = self.shard.items[at:end]
         self.mark((at, end))
@@ -238,12 +207,12 @@ class _Attempt:
         for k, value in enumerate(block.values):
             if k in failed:
                 self._failed(value)
-            elif not self._take(at + k, items[k], value, write):
+            elif not self._take(at + k, items[k], value, writers):
                 return
         if block.error is not None:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))
 
-    def _take(self, at: int, index: Any, value: Any, write: Callable[..., Any]) -> bool:
+    def _take(self, at: int, index: Any, value: Any, writers: ShardWriters) -> bool:
         """Write a result and keep its line; False if the shard stops, as JSON cannot hold it."""
         try:
             line = encode_line(self.shard.begin + at, index, value if self.keep_values else None)
@@ -254,8 +223,8 @@ class _Attempt:
                 return False
             self._failed(failure)
             return True
-        self.hook, self.state["index"] = "write_record", index
-        write(value, self.state)
+        self.hook, self.index = "write_record", index
+        writers.write(index, value)
         self.result.values.append(line)
         return True
 

@@ -20,10 +20,17 @@ class InferenceProvider(_InferenceProvider):
             each with a `_target_`. When it also holds `dataset_fingerprint` (the infer stage puts
             it there), a process whose dataset has another fingerprint refuses to work on it.
         params: Further env entries: `input_key`, `output_fn_path`, `model_kwargs`, ...
+        inference_config: Another name of `infer_config`.
     """
 
-    def __init__(self, infer_config: Any, params: Mapping[str, Any] | None = None) -> None:
-        super().__init__(infer_config, params)
+    def __init__(
+        self,
+        infer_config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        *,
+        inference_config: Any = None,
+    ) -> None:
+        super().__init__(infer_config, params, inference_config=inference_config)
 
     @staticmethod
     def build_dataset(config: Any) -> Any:

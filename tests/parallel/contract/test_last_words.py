@@ -71,7 +71,7 @@ def test_an_item_error_ends_with_what_is_kept(place, tmp_path):
     """The last line says how many items are done, where they are kept and what the same call does."""
     folder = tmp_path / "run"
     error = run(Fails, folder)
-    assert type(error) is ItemError
+    assert isinstance(error, ItemError)
     kept = re.fullmatch(
         r"stopped with (\d+) of 10 items done, which are kept in (.*): "
         r"the same call goes on with the (\d+) left, the failed item among them",

@@ -465,6 +465,22 @@ def test_a_failed_item_stops_the_run_with_its_index_and_its_exception():
     assert caught.value.__cause__.args == ("bad sample",)
 
 
+def test_a_failed_item_is_caught_as_what_it_raised(tmp_path):
+    """The ItemError is an instance of the item's exception's type too, also from a run folder and from a shard."""
+    for cls in (Fails, FailsAndMerges):
+        with pytest.raises(LookupError, match="bad sample") as caught:
+            run(cls, [f"utt{x}" for x in range(40)], work.Whole({}), output_dir=tmp_path / cls.__name__)
+        assert isinstance(caught.value, ItemError)
+        assert caught.value.index == "utt13"
+
+
+class FailsAndMerges(Fails):
+    """The same with files of its own."""
+
+    def merge(self, shard_dirs):
+        return len(shard_dirs)
+
+
 class FailsOddly(BaseRunner):
     """Raises an exception with a constructor of its own."""
 

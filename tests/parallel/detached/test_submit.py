@@ -96,8 +96,9 @@ def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
     """With on_error="raise" a run whose last item failed is complete, and its merge raises that `ItemError`."""
     run = run_of(tmp_path / "a", n=3, shards=1, config={"bad": [2, "raise"]})
     assert not run.wait(60).done
-    with pytest.raises(ItemError, match="item 2 failed .* no square of 2"):
+    with pytest.raises(ItemError, match="item 2 failed .* no square of 2") as caught:
         run.merge()
+    assert isinstance(caught.value, ValueError)
 
 
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:

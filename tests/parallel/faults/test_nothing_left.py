@@ -50,7 +50,8 @@ def test_an_exception(fault: str) -> None:
     """A raising item stops the run with an `ItemError`, caused by its own exception where that can travel."""
     set_parallel(TWO)
     error = stop(Square, fault)
-    assert type(error) is ItemError
+    assert isinstance(error, ItemError)
+    assert not isinstance(error, PoisonItemError)
     cause = error.__cause__
     if fault in ("bad_value", "system_exit"):
         assert type(cause) is {"bad_value": ValueError, "system_exit": SystemExit}[fault]

@@ -16,7 +16,8 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.files import write_json
 from espnet3.parallel.ledger.split import DONE
 from espnet3.parallel.records import ItemFailure
-from espnet3.parallel.runner.shards import Hooks, InProgress, Shard, ShardResult, make_check, run_shard
+from espnet3.parallel.runner.shards import InProgress, Shard, ShardResult, run_shard
+from espnet3.parallel.runner.writers.hooks import Hooks
 
 BuildEnv = Callable[[], tuple[Any, dict[str, Any]]]
 
@@ -38,14 +39,8 @@ def run_hooks(
     """
     folder = Path(spec.run) / f"split.{spec.shard}"
     runner, env = build()
-    hooks = Hooks(
-        runner.forward,
-        runner.batch_forward if spec.batched else None,
-        runner.open_writers,
-        runner.write_record,
-        runner.close_writers,
-    )
-    make_check(hooks)(env)
+    hooks = Hooks.of(runner, spec.batched)
+    hooks.check(env)
     skip = {at - spec.begin: failure for at, failure in blame.failures().items()}
     if skip and spec.policy.on_error == "raise":
         first = min(skip)
@@ -58,7 +53,7 @@ def run_hooks(
             begin, end = in_progress
             blame.marks.set((spec.begin + begin, spec.begin + end))
         else:  # a hook's end is no item's
-            blame.marks.set(None)
+            blame.marks.set(None, in_progress or "")
 
     with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
         result = run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)

@@ -29,6 +29,8 @@ from espnet3.parallel.engine.recording import to_lines
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env.store import adding
+from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
@@ -188,9 +190,10 @@ class _Attempt:
         if self.stopping.now():
             raise StopNow
         spec.surroundings.restore()
+        name_worker(f"shard-{spec.shard}")
         runner = load(spec.runner)
         provider = make_provider(load(spec.provider), spec.arguments)
-        return runner, build_here(worker_setup_of(provider), spec.setup_timeout)
+        return runner, build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
 
     def _prepare(self) -> Call:
         """Import, make and check what the items are run with."""

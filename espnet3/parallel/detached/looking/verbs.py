@@ -21,7 +21,7 @@ from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Pl
 from espnet3.parallel.detached.looking.status import may_be_queued, refuse_living, run_status
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
-from espnet3.parallel.engine.exceptions import item_error
+from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, make_folder, read_json, write_json
@@ -211,7 +211,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
     if receipt.failed and read_json(layout.folder / TEMPLATE)["policy"]["on_error"] == "raise":
         failure = next(Results(layout.run).failures())
-        raise item_error(RuntimeError(failure.message), failure)
+        raise item_error(recorded_error(failure), failure)
     results = Results(layout.run)
     if plan.keep_values and not plan.outputs:
         return results  # a runner is not made again, nor its module imported, for nothing

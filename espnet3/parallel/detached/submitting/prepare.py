@@ -65,6 +65,7 @@ def template(
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=not run.merges,
+        entries=run.entries(folder),
     )
 
 

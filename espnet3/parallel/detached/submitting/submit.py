@@ -38,6 +38,7 @@ from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
 from espnet3.parallel.runner.run import Run
+from espnet3.parallel.runner.writers.manifest import write_manifest
 
 _CALLER = 3  # frames from here to the line that calls the runner
 
@@ -135,6 +136,8 @@ def _write_and_submit(
         else:  # another backend, or another number of workers, may go on with the same shards
             plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
+        if run.writes:
+            write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
         layout.write_plan(replace(plan, code=identity.code), items)
         if DetachedSettings.of(config.detached).snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))

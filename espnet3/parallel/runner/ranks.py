@@ -1,0 +1,272 @@
+"""A program in several processes, as for distributed training: the first of them computes, the others wait for it.
+
+Such a program trains in all its ranks, and then each of them calls the same runners. Rank 0 runs the items; any other
+rank takes what rank 0 has put into the run folder.
+
+    rank 0    computes ──> receipt.json ──> lease given back         or rank0_failed.json
+    rank 1    waits ·····························> reads results, calls merge         raises what is in it
+
+What says which rank a process is, the first of these that is there:
+
+    torch.distributed, where it is initialised in this process
+    RANK                                         (torchrun)
+    SLURM_PROCID, in a job step of several tasks (srun)
+    LOCAL_RANK, NODE_RANK, GROUP_RANK            (Lightning's own processes): rank 0 is 0 in all of them
+
+It does not hold inside an item, for a runner without an `output_dir`, and with `every_rank=True`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.engine.exceptions import describe_error
+from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.errors import NoOutputDirError
+from espnet3.parallel.runner.progress import say
+
+if TYPE_CHECKING:
+    from espnet3.parallel.runner.run import Run
+
+FAILED = "rank0_failed.json"  # in the run folder: why rank 0 has stopped, for the ranks that wait
+_STARTED = time.time()  # files of rank 0 that are older are not of this start of the program
+_RAISED: set[tuple[str, int]] = (
+    set()
+)  # such files that this process has raised an error for, and when they are of
+_LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
+_PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
+_ADVICE = (
+    "Start the whole program again. If each rank has a run of its own, give the runner every_rank=True (and another "
+    "output_dir in each)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which process of a distributed program this is.
+
+    Attributes:
+        number: 0 for the first one.
+        told_by: What says so, for messages.
+    """
+
+    number: int
+    told_by: str
+
+
+def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
+    """Return this process's rank; None where nothing says that there are several."""
+    distributed: Any = sys.modules.get(
+        "torch.distributed"
+    )  # only who has imported it can have initialised it
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Rank(distributed.get_rank(), "torch.distributed")
+    if (rank := _number(environment, "RANK")) is not None:
+        return Rank(rank, f"RANK={rank}")
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS") or 1
+    if tasks > 1 and (rank := _number(environment, "SLURM_PROCID")) is not None:
+        return Rank(rank, f"SLURM_PROCID={rank}")
+    names = ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+    found = {name: rank for name in names if (rank := _number(environment, name)) is not None}
+    if not found:
+        return None
+    highest = max(found, key=lambda name: found[name])
+    return Rank(found[highest], f"{highest}={found[highest]}")
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def waiting_rank(run: Run) -> Rank | None:
+    """Return this process's rank where it is to wait for rank 0; None where it computes.
+
+    Raises:
+        NoOutputDirError: It is to wait for a detached run without a folder.
+    """
+    if run.runner.every_rank or inside_item():
+        return None
+    rank = rank_of()
+    if rank is None or rank.number == 0:
+        return None
+    if run.folder is None and run.runner.async_mode:
+        raise NoOutputDirError(
+            f"this process is rank {rank.number} ({rank.told_by}), and only rank 0 submits jobs; for the others to "
+            "find them, async_mode requires output_dir: give the runner one, or every_rank=True"
+        )
+    return None if run.folder is None else rank
+
+
+@contextlib.contextmanager
+def telling_other_ranks(run: Run) -> Iterator[None]:
+    """Leave the other ranks a file that says why, if this process is rank 0 and its run stops."""
+    rank = None if run.runner.every_rank or run.folder is None or inside_item() else rank_of()
+    if rank is None or run.folder is None:
+        yield
+        return
+    from espnet3.parallel.ledger.files import write_json  # here, as the rest of the ledger
+
+    file = run.folder / FAILED
+    with contextlib.suppress(OSError):  # the run itself says what is wrong with its folder
+        file.unlink(missing_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        kind, message, _ = describe_error(error)
+        with contextlib.suppress(OSError):  # no folder, or a full disk: the first error is the one to report
+            write_json(file, {"error": f"{kind}: {message}"})
+        raise
+
+
+def results_of_rank_0(run: Run, rank: Rank) -> Any:
+    """Wait for rank 0, and return what the call returns there.
+
+    Args:
+        run: The run, with a folder.
+        rank: This process's.
+
+    Raises:
+        IncompleteRunError: Rank 0 has failed, or gives no sign of life.
+        ChangedRunError: Rank 0 has run something else.
+    """
+    from espnet3.parallel.ledger import Results
+    from espnet3.parallel.ledger.files import read_json
+    from espnet3.parallel.ledger.folder import RUN
+    from espnet3.parallel.ledger.session import SHARDS
+
+    assert run.folder is not None
+    folder = run.folder
+    _Wait(run, folder, rank).until(lambda wait: wait.is_complete())
+    if run.merges:
+        shards = read_json(folder / RUN)["plan"][SHARDS]
+        return run.runner.merge([folder / f"split.{number}" for number in range(len(shards))])
+    results = Results(folder)
+    run.runner.write_outputs(run.items, results)
+    return results
+
+
+def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
+    """Wait until rank 0 has submitted a detached run.
+
+    Args:
+        run: The run, with a folder.
+        rank: This process's.
+        plan: The file that is there then.
+
+    Raises:
+        IncompleteRunError: As for `results_of_rank_0`.
+    """
+    assert run.folder is not None
+    _Wait(run, run.folder, rank).until(
+        lambda wait: plan.exists() and wait.is_this_run() and not wait.is_held()
+    )
+
+
+class _Wait:
+    """Waiting for rank 0 at a run folder."""
+
+    def __init__(self, run: Run, folder: Path, rank: Rank) -> None:
+        from espnet3.parallel.ledger.lease import Lease
+
+        self._run = run
+        self._folder = folder
+        self._rank = rank
+        self._identity = run.identity()
+        self._lease = Lease(folder)
+
+    def until(self, done: Callable[[_Wait], bool]) -> None:
+        """Return once it is done."""
+        parent, heard, said = os.getppid(), time.monotonic(), False
+        while not done(self):
+            self._raise_failure()
+            if os.getppid() != parent:
+                raise self._error(
+                    "the process that has started this one is gone, and rank 0 probably with it"
+                )
+            now = time.monotonic()
+            if self.is_held():
+                heard = now
+            elif now - heard > _PATIENCE:
+                raise self._error(f"nobody has worked in this folder for {_PATIENCE:g} s")
+            if not said and self._run.runner.progress:
+                said = True
+                say(
+                    f"{type(self._run.runner).__name__}: rank {self._rank.number} ({self._rank.told_by}) waits for the "
+                    f"results of rank 0 in {self._folder}"
+                )
+            time.sleep(_LOOK)
+
+    def is_held(self) -> bool:
+        """Whether a driver is at work in the folder."""
+        return self._folder.is_dir() and self._lease.is_held()
+
+    def is_complete(self) -> bool:
+        """Whether the folder has all results of this run, and nobody is at work in it.
+
+        Raises:
+            ChangedRunError: It has those of another run, which rank 0 has finished in this start of the program.
+        """
+        from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
+        from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
+
+        try:
+            receipt, written = read_receipt(self._folder), os.stat(self._folder / RECEIPT).st_mtime
+            differs = self._differences()
+        except (LedgerError, OSError):  # not yet, or being moved aside
+            return False
+        if self.is_held():
+            return False
+        if (
+            differs and written > _STARTED and self._run.runner.resume is True
+        ):  # else rank 0 takes the folder anew
+            raise ChangedRunError(str(self._folder), differs)
+        again = bool(receipt.failed) and self._run.retry_failed
+        return not differs and receipt.planned == len(self._run.items) and not again
+
+    def is_this_run(self) -> bool:
+        """Whether the folder is of this run."""
+        from espnet3.parallel.ledger.errors import LedgerError
+
+        try:
+            return not self._differences()
+        except (LedgerError, OSError):
+            return False
+
+    def _differences(self) -> list[str]:
+        from espnet3.parallel.ledger.files import read_json
+        from espnet3.parallel.ledger.folder import RUN
+        from espnet3.parallel.ledger.identity import changes
+
+        return changes(read_json(self._folder / RUN), self._identity)
+
+    def _raise_failure(self) -> None:
+        from espnet3.parallel.ledger.files import read_json
+
+        file = self._folder / FAILED
+        try:
+            written = os.stat(file)
+            said = read_json(file)["error"]
+        except OSError:
+            return
+        this = (str(file), written.st_mtime_ns)
+        if written.st_mtime < _STARTED or this in _RAISED:
+            return  # of an earlier start of the program, or of an earlier call
+        _RAISED.add(this)
+        raise self._error(f"its run failed with {said}")
+
+    def _error(self, why: str) -> Exception:
+        from espnet3.parallel.ledger.errors import IncompleteRunError
+
+        return IncompleteRunError(
+            f"{self._folder} has no results of rank 0 for this process, which is rank {self._rank.number} "
+            f"({self._rank.told_by}): {why}",
+            _ADVICE,
+        )

@@ -1,0 +1,101 @@
+"""`espnet3 overlay TREE`: the installed layer in a checkout of ESPnet, as links; no file of the checkout changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path, PurePosixPath
+
+import click
+
+from espnet3_parallel.layer import DISTRIBUTION, ROOT, installed
+
+# A checkout has these; the second is what our package of the same name hides.
+_EXPECTED = ("espnet3/__init__.py", "espnet3/parallel/base_runner.py")
+
+
+class OverlayError(Exception):
+    """The layer cannot be laid over a tree: the message says why, and what to do."""
+
+
+def lay(tree: Path) -> list[Path]:
+    """Link every module and room of the installed layer into a checkout; links of an earlier call are renewed.
+
+    Returns:
+        The links, which point into the environment of this Python: with it gone, the checkout's own layer is back.
+
+    Raises:
+        OverlayError: `tree` is no checkout of ESPnet, has files of its own under one of our names, or the layer
+            is not installed from a wheel.
+        OSError: A link cannot be made.
+    """
+    for name in _EXPECTED:
+        if not (tree / name).is_file():
+            raise OverlayError(f"{tree} is not a checkout of ESPnet: it has no {name}")
+    parts = _parts()
+    taken = [part for part in parts if not (tree / part).is_symlink() and (tree / part).exists()]
+    if taken:
+        raise OverlayError(
+            f"{tree} has files of its own where a link would go, and nothing was changed: {', '.join(map(str, taken))}"
+        )
+    remove(tree)  # those of an older version may have other names
+    for part in parts:
+        link = tree / part
+        link.unlink(missing_ok=True)  # one into another environment
+        link.symlink_to(ROOT / part)
+    return [tree / part for part in parts]
+
+
+def remove(tree: Path) -> list[Path]:
+    """Take away the links that `lay` made, and return them.
+
+    Raises:
+        OSError: A link cannot be removed.
+    """
+    folders = [tree / "espnet3", tree / "espnet3" / "parallel"]
+    links = [
+        path
+        for folder in folders
+        for path in sorted(folder.iterdir())
+        if path.is_symlink() and ROOT in Path(os.readlink(path)).parents
+    ]
+    for link in links:
+        link.unlink()
+    return links
+
+
+def _parts() -> list[PurePosixPath]:
+    """Return our modules and rooms: espnet3/cli, and what lies in espnet3/parallel but its own file."""
+    if not (ROOT / "espnet3" / "parallel" / "base_runner").is_dir():
+        raise OverlayError(
+            f"{ROOT} holds the layer as a checkout does; only its wheel has the packages that are found before "
+            "modules of the same name: pip install . in that checkout, without --editable"
+        )
+    found = installed(DISTRIBUTION)
+    files = (found.files if found else None) or []
+    inside = [PurePosixPath(*file.parts) for file in files if file.parts[0] == "espnet3"]
+    parts = {
+        PurePosixPath(*file.parts[: 3 if file.parts[1] == "parallel" else 2])
+        for file in inside
+        if "__pycache__" not in file.parts[:3]
+    }
+    return sorted(parts - {PurePosixPath("espnet3/parallel/__init__.py")})
+
+
+@click.command()
+@click.argument("tree", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--remove", "away", is_flag=True, help="Take the links away again.")
+def overlay(tree: Path, away: bool) -> None:
+    """Use the installed layer in TREE, a checkout of ESPnet: links beside its files, none of which changes."""
+    try:
+        links = remove(tree) if away else lay(tree)
+    except (OverlayError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    if away:
+        print(f"{len(links)} links removed; {tree} uses its own espnet3.parallel again")
+        return
+    print(
+        f"{len(links)} links in {os.path.join(tree, 'espnet3')} point into {ROOT}; no file there has changed"
+    )
+    print(f"to undo: espnet3 overlay --remove {tree}")

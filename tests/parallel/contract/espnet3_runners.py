@@ -1,0 +1,227 @@
+"""Runners written as those of ESPnet3's own recipes are; jobs import them from here by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider
+from espnet3.parallel.base_runner import concatenate_shard_files
+
+
+class Provider(EnvironmentProvider):
+    """An env of one number."""
+
+    def build_env_local(self):
+        """Return it."""
+        return {"factor": 3}
+
+
+def opened(shard_dir, name):
+    """Open a file with a buffer that none of these runs fills."""
+    return open(shard_dir / name, "w", encoding="utf-8", buffering=1 << 20)
+
+
+class OneWriter(BaseRunner):
+    """Opens writers and writes to them; nothing of its own closes them."""
+
+    @staticmethod
+    def forward(idx, factor):
+        """Return a product."""
+        return factor * idx
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open one file."""
+        return opened(shard_dir, "a")
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write a line."""
+        writers.write(f"{result}\n")
+
+    def merge(self, shard_dirs):
+        """Return all lines of all files, file by file."""
+        folder = self.output_dir / self.shard_subdir
+        found = {}
+        for name in ("a", "b"):
+            if concatenate_shard_files(shard_dirs, name, folder / f"{name}.txt"):
+                found[name] = (folder / f"{name}.txt").read_text().split()
+        return found
+
+
+class ListOfWriters(OneWriter):
+    """Opens a list of two."""
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open them."""
+        return [opened(shard_dir, "a"), opened(shard_dir, "b")]
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write a line to each."""
+        for one in writers:
+            one.write(f"{result}\n")
+
+
+class TupleOfWriters(ListOfWriters):
+    """Opens a tuple of two."""
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open them."""
+        return opened(shard_dir, "a"), opened(shard_dir, "b")
+
+
+class MappingOfWriters(OneWriter):
+    """Opens a mapping, with a path that is no writer."""
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open them."""
+        return {"a": opened(shard_dir, "a"), "b": opened(shard_dir, "b"), "folder": shard_dir}
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write a line to each."""
+        writers["a"].write(f"{result}\n")
+        writers["b"].write(f"{result}\n")
+
+
+class NestedWriters(OneWriter):
+    """Opens a mapping of lists."""
+
+    @staticmethod
+    def open_writers(shard_dir):
+        """Open them."""
+        return {"texts": [opened(shard_dir, "a"), (opened(shard_dir, "b"),)], "count": 0}
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write a line to each."""
+        first, (second,) = writers["texts"]
+        first.write(f"{result}\n")
+        second.write(f"{result}\n")
+
+
+class Lists(OneWriter):
+    """A `forward` for one index or a list of them, and hooks that take either."""
+
+    @staticmethod
+    def forward(idx, factor):
+        """Return a product, or a list of them."""
+        return [factor * one for one in idx] if isinstance(idx, list) else factor * idx
+
+    @staticmethod
+    def write_record(writers, result, state):
+        """Write what there is for one call of `forward`, in one line."""
+        writers.write(json.dumps(result, separators=(",", ":")) + "\n")
+
+
+class ListsInBatches(Lists):
+    """Opts in to batches of its `forward`."""
+
+    batch_forward = Lists.forward
+
+
+class Assigned(BaseRunner):
+    """Takes its hooks from other classes, by assignment in the class body."""
+
+    forward = Lists.forward
+    open_writers = OneWriter.open_writers
+    write_record = OneWriter.write_record
+    merge = OneWriter.merge
+
+
+class NamesFolders(BaseRunner):
+    """Names what the run folder adds to the env, in each function; writes it, and gathers the results in the state."""
+
+    @staticmethod
+    def forward(idx, factor, output_dir, shard_subdir, shard_id):
+        """Return where the run is."""
+        return [Path(output_dir).name, shard_subdir, shard_id, factor]
+
+    @staticmethod
+    def open_writers(shard_dir, output_dir, shard_subdir, shard_id, **env):
+        """Open nothing; `**env` has the rest."""
+        assert Path(output_dir, shard_subdir, f"split.{shard_id}") == shard_dir, (output_dir, shard_dir)
+        assert env == {"factor": 3}, env
+        return shard_dir
+
+    @staticmethod
+    def close_writers(writers, state, **env):
+        """Write what the default `write_record` has gathered, and what the env holds."""
+        facts = [state["records"], sorted(env), state["shard_id"], state["shard_dir"]]
+        (writers / "facts.json").write_text(json.dumps(facts))
+
+    def merge(self, shard_dirs):
+        """Return what each shard has written."""
+        return [json.loads((folder / "facts.json").read_text()) for folder in shard_dirs]
+
+
+class States(OneWriter):
+    """Overrides the state hooks, and calls the base's."""
+
+    @classmethod
+    def init_state(cls, shard_id, output_dir, shard_subdir, **env):
+        """Begin with a sum."""
+        return {**super().init_state(shard_id, output_dir, shard_subdir, **env), "sum": 0}
+
+    @classmethod
+    def reduce_state(cls, state, result, **env):
+        """Add to it."""
+        state = super().reduce_state(state, result, **env)
+        return {**state, "sum": state["sum"] + result}
+
+    @classmethod
+    def finalize_state(cls, state, **env):
+        """Write it."""
+        state = super().finalize_state(state, **env)
+        (Path(state["shard_dir"]) / "b").write_text(f"{state['sum']}\n")
+        return state
+
+
+class OwnStates(BaseRunner):
+    """Replaces the state hooks altogether: there are no writers."""
+
+    @staticmethod
+    def forward(idx, factor):
+        """Return a product."""
+        return factor * idx
+
+    @classmethod
+    def init_state(cls, output_dir, shard_subdir, shard_id):
+        """Begin with a file that holds nothing."""
+        return opened(Path(output_dir, shard_subdir, f"split.{shard_id}"), "a")
+
+    @classmethod
+    def reduce_state(cls, state, result):
+        """Write a line."""
+        state.write(f"{result}\n")
+        return state
+
+    @classmethod
+    def finalize_state(cls, state):
+        """Close the file."""
+        state.close()
+
+    merge = OneWriter.merge
+
+
+class NotesWorkerId(EnvironmentProvider):
+    """An env with the worker's id as it is while the env is built."""
+
+    def build_env_local(self):
+        """Return it."""
+        return {"at_setup": os.environ["DASK_WORKER_ID"]}
+
+
+class WorkerIds(BaseRunner):
+    """Returns the process, and the worker's id as it was and as it is."""
+
+    @staticmethod
+    def forward(idx, at_setup):
+        """Return them."""
+        return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]

@@ -1,0 +1,213 @@
+"""Runners written as those of ESPnet3's own recipes are run as they are, and lose nothing: everywhere."""
+
+import json
+import os
+import warnings
+
+import pytest
+
+from espnet3.parallel import BaseRunner, get_client, set_parallel
+from espnet3.parallel.runner import arguments
+from tests.parallel.contract import espnet3_runners as runners
+from tests.parallel.contract.helpers import TWO
+
+LINES = [str(3 * x) for x in range(10)]
+
+
+@pytest.fixture(scope="module", params=["in-process", "two-workers", "detached"])
+def mode(request):
+    """Where a runner is called: in process, on an open client with two workers, or without a driver."""
+    if request.param != "two-workers":
+        yield request.param
+        return
+    with get_client(TWO):
+        yield request.param
+
+
+@pytest.fixture
+def unwarned(monkeypatch):
+    """No runner has been warned of in this process."""
+    monkeypatch.setattr(arguments, "_WARNED", set())
+
+
+@pytest.fixture
+def call(mode, tmp_path):
+    """A function that runs a runner class to the end of its merge, in the mode."""
+
+    def run(cls, indices=range(10), provider=None, **options):
+        options = {"output_dir": tmp_path / "run", "progress": False, **options}
+        provider = provider or runners.Provider()
+        if mode != "detached":
+            return cls(provider, **options)(indices)
+        set_parallel({"env": "local", "n_workers": 2})
+        run = cls(provider, async_mode=True, async_specs_dir=tmp_path / "specs", **options)(indices)
+        try:
+            status = run.wait(timeout=120)
+            assert status.done, "\n".join(text for _, text in run.logs())
+            # another process's merge: it makes the runner again
+            return type(run).open(run.path).merge()
+        finally:
+            run.cancel()
+
+    return run
+
+
+# --- writers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (runners.OneWriter, "a"),
+        (runners.ListOfWriters, "ab"),
+        (runners.TupleOfWriters, "ab"),
+        (runners.MappingOfWriters, "ab"),
+        (runners.NestedWriters, "ab"),
+    ],
+)
+def test_every_writer_is_closed_by_default(cls, names, call):
+    """What open_writers returned is closed before a shard is done: one writer, a list, a tuple, a mapping, nested."""
+    assert call(cls, shard_subdir="test/clean") == dict.fromkeys(names, LINES)
+
+
+def test_the_default_write_record_gathers_results_and_the_folder_is_in_the_env(call):
+    """Hooks and forward that name output_dir, shard_subdir and shard_id get them, and state["records"] the results."""
+    found = call(runners.NamesFolders, range(4), shard_subdir="test")
+    assert [records for records, *_ in found] == [[["run", "test", number, 3]] for number in range(4)]
+    for number, (_, names, shard_id, shard_dir) in enumerate(found):
+        assert names == ["factor", "output_dir", "shard_id", "shard_subdir"]
+        assert shard_id == number
+        assert shard_dir.endswith(f"run/test/split.{number}")
+
+
+def test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks(call):
+    """init_state, reduce_state and finalize_state that call the base's keep the writers, beside their own state."""
+    assert call(runners.States) == {"a": LINES, "b": LINES}  # ten shards of one item: each sum is its item
+
+
+def test_state_hooks_may_stand_alone(call):
+    """A runner with state hooks of its own needs no writers, and its state may be any object."""
+    assert call(runners.OwnStates) == {"a": LINES}
+
+
+def test_hooks_may_be_assigned_in_the_class_body(call):
+    """`write_record = Other.write_record` in a class body is the function itself, as if it were static."""
+    assert call(runners.Assigned) == {"a": LINES}
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unwarned")
+def test_forward_without_batch_forward_takes_lists_where_the_runner_writes_files(call):
+    """With a batch_size and no batch_forward, forward is given lists, and write_record what it returns for each."""
+    with pytest.warns(UserWarning, match="batch_size=4.*has no batch_forward"):
+        found = call(runners.Lists, batch_size=4)
+    assert found == {"a": ["[0,3,6,9]", "[12,15,18,21]", "[24,27]"]}
+
+
+@pytest.mark.usefixtures("unwarned")
+def test_lists_are_warned_of_once(call):
+    """A second runner of the class with the same batch size says nothing more; without a size it gets one index."""
+    with pytest.warns(UserWarning, match="is given lists"):
+        runners.Lists(runners.Provider(), batch_size=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert call(runners.Lists, batch_size=3)["a"][0] == "[0,3,6]"
+
+
+def test_without_a_batch_size_forward_takes_one_index(call):
+    """The same runner without a batch_size is given index by index."""
+    assert call(runners.Lists) == {"a": LINES}
+
+
+def test_batch_forward_may_be_forward(call):
+    """`batch_forward = forward` asks for batches whose results are written index by index, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert call(runners.ListsInBatches, batch_size=4) == {"a": LINES}
+
+
+# --- beside the files -----------------------------------------------------------------------------
+
+
+def test_the_manifest_says_how_a_run_is_cut(call, tmp_path):
+    """manifest.json beside run.json has the shards with their items, and each shard's folder has the file done."""
+    call(runners.Lists, shard_subdir="test", batch_size=4)
+    folder = tmp_path / "run" / "test"
+    assert (folder / "run.json").exists()
+    assert json.loads((folder / "manifest.json").read_bytes()) == {
+        "version": 1,
+        "output_dir": str(tmp_path / "run"),
+        "shard_subdir": "test",
+        "shards": [
+            {"shard_id": 0, "items": [[0, 1, 2, 3]]},
+            {"shard_id": 1, "items": [[4, 5, 6, 7]]},
+            {"shard_id": 2, "items": [[8, 9]]},
+        ],
+    }
+    assert all((folder / f"split.{number}" / "done").exists() for number in range(3))
+
+
+def test_the_manifest_of_an_earlier_run_is_moved_with_it(tmp_path):
+    """resume=False moves manifest.json aside with the run it is of."""
+    for indices in (range(3), range(2)):
+        runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)(indices)
+    earlier, now = ((folder / "manifest.json").read_text() for folder in (tmp_path / "old.0", tmp_path))
+    assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [3, 2]
+
+
+# --- where the items run --------------------------------------------------------------------------
+
+
+def test_every_worker_has_an_id_in_its_environment(call, mode):
+    """DASK_WORKER_ID is one for each process that runs items, there before the env is built, and gone afterwards."""
+    found = call(runners.WorkerIds, range(40), provider=runners.NotesWorkerId())
+    ids = {}
+    for pid, at_setup, now in found:
+        assert at_setup == now
+        ids.setdefault(pid, set()).add(now)
+    assert all(len(names) == 1 for names in ids.values())
+    assert len(set.union(*ids.values())) == len(ids)
+    assert "DASK_WORKER_ID" not in os.environ
+    assert (os.getpid() in ids) == (mode == "in-process")
+
+
+def test_an_id_that_is_there_stays(monkeypatch):
+    """In a process that is a worker already, a run in it keeps that worker's id."""
+    monkeypatch.setenv("DASK_WORKER_ID", "mine")
+    assert {now for _, _, now in runners.WorkerIds(runners.NotesWorkerId(), progress=False)(range(3))} == {
+        "mine"
+    }
+    assert os.environ["DASK_WORKER_ID"] == "mine"
+
+
+# --- the call -------------------------------------------------------------------------------------
+
+
+def test_arguments_by_position(tmp_path):
+    """BaseRunner takes provider, batch_size, output_dir, shard_subdir and resume by position."""
+    runner = runners.OneWriter(runners.Provider(), None, tmp_path, "sub", False)
+    assert (runner.batch_size, runner.output_dir, runner.shard_subdir, runner.resume) == (
+        None,
+        tmp_path,
+        "sub",
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["forward", "write_record", "reduce_state"])
+def test_a_method_of_its_own_class_is_still_refused(name):
+    """A hook defined with self is a TypeError at the class statement, also one that another class defined so."""
+
+    class Other:
+        def write(self, *args):
+            return args
+
+    def hook(self, *args):
+        return args
+
+    with pytest.raises(TypeError, match=f"{name} must be static"):
+        type("Wrong", (BaseRunner,), {name: hook})
+    with pytest.raises(TypeError, match=f"{name} must be static"):
+        type("Wrong", (BaseRunner,), {name: Other.write})

@@ -23,6 +23,7 @@ _VERBS = {
     "merge": "espnet3.cli.runs",
     "doctor": "espnet3.cli.doctor",
     "plan": "espnet3.cli.configs",
+    "migrate": "espnet3.cli.migrate.verb",
     "overlay": "espnet3_parallel.overlay",
 }
 

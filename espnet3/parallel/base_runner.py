@@ -139,7 +139,7 @@ class BaseRunner(ABC):
         self.retry_failed = retry_failed
         self.item_timeout = checked("item_timeout", item_timeout)
         self.split_batches = checked("split_batches", split_batches)
-        self.every_rank = every_rank
+        self.every_rank = checked("every_rank", every_rank)
         check_batches(self)
 
     def __getattr__(self, name: str) -> Any:

@@ -164,7 +164,7 @@ def _plan(stages: Sequence[StageSpec], configs: StageConfigs) -> list[str]:
             lines.append(f"{each.name}: reads no config of its own")
             continue
         block = configs[role].get("parallel")
-        where = "what is registered, or this process"
+        where = "none, so this process"
         if block is not None:
             parsed = ParallelConfig.parse(block)
             where = f"{parsed.env}, {parsed.n_workers} worker{'s' if parsed.n_workers > 1 else ''}"

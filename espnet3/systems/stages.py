@@ -30,9 +30,16 @@ class StageSpec:
 
 
 def specs_of(system: type) -> tuple[StageSpec, ...]:
-    """Return a system's stages in their order; one that is only a name reads what its method says."""
+    """Return a system's stages in their order; one that is only a name reads what its method says.
+
+    Of two with the same name the first counts: a subclass may list a stage of its own before those of its base.
+    """
     stages: Iterable[StageSpec | str] = system.stages  # type: ignore[attr-defined]  # of every system
-    return tuple(each if isinstance(each, StageSpec) else StageSpec(each) for each in stages)
+    found: dict[str, StageSpec] = {}
+    for each in stages:
+        spec = each if isinstance(each, StageSpec) else StageSpec(each)
+        found.setdefault(spec.name, spec)
+    return tuple(found.values())
 
 
 def stage_names(system: type) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tests.attack.case import Case, with_used
 from tests.attack.drawing import FAMILIES, FIXED, drawn
 from tests.attack.judge import attack
 
-DRAWS = 16  # two of each family
+DRAWS = 8  # one of each family
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_no_fixed_attack_finds_a_fault(family: object, base: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_drawn_attack_finds_a_fault(base: Path) -> None:
-    """The programs of the first seeds, two of each family, end as they should and leave nothing behind."""
+    """The programs of the first seeds, one of each family, end as they should and leave nothing behind."""
     stories = found([(f"seed {seed}", drawn(seed)) for seed in range(DRAWS)], base)
     assert not stories, stories
 

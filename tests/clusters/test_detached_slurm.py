@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -197,7 +198,7 @@ def test_a_walltime_that_is_too_short_costs_nothing(slurm: Lab, tmp_path: Path) 
 
 
 def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_path: Path) -> None:
-    """An item that outlives the walltime leaves `timeout`, also when SLURM has forgotten the job or is away."""
+    """An item that outlives the walltime leaves `timeout`, also when SLURM has forgotten the job."""
     hold(tmp_path, 0)
     run = submit(slurm, tmp_path, n=2, workers=1, options={"walltime": "00:01:00"}, shards=1, requeue=False)
     held(tmp_path, 0)
@@ -205,6 +206,13 @@ def test_a_job_that_is_killed_at_its_walltime_says_so_for_good(slurm: Lab, tmp_p
     assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
     ended = json.loads((run.path / "detached/shard.0/ended.json").read_text())
     assert (ended["state"], ended["early"]) == ("timeout", True)
+    # as after MinJobAge: SLURM has no job of this number
+    jobs = run.path / "detached/jobs.json"
+    jobs.write_text(jobs.read_text().replace(f'"{run[0].job_id}"', '"4000000_0"'))
+    assert run[0].job_id == "4000000_0"
+    for file in (run.path / "detached").rglob("*"):
+        os.utime(file, times=(0, 0))  # and nothing has given a sign of life for longer than a minute
+    assert run.status().counts == {JobState.TIMEOUT: 1}, run.status()
     let_go(tmp_path, 0, dead=True)
     run.retry()
     finished(run, slurm)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ConfigError, NoWorkersError, SubmissionError, get_client, parallel_map
+from tests.clusters.conftest import wait_for_no_worker
 from tests.clusters.labs import SLURM, never_to_run
 from tests.clusters.work import square
 from tests.parallel.detached.work import espnet3
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -138,6 +140,20 @@ def test_work_begins_with_the_first_worker():
     with get_client(block) as client:
         assert parallel_map(square, range(50)) == [x * x for x in range(50)]
         assert len(client.scheduler_info()["workers"]) == 1
+
+
+def test_workers_end_with_a_cluster_that_closes_while_they_start():
+    """SLURM tracks processes by their parents; none waits for its scheduler until a death-timeout of ten minutes."""
+    with get_client(SLURM.block(2, death_timeout=600)):
+        wait_until(lambda: {"RUNNING"} == set(states()), said=states)
+    SLURM.wait_for_empty_queue()
+    wait_for_no_worker()
+
+
+def states():
+    """Return the states of the jobs in the queue."""
+    command = ["squeue", "-h", "-o", "%T"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_n_workers_counts_workers(caplog):

@@ -44,6 +44,7 @@ def collect(folder: Path, made_of: dict[str, Any] | None = None, n: int = 40, **
         output_dir=folder,
         shard_subdir="train",
         progress=False,
+        async_specs_dir=folder / "specs",
         **options,
     )
     return runner(range(n))

@@ -13,6 +13,10 @@ import pytest
 
 from dataset.dataset import SPLITS, FolderDataset, ManifestDataset
 from espnet3.components.data.kaldi import KaldiDataset
+from espnet3.systems.base.inference_provider import InferenceProvider
+from src.runner import LongestFirstRunner
+
+RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"
 
 
 def write_wav(path: Path, seconds: float, rate: int = 16000, channels: int = 1) -> None:
@@ -85,6 +89,32 @@ def test_the_corpus_is_a_folder_of_kaldi_too(corpus: Path) -> None:
         assert [one[key] for key in ("utt_id", "text", "seconds")] == [
             other[key] for key in ("utt_id", "text", "seconds")
         ]
+
+
+def test_longest_recordings_come_first_whatever_items_are_called(tmp_path: Path) -> None:
+    """The runner's costs are the lengths, by ids where a dataset has ids; without lengths all are alike."""
+    for name, seconds in (("short", 0.1), ("long", 0.4)):
+        write_wav(tmp_path / f"{name}.wav", seconds)
+    (tmp_path / "wav.scp").write_text(f"a {tmp_path}/short.wav\nb {tmp_path}/long.wav\n")
+    entry = {
+        "name": "x",
+        "_target_": "espnet3.components.data.kaldi.KaldiDataset",
+        "data_src_args": {"data_dir": str(tmp_path)},
+    }
+    config = {"dataset": {"test": [entry]}, "test_set": "x"}
+    assert LongestFirstRunner(InferenceProvider(config)).item_cost("b") == 1.0
+    (tmp_path / "utt2dur").write_text("a 0.1\nb 0.4\n")
+    runner = LongestFirstRunner(InferenceProvider(config))
+    assert (runner.item_cost("a"), runner.item_cost("b")) == (0.1, 0.4)
+
+
+def test_the_builder_builds_in_the_recipes_folder_unless_told_otherwise(tmp_path: Path) -> None:
+    """`DatasetBuilder` of the recipe's `dataset` can be made without arguments, as entries of a split make it."""
+    import dataset
+
+    assert dataset.DatasetBuilder().data_dir == RECIPE / "data"
+    assert dataset.DatasetBuilder(tmp_path).data_dir == tmp_path
+    assert dataset.Dataset is ManifestDataset
 
 
 def test_the_fingerprint_follows_the_content(manifest: Path) -> None:

@@ -205,7 +205,7 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--stages", "infer", "data_dirr=x"], "did you mean 'data_dir'"),
+        (["--stages", "infer", "data_dirr=x"], "Did you mean 'data_dir'"),
         (["--parallel_config", "parallel_slrum"], "no config 'parallel_slrum'"),
         (["--parallel_config", "inference"], "must hold the block 'parallel' and nothing else"),
         (["--stages", "infre"], "no stage 'infre'"),

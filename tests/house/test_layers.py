@@ -21,7 +21,7 @@ PACKAGE = ROOT / "espnet3"
 LAYERS = [
     (
         "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
-        ["records", "errors", "messages", "checks", "dask_compat"],
+        ["records", "errors", "item_errors", "messages", "checks", "dask_compat"],
     ),
     (
         "what each env is, and the block that names one: checked before anything is started",

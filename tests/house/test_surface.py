@@ -116,6 +116,8 @@ SUBCLASSED = [
     "espnet3.parallel.base_runner:BaseRunner",
     "espnet3.parallel.env_provider:EnvironmentProvider",
     "espnet3.parallel.inference_provider:InferenceProvider",
+    "espnet3.components.data.collect_stats:CollectStatsProvider",
+    "espnet3.components.data.collect_stats:CollectStatsRunner",
     "espnet3.components.data.dataset_builder:DatasetBuilder",
     "espnet3.components.metrics.abs_metric:AbsMetric",
     "espnet3.components.metrics.error_rate:ErrorRate",

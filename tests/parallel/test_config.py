@@ -319,6 +319,7 @@ def test_options_must_be_a_mapping(options):
         ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
         ({"nj": 4}, "nj = 4: unknown key: it is called n_workers here"),
         ({"gpu_inference": True}, "gpu_inference = True: there is no such key: GPUs come with the backend"),
+        ({"allow_overwrite_lock": False}, "there is no such key, and no need of it: a lock .* Leave it out"),
         (
             {"train_cmd": "run.pl"},
             "train_cmd = 'run.pl': there is no such key: env chooses what starts the work",

@@ -116,6 +116,7 @@ def test_small_files_are_merged_into_a_recipe():
         "espnet3/parallel/env_provider.py",
         "espnet3/parallel/inference_provider.py",
         "espnet3/parallel/base_runner.py",
+        "espnet3/components/data/collect_stats.py",
         "espnet3/systems/base/inference_provider.py",
         "espnet3/systems/base/inference_runner.py",
     ],

@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         "dataset": {"train": [entry(n=6), entry(n=3, first=50)], "valid": [entry(n=2, first=90)]},
         "stats_dir": str(tmp_path / "stats"),
         "features": {"_target_": f"{WAVES}.Frames"},
-        "collect_stats": {"progress": False},
+        "collect_stats": {"progress": False, "async_specs_dir": str(tmp_path / "specs")},
     }
 
 
@@ -80,8 +80,11 @@ def test_other_features_are_another_run(config: dict[str, Any]) -> None:
         collect_stats(config)
 
 
-def test_detached_jobs_and_the_stage_again(config: dict[str, Any], tmp_path: Path) -> None:
+def test_detached_jobs_and_the_stage_again(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With async_mode the stage submits; run again when the jobs are done it writes the files, computing nothing."""
+    monkeypatch.chdir(tmp_path)  # the specs' default folder is in the current one
     del config["dataset"]["valid"]
     config["parallel"] = {"env": "local", "n_workers": 2}
     config["collect_stats"]["async_mode"] = True

@@ -151,16 +151,18 @@ def test_all_stages_run_each_with_its_own_config(recipe: Path) -> None:
     assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0\nu1 WORD 1\n"
     every = run(recipe, "--stages", "all", "--dry_run")
     assert [line.split(":")[0] for line in every.stdout.splitlines()] == [
-        *("create_dataset", "collect_stats", "infer", "measure", "publish", "report")
+        *("create_dataset", "collect_stats", "train", "infer", "measure", "publish", "report")
     ]
 
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(recipe: Path) -> None:
     """Each stage is listed with its config and where it would run; nothing is written."""
-    done = run(recipe, "--dry_run", "--stages", "measure", "create_dataset", "report", "parallel.n_workers=7")
+    stages = ["measure", "create_dataset", "report", "infer"]
+    done = run(recipe, "--dry_run", "--stages", *stages, "parallel.n_workers=7")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"create_dataset: {recipe}/conf/training.yaml; parallel: local, 7 workers",
+        f"infer: {recipe}/conf/inference.yaml; parallel: none, so this process",
         f"measure: {recipe}/conf/metrics.yaml; parallel: local, 7 workers",
         "report: reads no config of its own",
     ]
@@ -191,7 +193,7 @@ def test_a_config_can_be_given_by_name_or_path(recipe: Path) -> None:
         (
             {},
             ["--stages", "trian"],
-            "no stage 'trian'; System has create_dataset, collect_stats, infer, measure",
+            "no stage 'trian'; System has create_dataset, collect_stats, train, infer, measure",
         ),
         ({}, ["--training_config", "none"], "no config 'none'"),
         ({}, ["parallel.n_worker=3"], "the command line: parallel.n_worker = 3: unknown key"),

@@ -62,8 +62,8 @@ def test_overrides_go_to_every_config_that_has_the_key() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("parallell.n_workers=4", "did you mean 'parallel'"),
-        ("zzz=4", "they have exp_tag, parallel"),
+        ("parallell.n_workers=4", "Did you mean 'parallel'"),
+        ("zzz=4", "They have exp_tag, parallel"),
         ("parallel.n_workers", "must read key=value"),
         ("=3", "must read key=value"),
     ],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the stages of the recipe: create_dataset, collect_stats, infer, measure.
+"""Run the stages of the recipe: create_dataset, collect_stats, train, infer, measure, compare.
 
     python egs3/asterisk/asr/run.py --stages all
     python egs3/asterisk/asr/run.py --parallel_config parallel_local parallel.n_workers=4
@@ -22,9 +22,10 @@ from typing import Any
 if (_HERE := str(Path(__file__).resolve().parent)) not in sys.path:
     sys.path.insert(0, _HERE)
 
-from espnet3.systems.base.system import BaseSystem  # the path above comes first
-from espnet3.systems.launch import build_parser, launch, show_results
+from espnet3.systems.launch import build_parser, launch, show_results  # the path above comes first
+from src.comparison import comparison_table
 from src.report import metrics_table
+from src.system import AsteriskSystem
 
 
 def show(results: Mapping[str, Any]) -> None:
@@ -32,12 +33,18 @@ def show(results: Mapping[str, Any]) -> None:
     show_results(results)
     if "measure" in results:
         print(metrics_table(results["measure"]))
+    if "compare" in results:
+        print(comparison_table(results["compare"]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages; return the exit status."""
     return launch(
-        BaseSystem, recipe_dir=Path(_HERE), argv=argv, parser=build_parser(BaseSystem, __doc__), show=show
+        AsteriskSystem,
+        recipe_dir=Path(_HERE),
+        argv=argv,
+        parser=build_parser(AsteriskSystem, __doc__),
+        show=show,
     )
 
 

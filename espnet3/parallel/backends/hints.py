@@ -43,7 +43,12 @@ _GPUS = (
     "there is no such key: GPUs come with the backend. Write env: local_gpu for those of this machine; a scheduler "
     'is asked for them under options, such as job_extra_directives: ["--gres=gpu:1"] of slurm'
 )
+_LOCK = (
+    "there is no such key, and no need of it: a lock that an interrupted run has left is noticed by its heartbeat. "
+    "Leave it out"
+)
 _REPLACED = {
+    "allow_overwrite_lock": _LOCK,
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "gpu"), _GPUS),
 }

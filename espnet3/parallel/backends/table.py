@@ -129,9 +129,10 @@ _ROWS = (
 )
 
 # What Kaldi's scripts, which ESPnet2 recipes name as their command, are called here.
-_SCRIPTS = {
+KALDI_SCRIPTS = {
     "run.pl": "local",
     "queue.pl": "sge",
+    "queue-freegpu.pl": "sge",
     "slurm.pl": "slurm",
     "pbs.pl": "pbs",
     "ssh.pl": "ssh",
@@ -214,9 +215,12 @@ def row(env: str) -> Backend:
 def unknown_env(env: object) -> str:
     """Return the message for a value of `env` that no row has."""
     script = os.path.basename(env.split()[0]) if isinstance(env, str) and env.split() else ""
-    if script in _SCRIPTS:
-        instead = _SCRIPTS[script]
-        return f"Unknown env {shown(env)}: what {script} does is env: {instead} here. Known: {', '.join(BACKENDS)}"
+    if script in KALDI_SCRIPTS:
+        instead = KALDI_SCRIPTS[script]
+        return (
+            f"Unknown env {shown(env)}: what {script} does is env: {instead} here (espnet3 migrate cmd.sh makes the "
+            f"whole block). Known: {', '.join(BACKENDS)}"
+        )
     # 0.5 rather than the usual 0.6: "gpu" and "kubernetes" should find local_gpu and kube.
     guess = did_you_mean(env, BACKENDS, cutoff=0.5)
     return f"Unknown env {shown(env)}.{guess} Known: {', '.join(BACKENDS)}"

@@ -29,10 +29,12 @@ class Marks:
         ok: Items with a result.
         failed: Items with a failure.
         in_flight: The positions [begin, end) in progress; None where no item is.
+        hook: The writer hook in progress; "" where none is.
     """
 
     def __init__(self, folder: Path, losses: LossFile) -> None:
         self.in_flight: tuple[int, int] | None = None
+        self.hook = ""
         self._excused = False
         self._job = job_name(os.getsid(0))
         earlier = _read(folder) or {}
@@ -44,9 +46,9 @@ class Marks:
         self._write()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 
-    def set(self, in_flight: tuple[int, int] | None) -> None:
-        """Say what is in flight: positions [begin, end)."""
-        self.in_flight = in_flight
+    def set(self, in_flight: tuple[int, int] | None, hook: str = "") -> None:
+        """Say what is in flight: positions [begin, end), or a writer hook, whose death blames no item."""
+        self.in_flight, self.hook = in_flight, hook
         self._write()
 
     def excuse(self) -> None:
@@ -57,6 +59,8 @@ class Marks:
     def _write(self) -> None:
         mark: dict[str, Any] = {"in_flight": self.in_flight, "ok": self.ok, "failed": self.failed}
         mark["job"] = self._job
+        if self.hook:
+            mark["hook"] = self.hook
         if self._excused:
             mark["stopping"] = True
         if self._fd >= 0:
@@ -83,10 +87,10 @@ def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
         end: How it ended.
 
     Returns:
-        Whether it died over items.
+        Whether it died over items, or in a writer hook.
     """
     mark = _read(folder) or {}
-    if mark.get("job") != job or not _died_over_items(mark):
+    if mark.get("job") != job or not (_died_over_items(mark) or mark.get("hook")):
         return False
     if "end" not in mark:  # who was closer to it has said so already
         write_json(folder / MARK, {**mark, "end": asdict(end)})
@@ -98,6 +102,12 @@ def excuse_dead(folder: Path) -> None:
     mark = _read(folder)
     if mark is not None:
         write_json(folder / MARK, {**mark, "stopping": True})
+
+
+def hook_of_death(folder: Path) -> str:
+    """Return the writer hook that a dead worker was in, by its mark; "" where it was in none."""
+    mark = _read(folder) or {}
+    return "" if mark.get("stopping") else mark.get("hook", "")
 
 
 def _died_over_items(mark: dict[str, Any]) -> bool:

@@ -201,7 +201,9 @@ def shard_status(
         return status(JobState(ended["state"]), ended.get("why", ""))
     if not job_id:
         return status(JobState.NEW)
-    return status(*found)
+    state, note = found
+    hook = "" if state.alive else (_read(folder / MARK) or {}).get("hook", "")
+    return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
 
 
 def progress(folder: Path) -> tuple[int, int]:

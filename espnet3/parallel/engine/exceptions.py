@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.item_errors import item_error_of
 from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
+from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own

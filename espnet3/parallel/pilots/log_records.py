@@ -1,8 +1,8 @@
 """What items log and print, from their workers to the driver.
 
     logger.info(...) in an item ──> Outlet of its slot ──("log", ...)──> the driver's loggers and their handlers
-    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there; and, where
-                              that is not the driver's, as above to the driver's
+    print(...) in an item ──> the worker's own output, with the worker's name where a bar is shown there, or a notebook
+                              shows that output; where it is not the driver's, also as above to the driver's
 
 What a handler of the worker's own takes stays with that: a provider may configure logging there. At most `MOST` records
 and lines a second travel per worker process; of the rest, the number does.
@@ -32,7 +32,8 @@ _PAUSE = 0.05  # seconds between two messages of one slot
 _LONGEST = 100_000  # characters of a record's text that travel
 _SHORT = 80  # characters of an item in a message
 _PLAIN = (str, int, float, bool, type(None))
-_STREAMS = ("stdout", "stderr")
+_NUMBERS = {"stdout": 1, "stderr": 2}
+_STREAMS = tuple(_NUMBERS)
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
 # The worker; records as their attributes, and lines; how many more were left out
 Message = tuple[str, list[dict[str, Any]], int]
@@ -47,31 +48,49 @@ class Hearing:
         host: Where it is.
         files: Which files its standard output and error are; None for one that its program has replaced.
         bar: Whether it shows a bar on its terminal.
+        captured: The kernel of a notebook shows what comes to these files, of its workers too.
     """
 
     levels: Levels
     host: str
     files: dict[str, tuple[int, int] | None]
     bar: bool
+    captured: bool = False
 
 
 def hearing_here() -> Hearing:
     """Return what this process, a driver, wants to hear."""
     bar = isinstance(sys.stderr, LineStream)
-    return Hearing(levels_here(), socket.gethostname(), {name: _file_of(name) for name in _STREAMS}, bar)
+    files = {name: _file_of(name) for name in _STREAMS}
+    return Hearing(levels_here(), socket.gethostname(), files, bar, any(map(_is_captured, _STREAMS)))
 
 
 def _file_of(name: str) -> tuple[int, int] | None:
     stream = getattr(sys, name)
     if isinstance(stream, LineStream):
         stream = stream.stream
-    if stream is None or stream is not getattr(sys, f"__{name}__"):
+    captured = _is_captured(name)
+    if stream is None or (stream is not getattr(sys, f"__{name}__") and not captured):
         return None
     try:
-        status = os.fstat(stream.fileno())
+        status = os.fstat(_NUMBERS[name] if captured else stream.fileno())
     except (OSError, ValueError):  # it is closed
         return None
     return status.st_dev, status.st_ino
+
+
+def _is_captured(name: str) -> bool:
+    """Whether the kernel of a notebook reads what is written to a stream's file, and shows it below the cell.
+
+    Its own stand-in for the stream has a file number then: that of the file which the stream had before.
+    """
+    stream = getattr(sys, name)
+    if not type(stream).__module__.startswith("ipykernel."):
+        return False
+    try:
+        return int(stream.fileno()) >= 0
+    except (OSError, ValueError):
+        return False
 
 
 # --- the worker's side ----------------------------------------------------------------------------
@@ -136,7 +155,11 @@ class Outlet:
             if hearing.files[n] is None or not same_host or hearing.files[n] != _file_of(n)
         }
         self._relayed = apart
-        self._marked = {n for n in _STREAMS if hearing.bar and n not in apart and getattr(sys, n).isatty()}
+        self._marked = {
+            n
+            for n in _STREAMS
+            if n not in apart and (hearing.captured or (hearing.bar and getattr(sys, n).isatty()))
+        }
         for name in self._relayed | self._marked:
             if getattr(sys, name) is not None and not isinstance(getattr(sys, name), LineStream):
                 setattr(sys, name, LineStream(getattr(sys, name), partial(_printed, name), prompts=False))
@@ -173,7 +196,8 @@ class Outlet:
     def put_lines(self, name: str, stream: Any, text: str) -> bool:
         """Take lines that were printed; False if they are to be written as they are, too."""
         if name in self._marked:  # over the bar, which the driver draws again below
-            lines = (f"\r\x1b[K[worker {self.worker}] {line}\n" for line in _lines_of(text))
+            clear = "\r\x1b[K" if stream.isatty() else ""
+            lines = (f"{clear}[worker {self.worker}] {line}\n" for line in _lines_of(text))
             stream.write("".join(lines))
             stream.flush()
             return True

@@ -12,12 +12,17 @@ notebook or a terminal has no file: its functions count by their compiled code.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from espnet3.parallel.provenance.content import as_containers
 from espnet3.parallel.provenance.syntax import REST
 from espnet3.parallel.provenance.walk import VALUE, Code, Source, Walk, all_parts, one_hash
+
+_SETTLED = 2e9  # nanoseconds since a file's last change; some disks count no finer than whole seconds
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
@@ -82,13 +87,21 @@ def changed_files(old: Code) -> list[str]:
 def _parts_of_file(module: str, was: dict[str, Any]) -> dict[str, str]:
     file = was["file"]
     try:
-        if set(was["parts"]) == {REST}:
-            return {REST: one_hash(all_parts(Source.read(file)))}
-        source = Source.read(file)
+        at = os.stat(file)
+        settled = abs(time.time_ns() - at.st_ctime_ns) > _SETTLED  # the next edit has another time for sure
+        read = _parts_at if settled else _parts_at.__wrapped__
+        found = read(file, (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns))
     except OSError:
         return {}
-    found = all_parts(source)
+    if set(was["parts"]) == {REST}:
+        return {REST: one_hash(found)}
     return found if was["whole"] else {name: found[name] for name in was["parts"] if name in found}
+
+
+@lru_cache(maxsize=4096)
+def _parts_at(file: str, stamp: tuple[int, ...]) -> dict[str, str]:
+    """Return the parts of a file as it is now: who waits for a run asks again and again, and parsing takes long."""
+    return all_parts(Source.read(file))
 
 
 def _changed(was: dict[str, str], now: dict[str, str], file: str) -> list[str]:

@@ -28,13 +28,19 @@ def _installed() -> tuple[str, ...]:
 
 def is_own(file: str | None) -> bool:
     """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
-    if not file:
-        return False
+    return bool(file) and not _is_installed(os.path.abspath(str(file))) and os.path.isfile(str(file))
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _is_installed(file: str) -> bool:
+    """Tell whether a file is installed or ours; kept, as a run asks it of thousands of modules, ten times each."""
     real = os.path.realpath(file)
     parts = real.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts:
-        return False
-    return os.path.isfile(real) and not real.startswith((*_installed(), _OURS + os.sep))
+    return (
+        "site-packages" in parts
+        or "dist-packages" in parts
+        or real.startswith((*_installed(), _OURS + os.sep))
+    )
 
 
 def name_of(module: str) -> str:

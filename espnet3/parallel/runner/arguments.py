@@ -24,6 +24,7 @@ _KINDS: dict[str, Kind] = {
     "async_result_dir": Location(),
     "async_specs_dir": Location(),
     "batch_size": Whole(least=1, none="None"),
+    "every_rank": Flag(),
     "item_timeout": Number(above=0, none="None"),
     "max_failures": Number(least=0, none="None"),
     "max_retries": Whole(least=0),

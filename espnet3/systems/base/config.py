@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.parallel.messages import did_you_mean, shown
+from espnet3.systems.configs.reading import read_config
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -46,15 +47,13 @@ def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
 
 
 def load_config(path: Path) -> DictConfig:
-    """Read a YAML mapping.
+    """Read a YAML mapping; see `espnet3.systems.configs.reading.read_config`.
 
     Raises:
+        ConfigError: It is no YAML.
         TypeError: The file holds something else.
     """
-    config = OmegaConf.load(path)
-    if not isinstance(config, DictConfig):
-        raise TypeError(f"{path} must hold a mapping, not a {type(config).__name__}")
-    return config
+    return read_config(path)[0]
 
 
 def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str]) -> None:
@@ -87,4 +86,4 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
             try:
                 config.merge_with_dotlist([override.lstrip("+")])
             except (OmegaConfBaseException, yaml.YAMLError) as error:
-                raise ValueError(f"override {override!r}: {str(error).splitlines()[0]}") from error
+                raise ValueError(f"override {shown(override)}: {str(error).splitlines()[0]}") from error

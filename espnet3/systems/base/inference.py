@@ -16,6 +16,7 @@ from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
+from espnet3.systems.base.model_files import file_hashes
 from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
@@ -133,6 +134,8 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
     dataset = provider_class.build_dataset(seen)
     if (fingerprint := fingerprint_of(dataset)) is not None:
         seen.dataset_fingerprint = fingerprint
+    if hashes := file_hashes([whole["model"], whole.get("model_kwargs")]):
+        seen.model_files = hashes
     runner_class, options = _class_and_options(whole.get("runner"), RUNNER)
     for key in ("idx_key", "output_keys", "text_key", "batch_size"):
         if whole.get(key) is not None:

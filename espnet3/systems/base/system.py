@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
+from espnet3.components.trainers.ranks import is_first_process
 from espnet3.systems.base.blocks import check_blocks
 from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
+from espnet3.systems.base.training import train
 from espnet3.systems.stages import StageSpec, chosen, roles_of
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ class BaseSystem:
     stages: ClassVar[tuple[StageSpec | str, ...]] = (
         StageSpec("create_dataset", ("training", "inference")),
         StageSpec("collect_stats", "training"),
+        StageSpec("train", "training"),
         StageSpec("infer", "inference"),
         StageSpec("measure", "metrics"),
     )
@@ -69,6 +73,8 @@ class BaseSystem:
                 one runs.
         """
         wanted = [each.name for each in chosen(type(self), stages)]
+        if not is_first_process():  # Lightning has started this script again, for its part of a training
+            wanted = [stage for stage in wanted if stage == "train"]
         for role in dict.fromkeys(("training", "inference", "metrics", "demo", *roles_of(type(self)))):
             check_blocks(getattr(self, f"{role}_config", None))
         self.check_jobs(wanted)
@@ -112,6 +118,19 @@ class BaseSystem:
     def collect_stats(self) -> dict[str, Any]:
         """Collect statistics; see `espnet3.systems.base.collect_stats.collect_stats`."""
         return collect_stats(_needed(self, "training_config", "collect_stats"))
+
+    def train(self) -> Path | None:
+        """Train a model; see `espnet3.systems.base.training.train`.
+
+        A training config without `optimizer` and `trainer` has nothing to train: that is logged, and None returned.
+        """
+        config = _needed(self, "training_config", "train")
+        if config.get("optimizer") is None and config.get("trainer") is None:
+            logger.info(
+                "stage train: the training config has neither 'optimizer' nor 'trainer', so nothing is trained"
+            )
+            return None
+        return train(config)
 
     def infer(self) -> dict[str, InferResult]:
         """Decode the test sets; see `espnet3.systems.base.inference.infer`."""

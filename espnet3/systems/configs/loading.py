@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.components.data.data_organizer import ORGANIZER_KEYS, is_organized
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean
 from espnet3.systems.base.blocks import check_blocks, merge_parallel
 from espnet3.systems.base.config import apply_overrides, find_config
 from espnet3.systems.configs.places import Place, Places, place_of
 from espnet3.systems.configs.reading import check_interpolations, read_config
 from espnet3.systems.configs.roles import ROLES, Role, role_of
 
-_CLOSE = 0.8  # `difflib`: a slip of the pen, no other word
+_CLOSE = 0.8  # a slip of the pen, no other word
 _COMMAND_LINE = "the command line"
 
 
@@ -144,8 +144,8 @@ def _refuse_slips(config: DictConfig, places: Places, role: Role) -> None:
     for key in map(str, config):
         if key in role.keys or re.search(rf"\$\{{{re.escape(key)}[.\}}\[]", text):
             continue
-        for close in difflib.get_close_matches(key, role.keys - set(map(str, config)), 1, _CLOSE):
-            raise ConfigError(f"{place_of(places, key)}: {key}: unknown key, did you mean {close!r}?")
+        if meant := did_you_mean(key, role.keys - set(map(str, config)), cutoff=_CLOSE):
+            raise ConfigError(f"{place_of(places, key)}: {key}: unknown key.{meant}")
 
 
 def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.configs.places import Place, Places, not_yaml, place_of, places_in
 
-_SELF_NAME = "${self_name:}"
+_SELF_NAME, _RECIPE_NAME = "${self_name:}", "${set_corpus_and_system:}"
 _CONFIG_PATH = re.compile(r"\$\{config_path:(?P<path>[^}]*)\}")
 _LOAD_LINE = re.compile(r"\$\{load_line:(?P<path>[^}]*)\}")
 
@@ -21,9 +21,10 @@ _LOAD_LINE = re.compile(r"\$\{load_line:(?P<path>[^}]*)\}")
 def read_config(path: Path) -> tuple[DictConfig, Places]:
     """Read a YAML mapping.
 
-    Three expressions are replaced here, since only here is it known which file they stand in: `${self_name:}` by the
-    file's name without `.yaml`, `${config_path:PATH}` by the absolute path of a file named from the config's folder,
-    and a value `${load_line:PATH}` by the lines of such a file.
+    Four expressions are replaced here, since only here is it known which file they stand in: `${self_name:}` by the
+    file's name without `.yaml`, `${config_path:PATH}` by the absolute path of a file named from the config's folder, a
+    value `${load_line:PATH}` by the lines of such a file, and `${set_corpus_and_system:}` by the names of the recipe's
+    two folders, as in `asterisk_asr`.
 
     Returns:
         The config, with all other interpolations as they are, and the place of each key.
@@ -64,8 +65,15 @@ def _filled(value: Any, key: str, path: Path, places: Places) -> Any:
             raise ConfigError(
                 f"{place_of(places, key)}: {key}: {file} cannot be read ({error.strerror})"
             ) from error
-    value = value.replace(_SELF_NAME, path.stem)
+    value = value.replace(_SELF_NAME, path.stem).replace(_RECIPE_NAME, _recipe_name(path))
     return _CONFIG_PATH.sub(lambda found: str((path.parent / found["path"].strip()).resolve()), value)
+
+
+def _recipe_name(path: Path) -> str:
+    """Return corpus and task of a recipe: the two folders above conf/, wherever in that the config is."""
+    above = path.resolve().parts[:-1]
+    folders = above[: above.index("conf")] if "conf" in above else above
+    return "_".join(folders[-2:])
 
 
 def unresolved(error: OmegaConfBaseException, places: Places, key: str | None = None) -> ConfigError:

@@ -43,6 +43,9 @@ _TABLE = (
                 "dataloader",
                 "optimizer",
                 "scheduler",
+                "scheduler_interval",
+                "best_model_criterion",
+                "fit",
                 "tokenizer",
                 "seed",
             }

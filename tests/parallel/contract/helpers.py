@@ -19,8 +19,9 @@ GUARD = 30  # seconds until a script counts as hanging: six times what the longe
 
 def clean_environment(**more):
     """Return the environment of a shell in which only this checkout was added to the path."""
+    of_a_shell = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return {
-        **os.environ,
+        **of_a_shell,
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",

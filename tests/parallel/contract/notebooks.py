@@ -13,6 +13,8 @@ from tests.parallel.contract.helpers import GUARD, clean_environment
 def notebook(folder):
     """Start a kernel in a folder; yield a function that runs a cell and returns what it printed.
 
+    The function's `until` is a text to wait for.
+
     It is spoken to over sockets in a folder (of a short name, as they must be): a free TCP port that was
     chosen for a kernel may be taken before the kernel has it.
     """
@@ -28,7 +30,7 @@ def _run_in(folder, sockets):
     try:
         client.wait_for_ready(timeout=GUARD)
 
-        def run(cell):
+        def run(cell, until=""):
             printed = []
 
             def hook(message):
@@ -37,6 +39,8 @@ def _run_in(folder, sockets):
 
             reply = client.execute_interactive(cell, timeout=GUARD, output_hook=hook)["content"]
             assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))
+            while until not in "".join(printed):  # what comes to the kernel's files is shown a moment later
+                hook(client.get_iopub_msg(timeout=GUARD))
             return "".join(printed)
 
         yield run

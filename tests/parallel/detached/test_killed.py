@@ -8,10 +8,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.testing import standin
 from tests.parallel.detached.work import (
     ROOT,
+    Files,
+    Provider,
     calls,
     espnet3,
     gone,
@@ -175,3 +182,63 @@ def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
     run.retry()
     assert run.wait(60).done
     assert run.merge() == "0 0\n1 1\n2 4\n"
+
+
+class DiesInAHook(Files):
+    """Ends its job's process in the hook that the config names, as it says."""
+
+    @staticmethod
+    def open_writers(shard_dir: Path, bad: Any, **env: Any) -> Any:
+        """Open the shard's file."""
+        die_in("open_writers", bad)
+        return Files.open_writers(shard_dir)
+
+    @staticmethod
+    def close_writers(writers: Any, state: Any, bad: Any) -> None:
+        """Close the file."""
+        Files.close_writers(writers, state)
+        die_in("close_writers", bad)
+
+
+def die_in(hook: str, bad: Any) -> None:
+    """End this process, if it is meant."""
+    if bad == [hook, "killed"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif bad == [hook, "leaves"]:
+        os._exit(0)  # what a job that is done ends with
+
+
+@pytest.mark.parametrize(
+    ("hook", "how", "end"),
+    [
+        ("open_writers", "killed", "was killed by SIGKILL"),
+        ("close_writers", "leaves", "exited with code 0"),
+    ],
+)
+def test_a_job_that_dies_in_a_hook_names_the_hook(hook: str, how: str, end: str, tmp_path: Path) -> None:
+    """A shard whose jobs end in a writer hook has failed, and its note says in which hook; no item is blamed."""
+    run = run_of(tmp_path / "a", n=1, shards=1, runner=DiesInAHook, config={"bad": [hook, how]})
+    (shard,) = run.wait(60).shards
+    assert shard.state is JobState.FAILED, shard
+    assert f"its process {end} in {hook}" in shard.note
+    assert shard.failed == 0
+
+
+def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(tmp_path: Path) -> None:
+    """What nobody but the scheduler saw end is explained by the hook that its mark names."""
+    with standin("pbs"):
+        set_parallel(
+            {
+                "env": "pbs",
+                "options": {"cores": 1, "memory": "1GB"},
+                "detached": {"shards": 1, "requeue": False},
+            }
+        )
+        folder = tmp_path / "a"
+        folder.mkdir()
+        provider = Provider({"folder": str(folder), "bad": ["close_writers", "killed"]})
+        folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+        run = DiesInAHook(provider, **folders, async_mode=True, progress=False)(range(2))
+        shard = run.wait(60).shards[0]
+        assert not shard.state.alive and shard.state is not JobState.DONE
+        assert shard.note.endswith("; it was in close_writers"), shard

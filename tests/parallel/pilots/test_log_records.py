@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import textwrap
 import threading
 
 import pytest
@@ -20,6 +22,7 @@ from espnet3.parallel.pilots.dask_tasks import TaskPool
 from espnet3.parallel.pilots.log_records import MOST
 from espnet3.parallel.pilots.pools import replace_pool
 from tests.parallel.contract.helpers import finish, start_script
+from tests.parallel.contract.notebooks import notebook
 
 LOGGER = "user.recipe"
 BATCH = 4
@@ -244,3 +247,29 @@ def test_a_script_without_logging_set_up_sees_warnings(tmp_path, workers):
     for item in range(3):
         assert f"careful with {item}\n" in result.stderr
     assert "nothing" not in result.stderr
+
+
+def test_a_line_that_an_item_prints_is_in_a_notebook_once(tmp_path):
+    """A kernel that shows what comes to its files shows a worker's lines once, with the worker's name."""
+    cell = """
+    from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+    class Nothing(EnvironmentProvider):
+        def build_env_local(self):
+            return {}
+
+    class Prints(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            print("printed", idx)
+            return idx
+
+    set_parallel({"env": "local", "n_workers": 2})
+    results = Prints(Nothing(), progress=False)(range(4))
+    import os
+    os.write(1, b"the last line\\n")  # what comes to this file is shown in its order
+    """
+    with notebook(tmp_path) as run:
+        said = run(textwrap.dedent(cell), until="the last line")
+    lines = sorted(re.sub(r"worker \d", "worker N", line) for line in said.splitlines())
+    assert lines == [*(f"[worker N] printed {idx}" for idx in range(4)), "the last line"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.provenance.code import changed_files, changed_parts, code_of
-from espnet3.parallel.provenance.walk import Code
+from espnet3.parallel.provenance.walk import Code, Source
 
 ROOT = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider
@@ -166,6 +166,29 @@ def test_comments_docstrings_and_layout_are_no_edits(package: Package, seed: int
         )
         package.write(name, f'"""Of the module."""\n\n# a comment\n{text}\n\n')
     assert changed_parts(before, package.code()) == [] == changed_files(before)
+
+
+def test_a_file_that_stays_is_parsed_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks again and again what has changed since reads a file again only when it was touched, or a moment ago."""
+    graph = Graph.draw(1)
+    for name in graph.imports:
+        package.write(name, graph.source(name, 1))
+    before = package.code()
+    read: list[str] = []
+    really = Source.read
+    monkeypatch.setattr(Source, "read", lambda file: read.append(file) or really(file))
+    assert changed_files(before) == changed_files(before) == []
+    assert (
+        len(read) == 2 * len(set(read)) > 0
+    )  # they are new: an edit in the same tick would have the same time
+    monkeypatch.setattr("espnet3.parallel.provenance.code._SETTLED", 0)
+    read.clear()
+    assert changed_files(before) == changed_files(before) == []
+    assert len(read) == len(set(read)) > 0
+    package.write("program", graph.source("program", 2))
+    read.clear()
+    assert changed_files(before) == [f"{package.folder / 'program.py'}: work has changed"]
+    assert read == [str(package.folder / "program.py")]
 
 
 FIRST = """

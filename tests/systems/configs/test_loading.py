@@ -129,8 +129,8 @@ def test_an_override_that_cannot_be_read_is_named(recipe: Path, override: str) -
             "model: {}\nbatchsize: 4\n",
             r"inference\.yaml, line 2: batchsize: unknown key.*'batch_size'",
         ),
-        ("training", "datset: {}\n", r"training\.yaml, line 1: datset: unknown key, did you mean 'dataset'"),
-        ("training", "paralel: {env: local}\n", "did you mean 'parallel'"),
+        ("training", "datset: {}\n", r"training\.yaml, line 1: datset: unknown key. Did you mean 'dataset'"),
+        ("training", "paralel: {env: local}\n", "Did you mean 'parallel'"),
         ("demo", "modell: {}\n", r"demo\.yaml, line 1: modell"),
     ],
 )

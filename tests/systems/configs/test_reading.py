@@ -86,15 +86,18 @@ def test_a_file_must_hold_a_mapping(tmp_path: Path, text: str, kind: str) -> Non
 
 def test_what_only_the_file_knows_is_filled_in(tmp_path: Path) -> None:
     """Its own name, paths from its folder and lines of a text file; other interpolations stay as they are."""
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "tokens.txt").write_text("a\nb c\n")
-    path = tmp_path / "conf/tuned.yaml"
+    conf = tmp_path / "corpus/asr/conf/tuning"
+    conf.mkdir(parents=True)
+    (conf.parent / "tokens.txt").write_text("a\nb c\n")
+    path = conf / "tuned.yaml"
     path.write_text(
-        "tag: ${self_name:}_1\npage: ${config_path:../readme.md}\ntokens: ${load_line:../tokens.txt}\nx: ${tag}\n"
+        "name: ${set_corpus_and_system:}\ntag: ${self_name:}_1\npage: ${config_path:../readme.md}\n"
+        "tokens: ${load_line:../tokens.txt}\nx: ${tag}\n"
     )
     config, _ = read_config(path)
     assert config.tag == "tuned_1"
-    assert config.page == str((tmp_path / "readme.md").resolve())
+    assert config.name == "corpus_asr"
+    assert config.page == str((conf.parent / "readme.md").resolve())
     assert list(config.tokens) == ["a", "b c"]
     assert config.x == "tuned_1"
 

@@ -68,15 +68,17 @@ class AsteriskBuilder(DatasetBuilder):
     `utt2dur`, `wav/`, and `ATTRIBUTION.txt`.
 
     Args:
-        data_dir: Where the corpus goes.
+        data_dir: Where the corpus goes; `data` in the recipe's folder when left out.
         cache_dir: Where the `.deb` files are kept, and looked for: a machine without apt can be
             given them there. `downloads` in the data folder when left out.
     """
 
     def __init__(
-        self, data_dir: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(data_dir)
+        super().__init__(Path(__file__).resolve().parents[1] / "data" if data_dir is None else data_dir)
         self.cache_dir = self.data_dir / "downloads" if cache_dir is None else Path(cache_dir)
 
     def options(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from espnet3.components.data.data_organizer import indices_of
 from espnet3.systems.base.inference_runner import InferenceRunner
 
 
@@ -25,10 +26,13 @@ class LongestFirstRunner(InferenceRunner):
         self.longest_first = longest_first
 
     @cached_property
-    def _seconds(self) -> list[float]:
+    def _seconds(self) -> dict[Any, float]:
         dataset = self.provider.build_dataset(self.provider.config)
-        return [item.seconds for item in dataset.items]
+        lengths = [item.seconds for item in dataset.items]
+        if None in lengths:  # a folder without utt2dur: as good as no order
+            lengths = [1.0] * len(lengths)
+        return dict(zip(indices_of(dataset), lengths, strict=True))
 
-    def item_cost(self, idx: int) -> float:
+    def item_cost(self, idx: Any) -> float:
         """Return the length of a recording; a constant leaves the order as it is."""
         return self._seconds[idx] if self.longest_first else 1.0

@@ -53,7 +53,7 @@ def run_hooks(
             begin, end = in_progress
             blame.marks.set((spec.begin + begin, spec.begin + end))
         else:  # a hook's end is no item's
-            blame.marks.set(None)
+            blame.marks.set(None, in_progress or "")
 
     with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
         result = run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)

@@ -26,7 +26,7 @@ from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus, pinned
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
-from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
+from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
 from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ParallelError
@@ -149,14 +149,14 @@ class Supervisor:
         if killed:  # by this process, whatever item it was in
             excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
-        over_items = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
-        await self._settle(shard, status, over_items)
+        at_work = note_end(folder, job_name(process.pid), ProcessEnd.from_returncode(status))
+        await self._settle(shard, status, at_work)
 
-    async def _settle(self, shard: int, status: int, over_items: bool) -> None:
-        """Decide what becomes of a shard whose job has ended; over items, which may have taken any exit status."""
-        if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not over_items):
+    async def _settle(self, shard: int, status: int, at_work: bool) -> None:
+        """Decide what becomes of a shard whose job has ended; in code of the user's, with any exit status."""
+        if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
             return
-        if status == EXIT_UNFINISHED and not over_items:  # a signal from outside, or another worker has it
+        if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it
             await self._pause(_PAUSE)
             self.todo.append(shard)
             return
@@ -169,7 +169,9 @@ class Supervisor:
             self.todo.appendleft(shard)
             return
         end = ProcessEnd.from_returncode(status)
-        why = f"its process {end} {deaths} times in a row without an outcome; see its log"
+        hook = hook_of_death(folder)
+        where = f" in {hook}" if hook else ""
+        why = f"its process {end}{where} {deaths} times in a row without an outcome; see its log"
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:

@@ -8,8 +8,8 @@ import traceback
 
 import pytest
 
-from espnet3.parallel.engine.item_errors import item_error_of
 from espnet3.parallel.errors import ConfigError, ItemError, PoisonItemError
+from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
 

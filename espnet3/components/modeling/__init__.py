@@ -1,0 +1,1 @@
+"""Models as Lightning trains them."""

@@ -1,0 +1,6 @@
+"""Training: Lightning behind the block `trainer` of a config, its checkpoints, and how it goes on after a kill.
+
+In: a model, and the block `trainer`. Out: checkpoints in the experiment's folder. `trainer.py` is the trainer,
+`options.py` reads the block, `checkpoints.py` says which checkpoints are kept and where a training goes on,
+`seeding.py` makes an epoch's random numbers its own, `ranks.py` knows the processes that Lightning starts.
+"""

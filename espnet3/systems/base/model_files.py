@@ -1,0 +1,46 @@
+"""The files that a model is made from: their content is a part of what a run is known by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def file_hashes(block: Any) -> dict[str, str]:
+    """Return a hash of the content of each file that a config's block names.
+
+    Without it, weights that were trained anew under the same name would be taken for the ones that gave the results
+    of before.
+
+    Args:
+        block: Plain dicts and lists; each text in them that is the path of a file counts.
+    """
+    return {path: _hash(Path(path)) for path in sorted(set(_files(block)))}
+
+
+def _files(block: Any) -> Iterator[str]:
+    if isinstance(block, Mapping):
+        for value in block.values():
+            yield from _files(value)
+    elif isinstance(block, (list, tuple)):
+        for value in block:
+            yield from _files(value)
+    elif isinstance(block, str) and _is_file(block):
+        yield block
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # a text that is no path: too long, or with a NUL
+        return False
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()[:16]

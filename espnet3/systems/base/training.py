@@ -1,0 +1,122 @@
+"""The train stage: a model, its data and Lightning."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from espnet3.components.data.data_organizer import organizer_of
+from espnet3.components.data.files import write_atomic, write_text_atomic
+from espnet3.components.instantiate import instantiate_block
+from espnet3.components.trainers.options import import_lightning
+from espnet3.components.trainers.ranks import is_first_process
+from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.config import as_dict
+from espnet3.systems.configs.mistakes import require
+
+logger = logging.getLogger(__name__)
+
+MODEL_FILE = "model.pth"
+_CONFIG_FILE = "training.yaml"
+_DECIDING = ("model", "dataset", "dataloader", "optimizer", "scheduler", "scheduler_interval", "seed")
+
+
+def train(config: Any) -> Path:
+    """Train a model; a training that was cut off goes on from its last checkpoint.
+
+    The config has:
+
+    - `model`: a block with a `_target_`, a torch module; see `ESPnetLightningModule` for what it returns;
+    - `dataset`: `train` and `valid` (optional), lists of entries (`DataOrganizer`);
+    - `dataloader` (optional): `collate_fn`, `train` and `valid`; see `make_loader`;
+    - `optimizer`, `scheduler` (optional): blocks with a `_target_`, see `ESPnetLightningModule`;
+    - `trainer`: arguments of `lightning.Trainer`, each as it is; `best_model_criterion` (optional), see
+      `ESPnet3LightningTrainer`; `fit` (optional): more arguments of its `fit`;
+    - `exp_dir`: gets `checkpoints/`, Lightning's logs, and `model.pth`, the weights of the best checkpoint;
+    - `seed` (optional, 0).
+
+    Args:
+        config: A mapping or an OmegaConf config.
+
+    Returns:
+        The file with the weights of the best checkpoint.
+
+    Raises:
+        ConfigError: Something is missing or wrong, or `exp_dir` holds a training of another config.
+        MissingPackageError: lightning or torch is not installed.
+    """
+    config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
+    require(config, "training", ("model", "dataset", "exp_dir", "optimizer"))
+    lightning = import_lightning()
+    from espnet3.components.data.dataloader import make_loader
+    from espnet3.components.modeling.lightning_module import ESPnetLightningModule
+
+    exp_dir = Path(config.exp_dir)
+    seed = int(config.get("seed") or 0)
+    _check_same(exp_dir, config)
+    lightning.seed_everything(seed, workers=True, verbose=False)
+    model = ESPnetLightningModule(instantiate_block(config, "model"), config)
+    organizer = organizer_of(config)
+    # LengthBatches gives each process its own batches
+    block = {"use_distributed_sampler": False, **(as_dict(config).get("trainer") or {})}
+    trainer = ESPnet3LightningTrainer(model, exp_dir, block, _criteria(config, organizer), seed=seed)
+    fit = as_dict(config).get("fit") or {}
+    epoch = trainer.first_epoch(**{key: fit[key] for key in ("ckpt_path",) if key in fit})
+    loaders = {
+        f"{name}_dataloaders": make_loader(dataset, config.get("dataloader"), split, seed=seed, epoch=epoch)
+        for name, split, dataset in (("train", "train", organizer.train), ("val", "valid", organizer.valid))
+        if dataset is not None
+    }
+    trainer.fit(**loaders, **fit)
+    if not is_first_process():
+        logger.info("the training is done; the other stages are those of the first process")
+        sys.exit(0)
+    return _write_weights(trainer, model, exp_dir)
+
+
+def _criteria(config: DictConfig, organizer: Any) -> Any:
+    """Return what makes a checkpoint one of the best; without validation data only the last one is kept."""
+    given = config.get("best_model_criterion")
+    return [] if given is None and organizer.valid is None else given
+
+
+def _check_same(exp_dir: Path, config: DictConfig) -> None:
+    """Write down what decides a training; refuse a folder where something else did.
+
+    Raises:
+        ConfigError: Something else did.
+    """
+    whole = as_dict(config)
+    path = exp_dir / _CONFIG_FILE
+    if not is_first_process():
+        return
+    if path.is_file():
+        before = as_dict(OmegaConf.load(path))
+        changed = [key for key in _DECIDING if before.get(key) != whole.get(key)]
+        if changed:
+            raise ConfigError(
+                f"{exp_dir} holds a training with another {', '.join(changed)}: give this one another exp_tag, or "
+                f"remove that folder; {path} has the values of before"
+            )
+    exp_dir.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, OmegaConf.to_yaml(OmegaConf.create({key: whole.get(key) for key in _DECIDING})))
+
+
+def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) -> Path:
+    """Write the weights of the best checkpoint, or of the model as it is where none was kept."""
+    import torch
+
+    path = trainer.best.best_model_path if trainer.best is not None else ""
+    weights = model.state_dict()
+    if path:
+        # our own file, of this training
+        weights = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+        logger.info("the best checkpoint is %s", path)
+    plain = {name.removeprefix("model."): value for name, value in weights.items()}
+    write_atomic(exp_dir / MODEL_FILE, lambda file: torch.save(plain, file))
+    return exp_dir / MODEL_FILE

@@ -1,0 +1,227 @@
+"""What is wrong in a cmd.sh or a queue.conf is named with its file and line, and nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from espnet3.cli.migrate.verb import migrate
+
+SLURM = "command sbatch\noption mem=* --mem $0\noption time=* --time $0\ndefault gpu=0\noption gpu=0 -p cpu\n"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Write files into a folder of the test, and migrate them there."""
+    monkeypatch.chdir(tmp_path)
+
+    def migrated(files, *arguments):
+        for name, text in files.items():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        return CliRunner().invoke(migrate, [*files, *arguments])
+
+    return migrated
+
+
+@pytest.mark.parametrize(
+    ("cmd", "conf", "said"),
+    [
+        (
+            'decode_cmd="slrum.pl"',
+            SLURM,
+            (
+                "cmd.sh:1: decode_cmd = 'slrum.pl': slrum.pl is no script of Kaldi that is "
+                "known here. Did you mean 'slurm.pl'?"
+            ),
+        ),
+        (
+            '\ndecode_cmd="slurm.pl --mem"',
+            SLURM,
+            ("cmd.sh:2: decode_cmd: --mem of slurm.pl needs a value, but nothing comes after it"),
+        ),
+        (
+            'decode_cmd="slurm.pl --mem --time 1"',
+            SLURM,
+            ("cmd.sh:1: decode_cmd: --mem of slurm.pl needs a value, but '--time' comes after it"),
+        ),
+        (
+            'decode_cmd="queue.pl -l arch=*64* ram_free=4G"',
+            "command qsub",
+            ("cmd.sh:1: decode_cmd: queue.pl would take 'ram_free=4G' for its log file"),
+        ),
+        (
+            'decode_cmd="slurm.pl -\u2013mem 4G"',
+            SLURM,
+            (
+                "cmd.sh:1: decode_cmd: '-\u2013mem' has a typographic dash, as text "
+                "copied from a page does; write '--mem'"
+            ),
+        ),
+        (
+            'decode_cmd="slurm.pl --mem lots"',
+            SLURM,
+            (
+                "conf/slurm.conf:2, --mem lots of cmd.sh:1: 'lots' is no size of "
+                "memory; write it as 4G or 500M"
+            ),
+        ),
+        (
+            'decode_cmd="slurm.pl --time soon"',
+            SLURM,
+            "conf/slurm.conf:3, --time soon of cmd.sh:1: 'soon' is no time",
+        ),
+        (
+            'decode_cmd="slurm.pl --num-threads 2"',
+            SLURM,
+            (
+                "cmd.sh:1: decode_cmd: slurm.pl refuses --num-threads 2 of "
+                "cmd.sh:1: conf/slurm.conf has no line 'option num_threads=*'"
+            ),
+        ),
+        (
+            'decode_cmd="slurm.pl --max-jobs-run many"',
+            SLURM,
+            "cmd.sh:1: --max-jobs-run many: must be a positive whole",
+        ),
+        (
+            'decode_cmd="slurm.pl"',
+            "command qsub -V\n",
+            (
+                "conf/slurm.conf:1: the submit command is qsub, but decode_cmd = "
+                "'slurm.pl' (cmd.sh:1) needs sbatch: give the file that slurm.pl reads (conf/slurm.conf)"
+            ),
+        ),
+        ('decode_cmd="slurm.pl"', "# empty\n", "conf/slurm.conf: no line says 'command sbatch ...'"),
+        (
+            'decode_cmd="slurm.pl"',
+            "command sbatch\noption mem = * --mem $0\n",
+            ("conf/slurm.conf:2: 'option mem = * --mem $0' cannot be read"),
+        ),
+        (
+            'decode_cmd="slurm.pl"',
+            "command sbatch\noption mem=* --mem 4G\n",
+            ("conf/slurm.conf:2: 'option mem=* --mem 4G' has no $0, so the value of --mem would be lost"),
+        ),
+        (
+            'decode_cmd="slurm.pl"',
+            "command sbatch --comment='no end\n",
+            ('conf/slurm.conf:1: "--comment=\'no end": no closing quotation'),
+        ),
+        (
+            'decode_cmd="slurm.pl --config conf/other.conf"',
+            SLURM,
+            ("cmd.sh:1: decode_cmd: --config conf/other.conf: there is no conf/other.conf; name the file"),
+        ),
+        ('\n\ndecode_cmd="slurm.pl', SLURM, 'cmd.sh:3: the " that opens here is never closed'),
+        ("x=$(hostname", SLURM, "cmd.sh:1: the $( that opens here is never closed"),
+        ('if [ a = a ]; then\ndecode_cmd="slurm.pl"', SLURM, "cmd.sh:1: this 'if' or 'case' is never closed"),
+        ('decode_cmd="slurm.pl"\nfi', SLURM, "cmd.sh:2: nothing is open that this 'fi' could belong to"),
+        (
+            'decode_cmd="slurm.pl --mem $(free)"',
+            SLURM,
+            ("cmd.sh:1: decode_cmd = 'slurm.pl --mem $(free)': only a shell can compute it; write its value"),
+        ),
+        (
+            "mkgraph_cmd=run.pl",
+            SLURM,
+            ("none of decode_cmd, train_cmd, cmd is assigned in the shell scripts; there is mkgraph_cmd"),
+        ),
+        ("echo hello", SLURM, "no command is assigned at all"),
+        (
+            'case $x in\na) decode_cmd="slurm.pl";;\nesac',
+            SLURM,
+            (
+                "cmd.sh:2: 'decode_cmd=slurm.pl' is left out: it "
+                "depends on 'case ${x} in' (line 1), which only a shell can decide"
+            ),
+        ),
+        ('decode_cmd=""', SLURM, "cmd.sh:1: decode_cmd is empty"),
+        (
+            'decode_cmd="ssh.pl"',
+            SLURM,
+            "cmd.sh:1: decode_cmd = 'ssh.pl': ssh.pl reads its hosts from .queue/machines",
+        ),
+        (
+            'decode_cmd="run.pl --num-threads x"',
+            SLURM,
+            "cmd.sh:1: decode_cmd: --num-threads x: must be 1 or more",
+        ),
+        ('decode_cmd="slurm.pl"\nnj=many', SLURM, "cmd.sh:2: nj = 'many': must be a positive whole number"),
+        (
+            'decode_cmd="slurm.pl"\ngpu_inference=maybe',
+            SLURM,
+            "cmd.sh:2: gpu_inference = 'maybe': must be true or false",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_line(run, cmd, conf, said) -> None:
+    """A slip in cmd.sh or the file of options is explained with the place, the value and the fix, and exit code 1."""
+    done = run({"cmd.sh": cmd, "conf/slurm.conf": conf})
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.output
+    assert done.stdout == ""
+
+
+def test_what_the_check_of_the_block_refuses_is_shown_with_the_block(run) -> None:
+    """A value that no check of ours lets through is an error that shows the whole text, the place and the reason."""
+    done = run({"cmd.sh": 'decode_cmd="slurm.pl --mem 1K"', "conf/slurm.conf": SLURM, "run.sh": "nj=2000000"})
+    assert done.exit_code == 1
+    assert "cmd.sh:1: what decode_cmd = 'slurm.pl --mem 1K' asks for is refused here" in done.stderr
+    assert "n_workers: 2000000" in done.stderr and "n_workers = 2000000: must be" in done.stderr
+
+
+def test_a_file_of_options_alone_is_not_enough(run) -> None:
+    """Without a shell script nobody knows what is asked for: the error says which file is missing."""
+    done = run({"conf/slurm.conf": SLURM})
+    assert done.exit_code == 1
+    assert "none of the files is a shell script: name cmd.sh too" in done.stderr
+
+
+def test_a_file_that_is_no_text(run) -> None:
+    """A binary file is refused by its name, without a traceback."""
+    Path("cmd.sh").write_bytes(b"\xff\xfe\x00")
+    done = CliRunner().invoke(migrate, ["cmd.sh"])
+    assert done.exit_code == 1
+    assert "cmd.sh is no text in UTF-8" in done.stderr
+
+
+def test_a_file_is_never_overwritten(run, tmp_path) -> None:
+    """--output writes a new file, says so, and leaves one that is there as it is."""
+    files = {"cmd.sh": "decode_cmd=run.pl"}
+    first = run(files, "-o", "parallel.yaml")
+    assert first.exit_code == 0 and "wrote parallel.yaml; espnet3 plan parallel.yaml" in first.stderr
+    written = (tmp_path / "parallel.yaml").read_text()
+    assert "env: local" in written and first.stdout == ""
+    again = run(files, "-o", "parallel.yaml", "--nj", "5")
+    assert again.exit_code == 1
+    assert "parallel.yaml is there already" in again.stderr
+    assert (tmp_path / "parallel.yaml").read_text() == written
+
+
+def test_files_beside_cmd_sh_are_found(run) -> None:
+    """A script's own file of options is read from beside cmd.sh, as the script would, and named in the comments."""
+    Path("conf").mkdir()
+    Path("conf/slurm.conf").write_text(SLURM)
+    done = run({"cmd.sh": 'decode_cmd="slurm.pl --mem 4G"'})
+    assert done.exit_code == 0, done.output
+    assert (
+        "queue: cpu" in done.stdout
+        and "# conf/slurm.conf:5, the default gpu=0 of conf/slurm.conf:4" in done.stdout
+    )
+
+
+def test_a_variable_of_the_environment_is_no_interpolation(run) -> None:
+    """`${USER}` in a flag reaches the job script as it is: it is not looked up in the configuration."""
+    from omegaconf import OmegaConf
+
+    from espnet3.parallel.config import ParallelConfig
+
+    conf = "command sbatch --comment=${USER}\n"
+    done = run({"cmd.sh": "decode_cmd=slurm.pl", "conf/slurm.conf": conf})
+    assert done.exit_code == 0, done.output
+    parsed = ParallelConfig.parse(OmegaConf.create(done.stdout).parallel)
+    assert parsed.options["job_extra_directives"] == ["--comment=${USER}"]

@@ -1,0 +1,159 @@
+"""The block `trainer`: all of it reaches Lightning as it is, and what belongs elsewhere is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+from omegaconf import OmegaConf
+
+from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
+from espnet3.parallel.errors import ConfigError
+
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+# as printed in the documents, for machines with GPUs
+PRINTED = [
+    (
+        "num_device: 4\nnum_nodes: 1\ntrainer: {accelerator: gpu, devices: '${num_device}', num_nodes: '${num_nodes}', "
+        "strategy: ddp}"
+    ),
+    "trainer: {accelerator: gpu, devices: 4, strategy: ddp}",
+    "trainer: {accelerator: gpu, devices: 8, num_nodes: 2, strategy: ddp}",
+]
+
+
+# Lightning's advice: about srun, loggers and workers of loaders
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def without_gpus() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs: there is no device error")
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_a_printed_block_comes_as_far_as_the_devices(text) -> None:
+    """Each printed block reaches Lightning, which says itself that this machine has no such device."""
+    without_gpus()
+    with pytest.raises(MisconfigurationException, match="gpu"):
+        ESPnet3LightningTrainer(config=OmegaConf.create(text).trainer)
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_a_printed_block_runs_on_processors(text) -> None:
+    """With `accelerator: cpu` and no GPU the same blocks make a trainer of so many processes and nodes."""
+    config = OmegaConf.create(text)
+    config.trainer.accelerator = "cpu"
+    trainer = ESPnet3LightningTrainer(config=config.trainer).trainer
+    assert isinstance(trainer.strategy, DDPStrategy)
+    assert trainer.num_devices == config.trainer.devices
+    assert trainer.num_nodes == config.trainer.get("num_nodes", 1)
+
+
+def test_fsdp_is_passed_on() -> None:
+    """`strategy: fsdp` reaches Lightning, which asks for the GPUs that it needs."""
+    without_gpus()
+    with pytest.raises((MisconfigurationException, ValueError), match=r"fsdp.*GPU"):
+        ESPnet3LightningTrainer(config={"accelerator": "cpu", "devices": 2, "strategy": "fsdp"})
+
+
+def test_every_key_reaches_lightning_as_it_is() -> None:
+    """Keys of every kind have the value that the block gives them, and none is added that it has."""
+    given = {
+        "max_epochs": 7,
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 3,
+        "gradient_clip_val": 0.5,
+        "check_val_every_n_epoch": 2,
+        "limit_train_batches": 0.25,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 11,
+    }
+    trainer = ESPnet3LightningTrainer(config={"accelerator": "cpu", "devices": 1, **given, **QUIET}).trainer
+    found = {name: getattr(trainer, name) for name in given}
+    assert found == given
+
+
+def test_a_target_becomes_an_object(tmp_path) -> None:
+    """A strategy and callbacks with `_target_` are made; callbacks are added to the checkpoints of ours."""
+    block = {
+        "accelerator": "cpu",
+        "devices": 2,
+        "strategy": {
+            "_target_": "lightning.pytorch.strategies.DDPStrategy",
+            "find_unused_parameters": True,
+        },
+        "callbacks": [{"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}],
+    }
+    trainer = ESPnet3LightningTrainer(exp_dir=tmp_path, config=block).trainer
+    assert trainer.strategy._ddp_kwargs["find_unused_parameters"] is True
+    kinds = [type(each) for each in trainer.callbacks]
+    assert LearningRateMonitor in kinds and kinds.count(ModelCheckpoint) == 2
+    assert trainer.default_root_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"n_workers": 4}, "n_workers = 4: belongs to parallel, not to trainer"),
+        ({"env": "slurm"}, "env = 'slurm': belongs to parallel, not to trainer"),
+        (
+            {"nj": 4},
+            "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it is called",
+        ),
+        ({"queue": "gpu"}, "queue = 'gpu': belongs to parallel, not to trainer"),
+        ({"device": 2}, "device = 2: lightning.Trainer has no such argument. Did you mean 'devices'?"),
+        ("gpu", "trainer = 'gpu': must be a mapping"),
+    ],
+)
+def test_what_is_no_key_of_the_trainer_is_said(block, said) -> None:
+    """A key of `parallel`, of a scheduler or of nothing is an error that says where it belongs."""
+    with pytest.raises(ConfigError) as caught:
+        ESPnet3LightningTrainer(config=block)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("block", [{"strategy": "ddp"}, {"options": {"devices": 4}}, {"accelerator": "gpu"}])
+def test_a_key_of_the_trainer_under_parallel_is_said(block) -> None:
+    """The reverse: what is Lightning's does not belong under `parallel`."""
+    from espnet3.parallel import set_parallel
+
+    with pytest.raises(ConfigError, match="belongs to trainer, not to parallel"):
+        set_parallel({"env": "local", **block})
+
+
+@pytest.mark.parametrize("criterion", ["valid/loss", ["valid/loss", 3], ["valid/loss", 3, "least"]])
+def test_a_wrong_criterion_is_said(criterion, tmp_path) -> None:
+    """A criterion that is no name, number and direction is shown with an example."""
+    with pytest.raises(ConfigError, match=r"must be such as \[valid/loss, 3, min\]"):
+        ESPnet3LightningTrainer(exp_dir=tmp_path, config=QUIET, best_model_criterion=[criterion])
+
+
+def test_without_lightning_the_extra_is_named() -> None:
+    """Where lightning is not installed, the error has the `pip install` line, and no traceback of its import."""
+    code = (
+        "import sys; sys.modules['lightning'] = None\n"
+        "from espnet3.components.trainers.trainer import ESPnet3LightningTrainer\n"
+        "from espnet3.parallel.errors import MissingPackageError\n"
+        "try:\n    ESPnet3LightningTrainer(config={})\n"
+        "except MissingPackageError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'espnet3-parallel[train]'" in done.stdout
+
+
+def test_the_modules_can_be_imported_without_torch() -> None:
+    """Importing the trainer, the stage train and a system loads neither torch nor lightning."""
+    code = (
+        "import sys\n"
+        "import espnet3.components.trainers.trainer, espnet3.systems.base.training, espnet3.systems.base.system\n"
+        "print([name for name in ('torch', 'lightning') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,158 @@
+"""The stage train: it ends in weights, goes on after a kill, and shares its work among processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from toy import config
+
+from espnet3.components.trainers.checkpoints import CHECKPOINTS, LAST
+from espnet3.parallel.errors import ConfigError
+from espnet3.systems.base.training import train
+
+# Lightning's advice: about srun, loggers and workers of loaders
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+TOY = Path(__file__).with_name("toy.py")
+ROOT = TOY.parents[3]
+
+
+def start(folder: Path, given: dict) -> subprocess.Popen:
+    """Start the stage train in a process of its own, with its output in a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "training.json"
+    path.write_text(json.dumps(given))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TOY.parent}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(TOY), str(path)]
+    with (folder / "log.txt").open("a") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def ended(folder: Path, process: subprocess.Popen) -> str:
+    """Wait for a process that must end well; return its output."""
+    code = process.wait(timeout=240)
+    said = (folder / "log.txt").read_text()
+    assert code == 0, said
+    return said
+
+
+def weights(path: Path) -> dict:
+    return torch.load(path, weights_only=True)
+
+
+def test_a_training_ends_in_the_weights_of_its_best_checkpoint(tmp_path) -> None:
+    """The loss falls, and model.pth has the weights of the checkpoint with the least validation loss."""
+    from toy import Line
+
+    path = train(config(tmp_path, max_epochs=5))
+    kept = {
+        float(each.stem.rpartition("loss")[2]): each
+        for each in path.parent.glob(f"{CHECKPOINTS}/epoch*.ckpt")
+    }
+    assert 1 <= len(kept) <= 3
+    best = torch.load(kept[min(kept)], weights_only=False)["state_dict"]
+    found = weights(path)
+    Line().load_state_dict(found)
+    assert {f"model.{name}": value.tolist() for name, value in found.items()} == {
+        name: value.tolist() for name, value in best.items()
+    }
+    before = train(config(tmp_path / "short", max_epochs=1))
+    losses = [
+        float(next(each.parent.glob(f"{CHECKPOINTS}/epoch*.ckpt")).stem.rpartition("loss")[2])
+        for each in (before,)
+    ]
+    assert min(kept) < losses[0]
+
+
+def test_a_training_that_was_killed_ends_as_one_that_was_not(tmp_path) -> None:
+    """SIGKILL in the middle of an epoch, the same command again: it goes on from the last epoch, to the same bits."""
+    slow = [{"_target_": "toy.Slow"}]
+    whole = tmp_path / "whole"
+    ended(whole, start(whole, config(whole, max_epochs=6)))
+
+    cut = tmp_path / "cut"
+    told = {"_target_": "toy.Told", "folder": str(cut / "told")}
+    given = config(cut, max_epochs=6, callbacks=[told, *slow])
+    process = start(cut, given)
+    until = time.monotonic() + 200
+    while not (cut / "told" / "0-of-1-epoch2").exists():
+        assert process.poll() is None and time.monotonic() < until, (cut / "log.txt").read_text()
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (cut / "exp/model.pth").exists()
+    reached = torch.load(cut / "exp" / CHECKPOINTS / LAST, weights_only=False)["epoch"]
+    assert reached in (1, 2)
+
+    for file in (cut / "told").iterdir():
+        file.unlink()
+    ended(cut, start(cut, given))
+    assert {each.name for each in (cut / "told").iterdir()} == {
+        f"0-of-1-epoch{epoch}" for epoch in range(reached + 1, 6)
+    }
+    ours, theirs = weights(whole / "exp/model.pth"), weights(cut / "exp/model.pth")
+    assert {name: value.tolist() for name, value in ours.items()} == {
+        name: value.tolist() for name, value in theirs.items()
+    }
+    names = [
+        sorted(each.name for each in (folder / "exp" / CHECKPOINTS).iterdir()) for folder in (whole, cut)
+    ]
+    assert names[0] == names[1]
+
+
+def test_two_processes_share_a_training(tmp_path) -> None:
+    """DDP on two processors: both work on every epoch, and only the first goes on with what follows the training."""
+    told = {"_target_": "toy.Told", "folder": str(tmp_path / "told")}
+    given = config(tmp_path, max_epochs=2, devices=2, strategy="ddp", callbacks=[told])
+    said = ended(tmp_path, start(tmp_path, given))
+    files = {each.name: each.read_text() for each in (tmp_path / "told").iterdir()}
+    assert set(files) == {f"{rank}-of-2-epoch{epoch}" for rank in range(2) for epoch in range(2)}
+    assert files["0-of-2-epoch0"] != files["1-of-2-epoch0"]
+    assert said.count("the script goes on after the training") == 1
+    assert (tmp_path / "exp/model.pth").is_file()
+
+
+def test_another_training_in_the_same_folder_is_refused(tmp_path) -> None:
+    """A changed model or optimizer is named, instead of going on from what another config has learned."""
+    given = config(tmp_path, max_epochs=1)
+    train(given)
+    changed = {**given, "optimizer": {"_target_": "torch.optim.SGD", "lr": 0.1}}
+    with pytest.raises(
+        ConfigError, match="holds a training with another optimizer: give this one another exp_tag"
+    ):
+        train(changed)
+    longer = config(tmp_path, max_epochs=2)
+    train(longer)  # how long it lasts is no other training
+    assert torch.load(tmp_path / "exp" / CHECKPOINTS / LAST, weights_only=False)["epoch"] == 1
+
+
+def test_a_checkpoint_of_another_model_is_said(tmp_path) -> None:
+    """Where the folder's checkpoint does not fit the model, the error names the file and what to do."""
+    given = config(tmp_path, max_epochs=1)
+    train(given)
+    (tmp_path / "exp/training.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"last\.ckpt is not of this model"):
+        train({**given, "model": {"_target_": "toy.Line", "inputs": 5}})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dataloader": {"train": {"batch_size": 0}}}, "dataloader.train.batch_size = 0: must be a positive"),
+        ({"dataloader": {"trian": {}}}, "dataloader has the unknown key trian"),
+        ({"optimizer": None}, "optimizer"),
+        ({"trainer": {"n_workers": 2}}, "belongs to parallel"),
+    ],
+)
+def test_a_wrong_config_is_said(change, said, tmp_path) -> None:
+    """What is wrong with the config of a training is an error with its key, before anything is trained."""
+    with pytest.raises(ConfigError, match=said):
+        train({**config(tmp_path), **change})
+    assert not (tmp_path / "exp" / CHECKPOINTS).exists()

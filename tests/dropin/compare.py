@@ -22,7 +22,6 @@ OWN = {
     "errors.jsonl",
     "events.jsonl",
     "receipt.json",
-    "lease.json",
     "detached",
 }
 
@@ -34,7 +33,11 @@ def outputs(folder: Path) -> dict[str, Path]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path.name in OWN or path.name.startswith((".", "split.")) or path.suffix == ".log":
+        if (
+            path.name in OWN
+            or path.name.startswith((".", "split.", "session.", "lease."))
+            or path.suffix == ".log"
+        ):
             continue
         if path.is_dir():
             yield from _files(path)

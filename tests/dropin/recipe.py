@@ -142,9 +142,7 @@ def same_outputs(theirs: Recipe, ours: Recipe) -> Check:
 def detached(theirs: Recipe, ours: Recipe) -> Check:
     """Run `infer` as two jobs without a driver, by two lines in its configuration."""
     check = Check("infer detached, two jobs, then measure")
-    _write(
-        ours, "detached", "\nrunner:\n  async_mode: true\n  async_specs_dir: ${exp_dir}/specs/${test_set}\n"
-    )
+    _write(ours, "detached", "\nrunner:\n  async_mode: true\n  async_specs_dir: ${exp_dir}/specs\n")
     ours.run(check, ours.command(["infer"], inference="inference_detached"))
     folder = ours.folder / INFERENCE.format("detached")
     for run in sorted(path.parent for path in folder.glob("*/run.json")):

@@ -8,7 +8,7 @@
 #   make chaos-slurm N=500       five hundred disturbances of detached runs on a real SLURM
 #   make attack N=5000           five thousand small programs that try to break it
 #   make test PYTHON=python3.13 VENV=.venv313
-#   make test-data TORCH=torch==2.13.0   a version to install first, such as one without CUDA
+#   make test-torch TORCH=torch==2.13.0  a version to install first, such as one without CUDA
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-data test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-torch test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,8 +34,9 @@ demo: $(VENV)/recipe.stamp ## decode speech with two workers; AUDIO=folder takes
 test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-test-data: $(VENV)/data.stamp ## test datasets of the libraries datasets and lhotse, which bring torch
-	ESPNET3_TEST_DATA=1 $(RUN) -m pytest tests/components/test_huggingface.py tests/components/test_lhotse.py $(ARGS)
+test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
+	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
+		tests/egs3/test_asterisk_comparison.py $(ARGS)
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
@@ -92,9 +93,9 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/recipe.stamp $@ # the recipe's packages are among them
 
-$(VENV)/data.stamp: pyproject.toml | $(RUN)
-	@echo "installing the packages for data into $(VENV)"
-	@$(PIP) $(TORCH) --editable '.[data,dev]'
+$(VENV)/torch.stamp: pyproject.toml | $(RUN)
+	@echo "installing torch and what needs it into $(VENV)"
+	@$(PIP) $(TORCH) --editable '.[data,train,report,dev]'
 	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)

@@ -10,7 +10,7 @@ import pytest
 from espnet3.parallel.testing import Habit
 
 
-def pairs(names: Sequence[str], shift: int = 0) -> list[Any]:
+def pairs(names: Sequence[str], shift: int = 0, *, together: bool = True) -> list[Any]:
     """Return the product of schedulers and habits, as parameters `name, habits`.
 
     By default each scheduler has all habits at once, and each habit is alone on one of them. The other pairs have the
@@ -19,8 +19,9 @@ def pairs(names: Sequence[str], shift: int = 0) -> list[Any]:
     Args:
         names: The schedulers.
         shift: Which of them the first habit is tried on by default, so that two tests choose different pairs.
+        together: Have all habits at once, too; else each is alone.
     """
-    found = [pytest.param(name, tuple(Habit), id=f"{name}-all") for name in names]
+    found = [pytest.param(name, tuple(Habit), id=f"{name}-all") for name in names if together]
     for number, habit in enumerate(Habit):
         chosen = names[(number + shift) % len(names)]
         found += [

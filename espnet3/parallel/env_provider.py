@@ -7,12 +7,15 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
 from espnet3.parallel.checks import refuse_incomplete
 
 _MOST_COPIED = 10_000  # lists, dicts and configs among a provider's arguments: more are data, and no settings
+# In these a provider sets what every process sets for itself
+_MAKING = {"__init__", "__post_init__", "build_env_local", "make_worker_setup_fn", "build_worker_setup_fn"}
 _DEEPEST = 50  # levels that are copied: more are a value that holds itself
 
 
@@ -21,8 +24,9 @@ class EnvironmentProvider(ABC):
 
     Only `build_env_local` must be written. The provider itself is not shipped: a worker builds
     its own from the class and the arguments it was made with, so a model kept on `self`
-    never travels. What was changed since does: `config` and `params`, an argument kept on `self`, and
-    each attribute that was set from outside (`provider.beam = 5`), as they are when the run starts.
+    never travels. What was changed since does: `config` and `params`, an argument kept on `self`, each
+    attribute that was set from outside (`provider.beam = 5`), and plain data that a method of its own has
+    set since it was made, as they are when the run starts.
 
     Args:
         config: Any mapping, or whatever the subclass wants.
@@ -46,10 +50,16 @@ class EnvironmentProvider(ABC):
         self.config = config
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; what is set by other code than the provider's own methods goes to workers too."""
+        """Set an attribute; what is set from outside, and plain data that a method sets later, goes to workers too.
+
+        What is set while the provider is made, or while it builds an env, is set there by the same code. Of what its
+        other methods set, objects stay: as a rule they are built when first asked for, as they will be there.
+        """
         super().__setattr__(name, value)
         here = inspect.currentframe()
-        if not _in_a_method_of(self, here.f_back if here is not None else None):
+        caller = here.f_back if here is not None else None
+        inside = _methods_above(self, caller)
+        if not inside or (not inside & _MAKING and _is_plain(value)):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     @abstractmethod
@@ -129,14 +139,32 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     return carried
 
 
-def _in_a_method_of(instance: Any, frame: FrameType | None) -> bool:
-    """Whether code runs for a method of an object, or for a function that is given the object first."""
+def _methods_above(instance: Any, frame: FrameType | None) -> set[str]:
+    """Return the names of the methods of an object, or functions that are given it first, that code runs for."""
+    found = set()
     while frame is not None:
         code = frame.f_code
         if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
-            return True
+            found.add(code.co_name)
         frame = frame.f_back
-    return False
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is data: numbers, texts, paths, and not very many of them in lists, dicts and sets."""
+    left, seen = [value], 0
+    while left:
+        one = left.pop()
+        seen += 1
+        if seen > _MOST_COPIED:
+            return False
+        if type(one) is dict:
+            left += [*one.keys(), *one.values()]
+        elif type(one) in (list, tuple, set, frozenset):
+            left += one
+        elif not (one is None or isinstance(one, (bool, int, float, complex, str, bytes, PurePath))):
+            return False
+    return True
 
 
 def _copied(value: Any) -> Any:

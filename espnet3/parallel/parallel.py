@@ -7,10 +7,11 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
@@ -142,6 +143,41 @@ def build_local_gpu_cluster(n_workers: int, options: Mapping[str, Any] | None = 
 make_local_gpu_cluster = build_local_gpu_cluster
 
 
+P = ParamSpec("P")
+
+
+class _Block(AbstractContextManager["EnvClient"]):
+    """What `get_client` returns: the client is there inside the `with` block, and this is not the client."""
+
+    def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
+        self._opened = opened
+
+    def __enter__(self) -> EnvClient:
+        return self._opened.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._opened.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"get_client(...) has no attribute {name!r}: its client is open inside a block, `with get_client(...) as "
+            f"client: client.{name}`; build_client(...) returns one that you close yourself"
+        )
+
+
+def _as_block(
+    open_client: Callable[P, AbstractContextManager[EnvClient]],
+) -> Callable[P, AbstractContextManager[EnvClient]]:
+    """Have the missing `with` named where what a function returns is taken for the client."""
+
+    @wraps(open_client)
+    def block(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[EnvClient]:
+        return _Block(open_client(*args, **kwargs))
+
+    return block
+
+
+@_as_block
 @contextmanager
 def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[EnvClient]:
     """Open a client for a `with` block; its `map` and `submit` inject the worker env.

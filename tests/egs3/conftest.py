@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-if find_spec("torch") is None:  # the extra [train]
+from tests.components.needed import left_out
+
+if left_out("torch"):
     collect_ignore = ["test_asterisk_ctc.py"]
 
 RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"

@@ -8,6 +8,7 @@ import pytest
 
 from espnet3.parallel import parallel_map, set_parallel
 from src.comparison import Counts, comparison_table, count, plot, rate
+from tests.components.needed import needed
 
 
 def test_the_counts_of_workers_are_those_of_jiwer() -> None:
@@ -43,7 +44,7 @@ def test_the_table_has_a_line_for_each_model_and_group() -> None:
 
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     """The plot is a PNG file of a readable size, also where an utterance has more errors than characters."""
-    pytest.importorskip("matplotlib", reason="needs the extra [report]")
+    needed("matplotlib")
     counts = {"a": [Counts(n, 1, 5 * n, n) for n in range(1, 20)], "b": [Counts(1, 3, 3, 9)] * 2}
     plot(counts, tmp_path / "plot.png")
     content = (tmp_path / "plot.png").read_bytes()

@@ -23,6 +23,7 @@ from tests.egs3.submitted import merged_elsewhere, submit_and_die
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 # Four prompts of five or more words, 13 seconds in all; the selection is spread over the corpus.
+DECODING = ["--stages", "create_dataset", "infer", "measure"]
 FEW = ["dataset.min_words=5", "dataset.at_most=80", "--limit", "4"]
 
 
@@ -39,7 +40,7 @@ def script(name: str, *args: str, folder: Path) -> subprocess.CompletedProcess[s
 def one_process(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the outputs of all three stages in one process."""
     home = tmp_path_factory.mktemp("home")
-    done = script("run.py", *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=home)
+    done = script("run.py", *DECODING, *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=home)
     assert done.returncode == 0, done.stderr
     assert "already built" in done.stderr
     assert "prompts: 4 utterances, 0 failed" in done.stdout

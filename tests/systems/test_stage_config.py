@@ -123,3 +123,13 @@ def test_a_merged_block_refers_to_the_whole_config() -> None:
     config = OmegaConf.create({"jobs": 3, "parallel": {"env": "local"}})
     merge_parallel(config, OmegaConf.create({"parallel": {"n_workers": "${jobs}"}}))
     assert config.parallel == {"env": "local", "n_workers": 3}
+
+
+def test_a_misspelled_override_names_the_key_that_was_meant() -> None:
+    """An override of no known key has the closest one; one as long as a file is not searched for, nor shown whole."""
+    configs = {"infer": OmegaConf.create({"inference_dir": "exp"})}
+    with pytest.raises(ValueError, match=r"no config has 'inferense_dir'. Did you mean 'inference_dir'\?"):
+        apply_overrides(configs, ["inferense_dir=a"])
+    with pytest.raises(ValueError, match="They have inference_dir") as caught:
+        apply_overrides(configs, ["x" * 50_000 + "=1"])
+    assert len(str(caught.value)) < 500

@@ -12,6 +12,15 @@ from typing import Any
 
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 
+# What a runner's hooks are given, for the message where one takes less
+_BY_POSITION = {
+    "open_writers": "shard_dir",
+    "write_record": "writers, result, state",
+    "close_writers": "writers, state",
+    "reduce_state": "state, result",
+    "finalize_state": "state",
+}
+
 
 def name_of(func: Any) -> str:
     """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
@@ -77,9 +86,10 @@ def _check_complete(
     env: Mapping[str, Any],
 ) -> None:
     if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        what = _BY_POSITION.get(name_of(func).rpartition(".")[2], "the item comes first")
         raise SignatureError(
-            f"{name_of(func)} is called with {n_positional} by position (the item comes first), "
-            f"and takes {len(positional) or 'none'}"
+            f"{name_of(func)} is called with {n_positional} by position ({what}), and takes "
+            f"{len(positional) or 'none'}"
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p for p in left if p.default is p.empty]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,7 @@ def changes(old: dict[str, Any], new: Identity) -> list[str]:
     if "code" not in old:
         lines.append("code: an earlier version wrote this folder, and did not note what it was made with")
     elif not lines:
-        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code)][:_MOST_SHOWN]
+        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code, _when(old))][:_MOST_SHOWN]
     if old.get("config_sha256") != new.config_sha256:
         lines += differences(old.get("config"), new.config)[:_MOST_SHOWN] or _hidden(old, new)
     was, now = old.get("indices") or {}, new.indices
@@ -145,6 +146,14 @@ def changes(old: dict[str, Any], new: Identity) -> list[str]:
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")
     return lines
+
+
+def _when(old: dict[str, Any]) -> float:
+    """Return when the run of a `run.json` began, in seconds since the epoch; 0 where it does not say so."""
+    try:
+        return datetime.datetime.fromisoformat(str(old.get("created"))).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:

@@ -59,29 +59,47 @@ def targets(config: Any) -> Iterator[str]:
             yield from targets(value)
 
 
-def changed_parts(old: Code, new: Code) -> list[str]:
-    """Return what differs between two results of `code_of`: lines that name file and function."""
+def changed_parts(old: Code, new: Code, since: float = 0.0) -> list[str]:
+    """Return what differs between two results of `code_of`: lines that name file and function.
+
+    A module that counts only because it is loaded (`guessed`), and is in one of the two alone, differs where its file
+    has changed in between: what else the process has imported is no difference.
+
+    Args:
+        old: The earlier one.
+        new: The later one.
+        since: When the earlier one was taken, in seconds since the epoch; 0: before any file was written.
+    """
     lines: list[str] = []
     for module in sorted({*old, *new}):
         was, now = old.get(module), new.get(module)
         file = (now or was or {}).get("file") or f"module {module}, which has no file"
-        if was is None or now is None:
+        if was is not None and now is not None:
+            lines += _changed(was["parts"], now["parts"], file)
+        elif was is not None and was.get("guessed"):
+            lines += _changed_file(module, was)
+        elif now is None or not (now.get("guessed") and _is_older(file, since)):
             lines.append(f"{file} is {'no longer used' if now is None else 'used now, and was not'}")
-            continue
-        lines += _changed(was["parts"], now["parts"], file)
     return lines
 
 
 def changed_files(old: Code) -> list[str]:
     """Return what has changed since in the files of an earlier `code_of`, without importing any."""
-    lines: list[str] = []
-    for module, was in old.items():
-        if was["file"] is None:
-            continue
-        now = _parts_of_file(module, was)
-        known = {name: one for name, one in was["parts"].items() if not name.startswith(VALUE)}
-        lines += _changed(known, now, was["file"])
-    return lines
+    return [
+        line for module, was in old.items() if was["file"] is not None for line in _changed_file(module, was)
+    ]
+
+
+def _changed_file(module: str, was: dict[str, Any]) -> list[str]:
+    known = {name: one for name, one in was["parts"].items() if not name.startswith(VALUE)}
+    return _changed(known, _parts_of_file(module, was), was["file"])
+
+
+def _is_older(file: str, since: float) -> bool:
+    try:
+        return os.stat(file).st_mtime <= since
+    except OSError:
+        return False
 
 
 def _parts_of_file(module: str, was: dict[str, Any]) -> dict[str, str]:
@@ -105,9 +123,17 @@ def _parts_at(file: str, stamp: tuple[int, ...]) -> dict[str, str]:
 
 
 def _changed(was: dict[str, str], now: dict[str, str], file: str) -> list[str]:
+    if (set(was) == {REST}) != (
+        set(now) == {REST}
+    ):  # one of the two had too many parts in all to keep them apart
+        was, now = _as_one(was), _as_one(now)
     lines = []
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             what = "has changed" if name in was and name in now else "is new" if name in now else "is gone"
             lines.append(f"{file}: {'a statement' if name == REST else name} {what}")
     return lines
+
+
+def _as_one(parts: dict[str, str]) -> dict[str, str]:
+    return parts if set(parts) == {REST} else {REST: one_hash(parts)}

@@ -21,7 +21,9 @@ _MOST_PARTS = (
 )
 VALUE = "the value of "
 
-Code = dict[str, dict[str, Any]]  # by module: {"file": ..., "whole": ..., "parts": {name: hash}}
+# By module: {"file": ..., "whole": ..., "parts": {name: hash}}, and "guessed": True where it counts only because it is
+# loaded, and other code imports by names made at run time
+Code = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,9 @@ class Walk:
         self._todo: list[
             tuple[str, str]
         ] = []  # modules that something imports, and the name it takes from each
+        self._any_loaded = (
+            False  # something imports by a name made at run time: any module of the user's may be meant
+        )
         self._live = live.LiveCode(self._from_live)
 
     def root(self, thing: Any) -> None:
@@ -168,8 +173,8 @@ class Walk:
         is_package = os.path.basename(file).startswith("__init__.")
         package = module if is_package else module.rpartition(".")[0]
         for ref in refs:
-            if ref.module is None:  # a name made at run time: any module of the user's may be meant
-                self._todo += [(name, "") for name in own_modules_loaded()]
+            if ref.module is None:
+                self._any_loaded = True
                 continue
             base = ref.module
             if ref.level:
@@ -179,18 +184,20 @@ class Walk:
 
     def result(self) -> Code:
         """Return what was found."""
-        done = set()
-        while self._todo:
-            wanted = self._todo.pop()
-            if wanted not in done:
-                done.add(wanted)
-                self._module(*wanted)
+        done: set[tuple[str, str]] = set()
+        self._follow(done)
+        certain = set(self._whole)
+        if self._any_loaded:
+            self._todo += [(name, "") for name in own_modules_loaded()]
+            self._follow(done)
         found: Code = {}
         for module, part in self._partial.items():
             parts = parts_by_name(part.chosen[at] for at in sorted(part.chosen))
             found[module] = {"file": part.file, "whole": False, "parts": {**parts, **_values(part)}}
         for module, file in self._whole.items():
             found[module] = {"file": file, "whole": True, "parts": all_parts(Source.read(file))}
+            if module not in certain:
+                found[module]["guessed"] = True
         if sum(len(entry["parts"]) for entry in found.values()) > _MOST_PARTS:
             for entry in found.values():
                 entry["parts"] = {REST: one_hash(entry["parts"])} if entry["whole"] else entry["parts"]
@@ -198,6 +205,14 @@ class Walk:
             entry = found.setdefault(module, {"file": None, "whole": False, "parts": {}})
             entry["parts"] = {**entry["parts"], **parts}
         return {module: found[module] for module in sorted(found) if found[module]["parts"]}
+
+    def _follow(self, done: set[tuple[str, str]]) -> None:
+        """Take in what is to be taken in, with what that imports, and so on."""
+        while self._todo:
+            wanted = self._todo.pop()
+            if wanted not in done:
+                done.add(wanted)
+                self._module(*wanted)
 
 
 def _values(part: _Partial) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, SignatureError
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
 from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
 from espnet3.parallel.runner.writers.hooks import is_default
@@ -84,6 +84,18 @@ def check_indices(indices: Any) -> None:
 _WARNED: set[tuple[type, int]] = (
     set()
 )  # runners whose lists have been spoken of: a recipe makes one per test set
+
+
+def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
+    """Raise a SignatureError where a method that is called at a run's end does not take what it will be given."""
+    try:
+        signature(getattr(runner, name)).bind(*given)
+    except TypeError as error:
+        call = f"{name}({', '.join(given)})"
+        raise SignatureError(
+            f"{type(runner).__qualname__}.{name} is called as {call} when all items are done, and does not take that "
+            f"({error}): define it as {call.replace('(', '(self, ')}"
+        ) from None
 
 
 def check_batches(runner: Any) -> None:

@@ -21,7 +21,7 @@ from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.runner.advice import NoneWatch
-from espnet3.parallel.runner.arguments import check_indices
+from espnet3.parallel.runner.arguments import check_finishing, check_indices
 from espnet3.parallel.runner.batches import in_lists, takes_lists
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
@@ -34,6 +34,9 @@ from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_defa
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
+
+# What is called when all items are done, and with what
+_FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,9 @@ class Run:
             size = None
         batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
+        for name, given in _FINISHING.items():
+            if not is_default(kind, name):
+                check_finishing(runner, name, given)
         return cls(
             runner=runner,
             items=items,

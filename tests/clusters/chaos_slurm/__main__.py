@@ -75,7 +75,8 @@ def main() -> int:
     bad = sum(bool(p.wrong) for p in done)
     print(
         f"\n{len(done)} rounds, {sum(len(p.done) for p in done)} disturbances, {sum(p.again for p in done)} items "
-        f"computed again, {bad} rounds wrong, {time.monotonic() - begin:.0f} s"
+        f"computed again, {sum(p.missed for p in done)} ended jobs that SLURM called running, "
+        f"{bad} rounds wrong, {time.monotonic() - begin:.0f} s"
     )
     return int(bool(bad))
 

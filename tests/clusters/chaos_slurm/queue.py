@@ -39,7 +39,7 @@ def hurry() -> None:
     for element, (state, reason) in elements().items():
         if state != "PENDING":
             continue
-        if "BeginTime" in reason and waits_long(element) and not _has_steps(element):
+        if "BeginTime" in reason and waits_long(element) and not has_steps(element):
             said("scontrol", "update", f"jobid={element}", SOON)
         elif re.search("[Hh]eld|Hold", reason):  # JobHeldUser, JobHoldMaxRequeue, launch failed requeued held
             said("scontrol", "release", element)
@@ -54,7 +54,8 @@ def waits_long(element: str) -> bool:
         return False
 
 
-def _has_steps(element: str) -> bool:
+def has_steps(element: str) -> bool:
+    """Whether a node has a process for an element."""
     number = said("squeue", "-h", "-j", element, "-o", "%A").strip()
     step = f"slurmstepd: [{number}."
     return any(step in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))

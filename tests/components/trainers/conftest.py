@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-if find_spec("lightning") is None:  # the extra [train]
+from tests.components.needed import left_out
+
+if left_out("lightning"):
     collect_ignore_glob = ["test_*.py"]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # configs name toy.*

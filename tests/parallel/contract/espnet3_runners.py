@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
@@ -225,3 +226,26 @@ class WorkerIds(BaseRunner):
     def forward(idx, at_setup):
         """Return them."""
         return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]
+
+
+class InFolder(EnvironmentProvider):
+    """An env of a folder, and a factor that stands for a beam size."""
+
+    def build_env_local(self):
+        """Return them."""
+        return dict(self.config)
+
+
+class KillsItsDriver(Lists):
+    """Kills the driver when half of the items are done, the first time."""
+
+    @staticmethod
+    def forward(idx, factor, folder):
+        """Return products, or end the driver."""
+        with open(Path(folder) / "log", "a") as log:
+            log.write(f"{idx[0]}\n")
+        mark = Path(folder) / "killed"
+        if idx[0] >= 200 and not mark.exists():
+            mark.touch()
+            os.kill(int((Path(folder) / "driver").read_text()), signal.SIGKILL)
+        return [factor * one for one in idx]

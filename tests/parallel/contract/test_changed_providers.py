@@ -18,8 +18,21 @@ class Scaled(EnvironmentProvider):
         self.scale = options["scale"]
         self.offset = offset
 
+    def rescale(self, scale):
+        self.scale = scale
+
     def build_env_local(self):
         return {"factor": 100 * self.scale + 10 * self.options["scale"] + self.offset}
+
+
+class Lazy(Scaled):
+    """Builds its model when that is first asked for."""
+
+    @property
+    def model(self):
+        if not hasattr(self, "_model"):
+            self._model = threading.Lock()
+        return self._model
 
 
 class Keeps(Scaled):
@@ -47,6 +60,13 @@ def set_new():
     return provider, 113
 
 
+def set_by_a_method():
+    """A method of its own sets an attribute, after it was made."""
+    provider = Scaled({"scale": 1})
+    provider.rescale(6)
+    return provider, 610
+
+
 def edited():
     """The owner of an argument edits it: what was taken out of it before stays as it was."""
     options = {"scale": 1}
@@ -64,7 +84,7 @@ def edited_below():
     return provider, 710
 
 
-CHANGES = [set_scale, set_new, edited, edited_below]
+CHANGES = [set_scale, set_new, set_by_a_method, edited, edited_below]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -86,6 +106,13 @@ def test_what_a_provider_sets_itself_does_not_travel(place):
     """A provider that has kept a lock on itself, as it built its env, serves workers: they build their own."""
     provider = Keeps({"scale": 1})
     assert provider.build_env_local() == {"factor": 110}
+    assert work.Times(provider, progress=False)([1]) == [110]
+
+
+def test_an_object_that_was_built_lazily_does_not_travel(place):
+    """What a provider's property has built for whoever asked stays here: workers build their own."""
+    provider = Lazy({"scale": 1})
+    assert provider.model is provider.model
     assert work.Times(provider, progress=False)([1]) == [110]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import warnings
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from espnet3.parallel import BaseRunner, get_client, set_parallel
 from espnet3.parallel.runner import arguments
 from tests.parallel.contract import espnet3_runners as runners
-from tests.parallel.contract.helpers import TWO
+from tests.parallel.contract.helpers import TWO, finish, run_script, start_script
 
 LINES = [str(3 * x) for x in range(10)]
 
@@ -126,6 +127,48 @@ def test_batch_forward_may_be_forward(call):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert call(runners.ListsInBatches, batch_size=4) == {"a": LINES}
+
+
+# --- cut off, and changed -------------------------------------------------------------------------
+
+SCRIPT = """
+    import json, os, warnings
+    from pathlib import Path
+    from espnet3.parallel import set_parallel
+    from tests.parallel.contract import espnet3_runners as runners
+    warnings.simplefilter("ignore")
+    folder, n_workers, factor = os.environ["FOLDER"], {n}, {factor}
+    Path(folder, "driver").write_text(str(os.getpid()))
+    set_parallel({{"env": "local", "n_workers": n_workers}})
+    provider = runners.InFolder({{"factor": factor, "folder": folder}})
+    runner = runners.KillsItsDriver(provider, 4, Path(folder, "run"), "test", progress=False)
+    print(json.dumps(runner(range(400))["a"]))
+    """
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_driver_that_is_killed_at_half_is_resumed_with_the_same_bytes(n_workers, tmp_path):
+    """After SIGKILL at half the same call ends with what an undisturbed one writes, without starting over."""
+    code = SCRIPT.format(n=n_workers, factor=3)
+    killed = finish(start_script(tmp_path, code, FOLDER=str(tmp_path)))
+    assert killed.returncode == -signal.SIGKILL
+    before = len((tmp_path / "log").read_text().split())
+    found = json.loads(run_script(tmp_path, code, FOLDER=str(tmp_path)))
+    assert found == [
+        json.dumps([3 * x for x in range(at, at + 4)]).replace(" ", "") for at in range(0, 400, 4)
+    ]
+    starts = (tmp_path / "log").read_text().split()
+    assert len(set(starts)) == 100
+    assert len(starts) < before + 100
+
+
+def test_another_beam_size_in_the_same_folder_is_refused(tmp_path):
+    """What was decoded with another config is not reused: the same folder is refused with the difference."""
+    (tmp_path / "killed").touch()
+    run_script(tmp_path, SCRIPT.format(n=1, factor=3), FOLDER=str(tmp_path))
+    changed = finish(start_script(tmp_path, SCRIPT.format(n=1, factor=5), FOLDER=str(tmp_path)))
+    assert "ChangedRunError" in changed.stderr
+    assert "config.factor: 3 -> 5" in changed.stderr
 
 
 # --- beside the files -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from espnet3.parallel import (
     InferenceProvider,
     ItemError,
     SignatureError,
+    get_client,
     set_parallel,
 )
 from tests.parallel.contract import work
@@ -320,3 +321,52 @@ def test_nothing_is_said_of_a_runner_without_a_slip():
         work.TimesInBatches(PROVIDER, batch_size=2, progress=False)(range(3))
         work.Times(PROVIDER, progress=False)(range(3))
     assert warned(recorded) == []
+
+
+# --- what would be found late, or in words of another package -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("merge", r"is called as merge\(shard_dirs\) .*: define it as merge\(self, shard_dirs\)"),
+        ("write_outputs", r"called as write_outputs\(indices, results\)"),
+    ],
+)
+def test_a_method_for_the_end_is_checked_at_the_beginning(name, words, tmp_path):
+    """merge or write_outputs that cannot take what it will be given is an error before the first item."""
+    ran = []
+
+    class Ends(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            ran.append(idx)
+
+    setattr(Ends, name, lambda self: None)
+    with pytest.raises(SignatureError, match=words):
+        Ends(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
+    assert ran == []
+
+
+def test_a_hook_that_takes_too_little_is_told_what_it_is_given(tmp_path):
+    """The error of a writer hook names what it gets by position, and does not speak of items."""
+
+    class Writes(BaseRunner):
+        @staticmethod
+        def forward(idx):
+            return idx
+
+        @staticmethod
+        def write_record(writers, result):
+            pass
+
+    with pytest.raises(
+        SignatureError, match=r"called with 3 by position \(writers, result, state\), and takes 2"
+    ):
+        Writes(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
+
+
+def test_a_client_that_was_not_opened_says_how():
+    """What get_client returns has no methods of a client; its error shows the block that is missing."""
+    with pytest.raises(AttributeError, match=r"with get_client\(...\) as client: client.map`; build_client"):
+        get_client({"env": "local", "n_workers": 2}).map(len, ["a"])

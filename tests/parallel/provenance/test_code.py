@@ -6,6 +6,7 @@ import importlib.util
 import random
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,6 +319,28 @@ def test_a_module_named_at_run_time_is_any_that_is_loaded(package: Package) -> N
     package.write("plugin", "def work():\n    return 2\n")
     [line] = changed_parts(before, package.code())  # by function only where not too many modules are loaded
     assert line.startswith(f"{package.folder}/plugin.py: ")
+
+
+def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> None:
+    """A module that code may mean by a name made at run time counts by its file, loaded now or loaded then."""
+    package.write("only_by_name", "def work():\n    return 1\n")
+    package.write(
+        "program", ROOT.format(imports="import importlib", calls="importlib.import_module(idx).work()")
+    )
+    program = package.load()
+    alone = code_of([program.Runner, program.Provider])[0]
+    name = "only_by_name"  # not in the call: this module is the user's too, and is loaded
+    importlib.import_module(name)
+    beside = code_of([program.Runner, program.Provider])[0]
+    assert beside[name]["guessed"]
+    assert name not in alone
+    now = time.time() + 1
+    assert changed_parts(beside, alone, now) == changed_parts(alone, beside, now) == []
+    package.write("only_by_name", "def work():\n    return 2\n")
+    for line in (*changed_parts(beside, alone, now), *changed_parts(alone, beside, now - 3600)):
+        assert line.startswith(f"{package.folder}/only_by_name.py")
+    assert changed_parts(beside, alone, now)
+    assert changed_parts(alone, beside, now - 3600)
 
 
 def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: Package) -> None:

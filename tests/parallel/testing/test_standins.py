@@ -210,7 +210,7 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
         assert first.job in [each.job for each in queue.jobs()]
 
 
-@pytest.mark.parametrize(("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1))
+@pytest.mark.parametrize(("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1, together=False))
 def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""
     monkeypatch.chdir(tmp_path)

@@ -21,6 +21,7 @@ from espnet3.systems.configs.mistakes import require
 
 logger = logging.getLogger(__name__)
 
+_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 _GROUPS = (1, 2, 5)  # references of at least so many words
 
 
@@ -131,7 +132,7 @@ def plot(counts: Mapping[str, Sequence[Counts]], path: Path) -> None:
         points = axes.scatter(lengths, rates, s=14, alpha=0.45)
         axes.plot(*_means(each_model), color=points.get_facecolor()[0][:3], linewidth=2, label=name)
     axes.set_xscale("log")
-    axes.set_xticks([5, 10, 20, 50, 100, 200, 500], ["5", "10", "20", "50", "100", "200", "500"])
+    axes.set_xticks(_TICKS, [str(length) for length in _TICKS])
     axes.set_ylim(-3, 130)
     axes.set_xlabel("characters of the reference")
     axes.set_ylabel("character error rate (%)")

@@ -27,7 +27,7 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
     Raises:
         FolderWriteError: It cannot be written.
     """
-    ends = [*begins[1:], len(items)]
+    ends = [*begins[1:], len(items)] if begins else []  # without items there is no shard
     shards = [
         {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True))

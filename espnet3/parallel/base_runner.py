@@ -40,9 +40,9 @@ class BaseRunner(ABC):
 
     Args:
         provider: Builds the env, once per process.
-        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result. A runner that
-            writes files of its own and has no `batch_forward` is taken for one whose `forward` takes lists: it is
-            given lists of so many indices, and what it returns for one is given to `write_record` as it is.
+        batch_size: Indices given to `batch_forward` at once; changes the speed, never the result. Without a
+            `batch_forward`, a `forward` that says it takes lists is given lists of so many indices, in a runner
+            that writes files of its own; `write_record` is given what it returns for each.
         async_mode: Submit detached jobs instead of waiting.
         async_specs_dir: Where detached jobs' specs are written.
         async_result_dir: Where detached jobs write where there is no `output_dir`.

@@ -139,7 +139,8 @@ def test_a_killed_run_goes_on_and_leaves_the_same_bytes(
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=env) as process:
         try:
-            wait_until(lambda: len(list((tmp_path / "train").glob("split.*/done"))) >= 20)
+            # quick shards are marked as done some at a time: those of the step that waits at the gate are not yet
+            wait_until(lambda: len(list((tmp_path / "train").glob("split.*/done"))) >= 5)
         finally:
             process.kill()
     assert process.returncode == -9

@@ -220,7 +220,10 @@ def test_a_script_of_kaldi_is_refused_with_its_env(env, instead):
     """What ESPnet2 recipes name as their command is refused with the env that does the same."""
     message = refusal({"env": env})
     assert f"Unknown env {env!r}: what " in message
-    assert f"does is env: {instead} here. Known: local, " in message
+    assert (
+        f"does is env: {instead} here (espnet3 migrate cmd.sh makes the whole block). Known: local, "
+        in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,6 @@ def test_options_must_be_a_mapping(options):
         ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
         ({"nj": 4}, "nj = 4: unknown key: it is called n_workers here"),
         ({"gpu_inference": True}, "gpu_inference = True: there is no such key: GPUs come with the backend"),
-        ({"allow_overwrite_lock": False}, "there is no such key, and no need of it: a lock .* Leave it out"),
         (
             {"train_cmd": "run.pl"},
             "train_cmd = 'run.pl': there is no such key: env chooses what starts the work",

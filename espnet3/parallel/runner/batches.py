@@ -1,11 +1,12 @@
-"""Runners that have one of `forward` and `batch_forward` alone.
-
-`batch_forward` alone: its `forward` is a batch of one. `forward` alone, a batch size, and files of its own: it is
-written as ESPnet3's runners are, whose `forward` takes lists; an item of the run is then a list of indices.
+"""Runners that have one of `forward` and `batch_forward` alone: its `forward` is a batch of one. `forward` alone, a batch size, and files of its own: where `forward`
+says that it takes lists, an item of the run is a list of indices, as ESPnet3's layer has it. It says so by its first
+parameter (annotated as a list, sequence or iterable, or called `indices`, `batch`, ...), or is one of ESPnet3's own. A
+`forward` that says nothing is given one index: that can never be wrong, and is the same for any batch size.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
@@ -45,7 +46,18 @@ def is_in_batches_of_one(forward: Any) -> bool:
 
 def takes_lists(runner: type, batch_size: int | None) -> bool:
     """Whether a runner's `forward` is given lists of indices, and not one index: the rule is above."""
-    return batch_size is not None and is_default(runner, "batch_forward") and writes_files(runner)
+    if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
+        return False
+    forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
+    if forward.__module__.startswith(_ESPNET3):
+        return True
+    first = next(iter(signature(forward).parameters.values()), None)
+    return first is not None and (first.name in _LISTS or bool(_LIST.search(str(first.annotation))))
+
+
+_ESPNET3 = ("espnet3.systems.", "espnet3.components.")  # ours, of the same names, have a `batch_forward`
+_LISTS = ("batch", "batch_indices", "idxs", "indices")
+_LIST = re.compile(r"\b([Ll]ist|Sequence|Iterable|Collection)\b")
 
 
 def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:

@@ -111,7 +111,7 @@ class Lists(OneWriter):
     """A `forward` for one index or a list of them, and hooks that take either."""
 
     @staticmethod
-    def forward(idx, factor):
+    def forward(idx: int | list[int], factor):
         """Return a product, or a list of them."""
         return [factor * one for one in idx] if isinstance(idx, list) else factor * idx
 
@@ -240,7 +240,7 @@ class KillsItsDriver(Lists):
     """Kills the driver when half of the items are done, the first time."""
 
     @staticmethod
-    def forward(idx, factor, folder):
+    def forward(idx: list[int], factor, folder):
         """Return products, or end the driver."""
         with open(Path(folder) / "log", "a") as log:
             log.write(f"{idx[0]}\n")

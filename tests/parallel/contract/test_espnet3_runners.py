@@ -100,11 +100,17 @@ def test_hooks_may_be_assigned_in_the_class_body(call):
 
 
 @pytest.mark.usefixtures("unwarned")
-def test_forward_without_batch_forward_takes_lists_where_the_runner_writes_files(call):
-    """With a batch_size and no batch_forward, forward is given lists, and write_record what it returns for each."""
+def test_forward_without_batch_forward_takes_lists_where_it_says_so(call):
+    """Without batch_forward, a forward annotated for lists is given them, and write_record what it returns."""
     with pytest.warns(UserWarning, match="batch_size=4.*has no batch_forward"):
         found = call(runners.Lists, batch_size=4)
     assert found == {"a": ["[0,3,6,9]", "[12,15,18,21]", "[24,27]"]}
+
+
+def test_a_forward_that_does_not_say_it_takes_lists_is_given_one_index(call):
+    """The batch size changes nothing for it, and a warning says so."""
+    with pytest.warns(UserWarning, match="batch_size=4 has no effect"):
+        assert call(runners.OneWriter, batch_size=4) == {"a": LINES}
 
 
 @pytest.mark.usefixtures("unwarned")

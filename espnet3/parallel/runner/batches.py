@@ -1,9 +1,10 @@
 """Runners that have one of `forward` and `batch_forward` alone.
 
-`batch_forward` alone: its `forward` is a batch of one. `forward` alone, a batch size, and files of its own: where `forward`
-says that it takes lists, an item of the run is a list of indices, as ESPnet3's layer has it. It says so by its first
-parameter (annotated as a list, sequence or iterable, or called `indices`, `batch`, ...), or is one of ESPnet3's own. A
-`forward` that says nothing is given one index: that can never be wrong, and is the same for any batch size.
+`batch_forward` alone: its `forward` is a batch of one. `forward` alone, a batch size, and files of its own: where
+`forward` says that it takes lists, an item of the run is a list of indices, as ESPnet3's layer has it. It says so by
+its first parameter (annotated as a list, sequence or iterable, or called `indices`, `batch`, ...), or is one of
+ESPnet3's own. A `forward` that says nothing is given one index: that can never be wrong, and is the same for any batch
+size.
 """
 
 from __future__ import annotations

@@ -136,6 +136,17 @@ class Lease:
             "token": token,
             "folder": self._place(),
         }
+        _HELD.add(token)  # before the file is there: other threads take a token that is not held for a dead one's
+        taken = False
+        try:
+            taken = self._create(number)
+        finally:
+            if not taken:
+                _HELD.discard(token)
+        return taken
+
+    def _create(self, number: int) -> bool:
+        """Write the file of a number; False if somebody else was faster."""
         with writing(self._file(number)):
             try:
                 # whole from its first moment on, which a reader would else take for a damaged one
@@ -147,7 +158,6 @@ class Lease:
             if max(numbers) > number:  # all of this number's time went by since it was looked for
                 self._file(number).unlink(missing_ok=True)
                 return False
-            _HELD.add(token)
             for old in numbers:
                 if old <= number - _KEPT:
                     self._file(old).unlink(missing_ok=True)

@@ -47,9 +47,10 @@ def last_verb(run: DetachedRun) -> str:
 
 
 def at_once(*verbs_: Callable[[], object]) -> list[BaseException | None]:
-    """Call verbs at the same moment; return what each raised."""
+    """Call verbs at the same moment; return what each raised: nothing, or that the folder is in use."""
     start = threading.Barrier(len(verbs_))
     raised: list[BaseException | None] = [None] * len(verbs_)
+    unexpected: list[BaseException] = []
 
     def call(place: int, verb: Callable[[], object]) -> None:
         start.wait()
@@ -57,12 +58,15 @@ def at_once(*verbs_: Callable[[], object]) -> list[BaseException | None]:
             verb()
         except FolderInUseError as error:
             raised[place] = error
+        except BaseException as error:
+            unexpected.append(error)
 
     threads = [threading.Thread(target=call, args=pair) for pair in enumerate(verbs_)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert not unexpected, unexpected
     return raised
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel.ledger import FolderInUseError, Lease, LeaseLostError
+from espnet3.parallel.ledger import lease as lease_module
+from espnet3.parallel.ledger.atomic import create_whole
 from espnet3.parallel.ledger.host import is_alive, process_start, this_process
 from tests.parallel.ledger.programs import heard, program, tell
 from tests.waiting import wait_until
@@ -60,6 +62,34 @@ def test_of_several_drivers_that_start_together_exactly_one_wins(tmp_path: Path,
             for driver in drivers:
                 tell(driver, "go on")
             assert {heard(driver) for driver in drivers} == {"released"}
+
+
+def test_a_thread_is_refused_from_the_moment_the_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread that looks as soon as the lease's file exists does not take its holder for a dead one."""
+    refused: list[str] = []
+
+    def create_then_look(file: Path, content: bytes) -> None:
+        create_whole(file, content)
+        monkeypatch.setattr(lease_module, "create_whole", create_whole)
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+
+    def look() -> None:
+        try:
+            Lease(tmp_path).acquire("second")
+        except FolderInUseError as error:
+            refused.append(str(error))
+
+    monkeypatch.setattr(lease_module, "create_whole", create_then_look)
+    first = Lease(tmp_path)
+    first.acquire("first")
+    try:
+        assert len(refused) == 1 and "(run first)" in refused[0]
+    finally:
+        first.release()
 
 
 def test_a_killed_drivers_lease_is_taken_over(tmp_path: Path) -> None:

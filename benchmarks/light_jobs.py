@@ -145,7 +145,7 @@ def serve(address: str) -> None:
     import dask
     import distributed.cli.dask_worker  # noqa: F401  # jobs find it imported, and the next one too
 
-    import espnet3.parallel.pilots.worker  # noqa: F401  # as above
+    import espnet3.parallel.pilots.dask.plugin  # noqa: F401  # as above
 
     # hundreds of processes that wake up many times a second would measure themselves
     dask.config.set(

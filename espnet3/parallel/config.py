@@ -90,6 +90,7 @@ class ParallelConfig(Mapping[str, Any]):
         start_timeout: Seconds without any worker before giving up.
         frozen_timeout: Seconds that a worker's process may give no sign of life (no processor time; on another host,
             no heartbeat) before its items go to others, and a worker of ours is killed; None: for ever.
+        idle_timeout: Seconds that worker processes of this machine stay after a run, for the next one; 0: not at all.
         detached: Settings of detached runs (`DetachedSettings`).
         security: "auto" and "on": TLS, on one machine too, with a certificate of the run; "off": whoever can connect
             runs code as the owner.
@@ -105,6 +106,7 @@ class ParallelConfig(Mapping[str, Any]):
     setup_timeout: float | None = None
     start_timeout: float = 60.0
     frozen_timeout: float | None = 300.0
+    idle_timeout: float = 5.0
     detached: Mapping[str, Any] = field(default_factory=dict)
     security: str = "auto"
     adapt: Mapping[str, int] | None = None
@@ -172,6 +174,7 @@ def _checked(config: Any) -> dict[str, Any]:
     _check_timeout(raw, "setup_timeout", problems, or_none=True)
     _check_timeout(raw, "start_timeout", problems)
     _check_timeout(raw, "frozen_timeout", problems, or_none=True, above=2)
+    _check_timeout(raw, "idle_timeout", problems, least=0)
     _check_security(raw, backend, problems)
     _check_adapt(raw, backend, problems)
     _check_options(raw, backend, problems)
@@ -262,7 +265,13 @@ def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
 
 
 def _check_timeout(
-    raw: dict[str, Any], name: str, problems: list[str], *, or_none: bool = False, above: float = 0
+    raw: dict[str, Any],
+    name: str,
+    problems: list[str],
+    *,
+    or_none: bool = False,
+    above: float = 0,
+    least: float | None = None,
 ) -> None:
     value = raw.get(name, above + 1.0)
     if is_missing(value):
@@ -270,6 +279,8 @@ def _check_timeout(
     none = "null for no limit" if or_none else ""
     called = f"a number of seconds above {above:g}" if above else "a positive number of seconds"
     kind = Number(above=above, none=none, example="600", called=called)
+    if least is not None:
+        kind = Number(least=least, example="5", called=f"a number of seconds, {least:g} or more")
     if refusal := kind.refusal(value):
         problems.append(problem(name, value, refusal))
     elif name in raw and value is not None:

@@ -35,6 +35,7 @@ LAYERS = [
     ),
     ("what items get: providers, the envs of a process, and calls with their env", ["env_provider", "env"]),
     ("chunks pulled by workers, wherever those run: both ends of the channel", ["pilots"]),
+    ("the same on the workers of a Dask client", ["pilots.dask"]),
     ("worker processes of this machine: the server loads the worker's side before it forks", ["local"]),
     ("worker processes of other machines, and the client of any cluster", ["clusters"]),
     ("the choice of where a call runs: the one place that knows all launchers", ["runner"]),
@@ -68,15 +69,13 @@ DASK_SIDE = {
     "parallel.clusters.ssh_process",
     "parallel.clusters.client",
     "parallel.clusters.gpu",
-    "parallel.pilots.driver",
     "parallel.local.forked_worker",
     "parallel.local.cluster",
     "parallel.local.pages",
-    "parallel.pilots.worker",
-    "parallel.pilots.pool",
-    "parallel.pilots.pools",
+    "parallel.pilots.dask.plugin",
+    "parallel.pilots.dask.pools",
     "parallel.local.dask_upkeep",
-    "parallel.pilots.dask_tasks",
+    "parallel.pilots.dask.tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}
 HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}

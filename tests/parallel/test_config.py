@@ -167,6 +167,7 @@ def test_it_reads_like_a_mapping():
         "setup_timeout",
         "start_timeout",
         "frozen_timeout",
+        "idle_timeout",
         "detached",
         "security",
         "adapt",
@@ -592,3 +593,19 @@ def test_pods_have_no_certificate_and_say_so():
     with pytest.raises(ConfigError, match="security = 'on': pods have no certificate of the run"):
         ParallelConfig.parse({"env": "kube", "security": "on"})
     assert ParallelConfig.parse({"env": "kube"}).security == "auto"
+
+
+@pytest.mark.parametrize("value", [-1, "soon", None, True])
+def test_idle_timeout_is_a_number_of_seconds_from_zero(value):
+    """Anything else than 0 or more seconds is refused, with the value."""
+    assert f"idle_timeout = {value!r}: must be a number of seconds, 0 or more" in refusal(
+        {"idle_timeout": value}
+    )
+
+
+def test_idle_timeout_may_be_zero():
+    """Worker processes can be told not to stay."""
+    assert (
+        ParallelConfig.parse({}).idle_timeout,
+        ParallelConfig.parse({"idle_timeout": 0}).idle_timeout,
+    ) == (5.0, 0.0)

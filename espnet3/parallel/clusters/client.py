@@ -26,8 +26,8 @@ from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.pilots.pools import check_client, close_pool, has_work
-from espnet3.parallel.pilots.worker import PilotHost
+from espnet3.parallel.pilots.dask.plugin import PilotHost
+from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.errors import ItemError, PoisonItemError, WorkerSetupError
+from espnet3.parallel.errors import PoisonItemError
 from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
@@ -63,12 +63,23 @@ class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the wo
         return f"\n\n{self.args[0]}"
 
 
+_MOST_CAUSES = 10  # that travel with an exception
+
+
 def pickle_error(error: BaseException | None) -> bytes | None:
-    """Pickle an exception with its cause, if it survives the trip; else None."""
+    """Pickle an exception with its causes, if it survives the trip; else None."""
     if error is None:
         return None
-    cause = error.__cause__ if isinstance(error, (WorkerSetupError, ItemError)) else None
-    for candidate in ((error, cause), (error, None), (_Bare(error), None)):
+    causes: list[BaseException] = []
+    while (cause := (causes or [error])[-1].__cause__) is not None and len(causes) < _MOST_CAUSES:
+        causes.append(cause)
+    candidates: list[tuple[Any, list[BaseException]]] = [
+        (error, causes),
+        (error, causes[:1]),
+        (error, []),
+        (_Bare(error), []),
+    ]
+    for candidate in candidates:
         try:
             blob = pickling.dumps(candidate)
             pickle.loads(blob)  # many exceptions can be pickled and not loaded
@@ -139,15 +150,15 @@ def _fill_fields(error: BaseException) -> None:
 
 
 def load_error(blob: bytes | None) -> BaseException | None:
-    """Load an exception that a worker pickled, with its cause."""
+    """Load an exception that a worker pickled, with its causes."""
     if blob is None:
         return None
     try:
-        error, cause = pickle.loads(blob)
+        error, causes = pickle.loads(blob)
     except ANYTHING:  # its class cannot be imported here; the failure record says it in words
         return None
-    if cause is not None:
-        error.__cause__ = cause
+    for effect, cause in zip([error, *causes], causes, strict=False):
+        effect.__cause__ = cause
     for each in _chain(error):
         # Dask has them pickled without columns, so that carets would point anywhere
         each.__traceback__ = None

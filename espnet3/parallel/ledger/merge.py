@@ -11,10 +11,11 @@ import filecmp
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
@@ -138,11 +139,10 @@ def merge_splits(
     results, errors = _Output(path / RESULTS), _Output(path / ERRORS)
     failed: Counter[str] = Counter()
     try:
-        for position in range(len(scan.state)):
-            line = lines.read(position)
+        for position, line, end in lines:
             if scan.state[position] == OK:
                 # {"n":5,"index":5,"result":1,"crc":7} without n and crc
-                results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')])
+                results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : end])
             else:
                 index, failure = split_line(line)
                 cause = from_json(failure)["cause"]
@@ -194,19 +194,35 @@ class _Lines:
         self._files: dict[tuple[int, bool], _Window] = {}
         self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // max(1, len(scan.splits))))
 
-    def read(self, position: int) -> bytes:
-        number, offset = self.scan.locate(position)
-        ok = self.scan.state[position] == OK
+    def __iter__(self) -> Iterator[tuple[int, bytes, int]]:
+        """Yield each position with its line, and where in that the checksum begins."""
+        state, where, sums = self.scan.state, self.scan.where, self.scan.sums
+        data, at, following = b"", 0, -1
+        for position, place in enumerate(where):
+            ok = state[position] == OK
+            # most lines follow the one before them: half the time
+            if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
+                line, at = data[at : stop + 1], stop + 1
+            else:
+                window = self._window(position, ok)
+                line, data, at = window.line(self.scan.locate(position)[1])
+            following = place + len(line) if ok else -1
+            end = line.rfind(b',"crc":')
+            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
+                number, offset = self.scan.locate(position)
+                name = RESULTS if ok else ERRORS
+                raise DamagedFolderError(
+                    f"{self.scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
+                )
+            yield position, line, end
+
+    def _window(self, position: int, ok: bool) -> _Window:
+        number = self.scan.locate(position)[0]
         window = self._files.get((number, ok))
         if window is None:
             path = self.scan.splits[number] / (RESULTS if ok else ERRORS)
             window = self._files[number, ok] = _Window(path, self._most, len(self.scan.splits) <= _OPEN)
-        line = window.line(offset)
-        if check_line(line) < 0:
-            raise DamagedFolderError(
-                f"{window.path} changed while it was merged, at byte {offset}: run again"
-            )
-        return line
+        return window
 
     def close(self) -> None:
         for window in self._files.values():
@@ -224,12 +240,13 @@ class _Window:
         self._start = 0
         self._size = _LEAST_READ
 
-    def line(self, offset: int) -> bytes:
+    def line(self, offset: int) -> tuple[bytes, bytes, int]:
+        """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
         at = offset - self._start
         if 0 <= at < len(self._data):
             end = self._data.find(b"\n", at)
             if end >= 0:
-                return self._data[at : end + 1]
+                return self._data[at : end + 1], self._data, end + 1
         near = 0 <= at <= len(self._data) + self._size
         size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
         while True:
@@ -239,7 +256,8 @@ class _Window:
                 break
             size *= 4  # a line longer than the stretch
         self._data, self._start = data, offset
-        return data[: end + 1] if end >= 0 else data
+        end = end + 1 if end >= 0 else len(data)
+        return data[:end], data, end
 
     def _read(self, size: int, offset: int) -> bytes:
         if self._fd >= 0:

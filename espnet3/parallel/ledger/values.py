@@ -52,7 +52,7 @@ def to_json(value: Any, where: str = "result") -> bytes:
     Raises:
         ValueTypeError: JSON and the tags cannot hold it.
     """
-    if _is_plain(value, 0):
+    if type(value) in _SCALARS or _is_plain(value, 0):
         try:
             return _dumps(value).encode()
         except ValueError:

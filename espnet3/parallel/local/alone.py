@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind
-from espnet3.parallel.backends.gpus import only_dask_cuda
+from espnet3.parallel.backends.gpus import VARIABLE, only_dask_cuda
 from espnet3.parallel.config import ParallelConfig
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
@@ -32,3 +32,20 @@ def own_processes(config: ParallelConfig) -> bool:
     """Whether a block's workers are our own: `local`, and `local_gpu` without options that only dask-cuda takes."""
     kind = BACKENDS[config.env].kind
     return kind is Kind.LOCAL or (kind is Kind.GPU and not only_dask_cuda(config.options))
+
+
+# Options that a process needs no Dask for; any other is one of Dask's cluster
+_WITHOUT_DASK = {"threads_per_worker", "memory_limit", "env", "processes", "silence_logs", VARIABLE}
+
+
+def without_dask(config: ParallelConfig) -> bool:
+    """Whether a block's workers can be processes without Dask: of this machine, and nothing asked that is Dask's."""
+    options = config.options
+    return (
+        own_processes(config)
+        and options.get("processes", True) is not False
+        and all(
+            name in _WITHOUT_DASK or (name == "dashboard_address" and options[name] is None)
+            for name in options
+        )
+    )

@@ -1,9 +1,10 @@
-"""A small server process that forks local workers, already holding `distributed` in memory.
+"""A small server process that forks local workers, already holding what they need in memory.
 
     driver ──Popen──> server ──fork──> worker        (each in a session of its own)
        └── one socket to each worker: boot message down, "ready" up, "stop" down ──┘
 
-It is started before the driver itself imports `distributed`, so both imports run at once. A
+It is started before the driver itself imports what it needs (`distributed`, for workers of Dask), so both imports
+run at once. A
 worker never imports the caller's main module, which is why scripts without a `__main__` guard,
 notebooks and `python -` work. When the driver goes away, however it goes, the server sees the
 end of its socket, or that it has another parent now (a child that the driver forked may hold the socket
@@ -23,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +32,7 @@ from espnet3.parallel.checks import search_path
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 _SIZE = struct.Struct("!I")
+_GRACE = 2.0  # seconds that workers have to end once their driver has left
 _LOOK = 1000  # milliseconds between looks whether the driver is still there
 
 # glibc gives memory back to the kernel and takes it again for every large result; both
@@ -44,16 +47,17 @@ class ForkServer:
 
     Args:
         extra_env: Environment variables for the workers, over the caller's own.
+        dask: Whether they are workers of Dask; else they have nothing but slots (`pilot_process`).
     """
 
-    def __init__(self, extra_env: dict[str, str] | None = None) -> None:
+    def __init__(self, extra_env: dict[str, str] | None = None, *, dask: bool = True) -> None:
         ours, theirs = socket.socketpair()
         self.sock = ours
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.fork_server import serve\n"
-            f"serve({theirs.fileno()}, {os.getpid()})"
+            f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -117,6 +121,14 @@ class ForkServer:
                 self._on_exit.pop(pid)(pid, status)
         return True
 
+    def leave(self) -> None:
+        """Have the server end by itself: as soon as its workers have, which were told to, or two seconds later."""
+        try:
+            self.sock.sendall(b"L")
+        except OSError:  # it is gone
+            pass
+        self.sock.close()
+
     def close(self) -> None:
         """End the server and whatever it still has running, and wait for it."""
         self.sock.close()
@@ -144,12 +156,13 @@ def kill_group(pid: int) -> None:
 # --- the server process ---------------------------------------------------------------------------
 
 
-def serve(control_fd: int, driver: int) -> None:
+def serve(control_fd: int, driver: int, dask: bool) -> None:
     """Run the server until the driver's end of the control socket closes, or the driver is gone.
 
     Args:
         control_fd: The control socket.
         driver: The driver's pid, whose child this process is.
+        dask: What workers are: of Dask, or slots alone.
     """
     control = socket.socket(fileno=control_fd)
     wake_r, wake_w = os.pipe()
@@ -157,21 +170,10 @@ def serve(control_fd: int, driver: int) -> None:
     os.set_blocking(wake_r, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-
-    # the collector would take a tenth of the time, and find nothing: modules stay
-    gc.disable()
-    import shutil
-
-    import distributed
-    import distributed.worker  # noqa: F401
-
-    import espnet3.parallel.pilots.worker  # noqa: F401
-
-    gc.freeze()  # nor do the workers need to search them
-    gc.enable()
-
+    _load(dask)
     alive: set[int] = set()
     folders: list[str] = []
+    patience = 0.0
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wake_r, select.POLLIN)
@@ -180,16 +182,15 @@ def serve(control_fd: int, driver: int) -> None:
         if wake_r in ready:
             os.read(wake_r, 4096)
             _reap(control, alive)
-        if control.fileno() in ready:
-            try:
-                request, fds, _, _ = socket.recv_fds(control, 1, 1)
-                if request == b"R":
-                    folders.append(_read_path(control))
-                    continue
-            except ConnectionResetError:  # the driver closed with reports of ours unread
-                break
-            if not request:
-                break
+        if control.fileno() not in ready:
+            continue
+        try:
+            request, fds, _, _ = socket.recv_fds(control, 1, 1)
+        except ConnectionResetError:  # the driver closed with reports of ours unread
+            break
+        if request == b"R":
+            folders.append(_read_path(control))
+        elif request == b"F":
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -201,11 +202,40 @@ def serve(control_fd: int, driver: int) -> None:
             os.close(fds[0])
             alive.add(pid)
             _report(control, b"P", pid, 0)
-    for pid in alive:
-        kill_group(pid)
+        else:
+            patience = _GRACE if request == b"L" else 0.0
+            break
+    _end(control, wake_r, alive, patience)
+    import shutil
+
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)  # it is gone already if the driver closed its pool
     os._exit(0)
+
+
+def _load(dask: bool) -> None:
+    """Import what workers need."""
+    # the collector would take a tenth of the time, and find nothing: modules stay
+    gc.disable()
+    if dask:
+        import distributed
+        import distributed.worker  # noqa: F401
+
+        import espnet3.parallel.pilots.dask.plugin
+    else:
+        import espnet3.parallel.local.pilot_process  # noqa: F401
+    gc.freeze()  # nor do the workers need to search them
+    gc.enable()
+
+
+def _end(control: socket.socket, wake: int, alive: set[int], patience: float) -> None:
+    """Wait for workers that were told to stop, and kill those that are left."""
+    end = time.monotonic() + patience
+    while alive and (left := end - time.monotonic()) > 0:
+        select.select([wake], [], [], left)
+        _reap(control, alive)
+    for pid in alive:
+        kill_group(pid)
 
 
 def _read_path(control: socket.socket) -> str:
@@ -243,9 +273,14 @@ def _child(fd: int) -> None:
         if len(head) == _SIZE.size:
             (size,) = _SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            from espnet3.parallel.local.worker_process import run
+            if boot.get("kind") == "pilots":
+                from espnet3.parallel.local import pilot_process
 
-            run(sock, boot)
+                pilot_process.run(sock, boot)
+            else:
+                from espnet3.parallel.local import worker_process
+
+                worker_process.run(sock, boot)
             code = 0
     except (
         BaseException

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.pilots.channel import ChannelClosedError
@@ -63,6 +61,8 @@ class SignsOfLife:
             return self._last_heard(slot.hello.address)
         if pid == os.getpid():
             return time.monotonic()
+        import psutil  # 30 ms that a first result need not wait for
+
         try:
             process = psutil.Process(pid)
             return process.cpu_times()[:2], process.num_ctx_switches()

@@ -14,9 +14,12 @@ import os
 import pickle
 import select
 import socket
-import ssl
 import struct
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+if TYPE_CHECKING:
+    import ssl
 
 _HEAD = struct.Struct("!QI")  # bytes of the pickle, number of out-of-band buffers
 _SIZE = struct.Struct("!Q")
@@ -161,6 +164,11 @@ class Channel:
         return total
 
 
+def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
+    ssl = sys.modules.get("ssl")  # who has encrypted it has imported that; others need not
+    return ssl is not None and isinstance(sock, ssl.SSLSocket)
+
+
 class TlsChannel(Channel):
     """A channel over TLS, which decrypts ahead: what it holds is not seen by a selector."""
 
@@ -234,10 +242,10 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
         OSError: The other end is gone.
         PermissionError: It does not hold the key.
     """
-    if isinstance(sock, ssl.SSLSocket):
+    if _is_encrypted(sock):
         sock.do_handshake()
     _handshake(sock, key, b"driver", b"worker")
-    return TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else Channel(sock)
+    return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
 
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:
@@ -270,4 +278,4 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     except BaseException:
         sock.close()
         raise
-    return TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else Channel(sock)
+    return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)

@@ -12,14 +12,17 @@ import errno
 import logging
 import select
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.pilots.channel import Channel, greet_worker
 from espnet3.parallel.pilots.protocol import Hello
+
+if TYPE_CHECKING:
+    import ssl
 
 logger = logging.getLogger(__name__)
 

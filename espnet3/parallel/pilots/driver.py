@@ -29,9 +29,8 @@ from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
-from espnet3.parallel.pilots.pools import ClientSlots
 from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
-from espnet3.parallel.pilots.slot import Slot, SlotClaim
+from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
 
@@ -43,7 +42,7 @@ _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to 
 
 
 class PilotRun:
-    """One run over the slots of one client.
+    """One run over the slots of one cluster.
 
     Args:
         slots: Where its slots come from.
@@ -59,7 +58,7 @@ class PilotRun:
 
     def __init__(
         self,
-        slots: ClientSlots,
+        slots: RunSlots,
         work: Work,
         spec: RunSpec,
         cluster: WorkerCluster,

@@ -1,6 +1,5 @@
-"""The driver's side of the pilots: one listener per client, and the slots that connected to it.
+"""The driver's side of the pilots: one listener per cluster, and the slots that connected to it.
 
-    client ──register_plugin(PilotHost)──> every worker, now and later
     worker slot ──connect, prove the key, Hello──> Pool ──claim()──> a run's loop
 
 Only workers open connections. A slot serves one run at a time; a second run at the
@@ -12,39 +11,40 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import ssl
 import tempfile
 import threading
-import time
 import uuid
 from collections import Counter, deque
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError
 from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.mark import Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
-from espnet3.parallel.pilots.worker import PilotHost
-from espnet3.parallel.pilots.worker_cluster import cluster_of
 
-_BACKLOG = 1024
-_ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
+if TYPE_CHECKING:
+    import ssl
+
+BACKLOG = 1024  # connections that wait to be accepted
 _LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
 _ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
 class Pool:
-    """All slots of one client's workers: a `SlotSource`.
+    """All slots of one cluster's workers: a `SlotSource`.
 
     Args:
-        client: A `distributed.Client`, ours or the user's own.
+        listener: Where workers connect; the pool owns it from here on.
+        folder: The private folder that has its socket and the workers' marks, removed when the pool closes; None
+            where the workers may be on other hosts.
+        tls: What encrypts connections from other hosts; None: they are of this host.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(
+        self, listener: socket.socket, folder: str | None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._key = os.urandom(32)
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
@@ -52,53 +52,22 @@ class Pool:
         self._controls: dict[str, Channel] = {}  # by the worker's address
         self._claims: list[SlotClaim] = []
         self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
-        self._folder: str | None = None
+        self._folder = folder
         self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
         self._closed = False
         self._pid = os.getpid()
-        listener = self._listen(client)
-        tls: ssl.SSLContext | None = None
-        if listener.family != socket.AF_UNIX and client.scheduler.address.startswith("tls"):
-            tls = tls_to_listen(client.security, "client")
-            tls.num_tickets = 0  # they would make a channel without a message look readable
         self._door = Door(listener, self._key, self._admit, tls)
-        try:
-            self._register(
-                client, PilotHost(self._door.address, self._key, self.name, cluster_of(client).is_ours)
-            )
-        except BaseException:  # Ctrl-C too: leave no door and no folder behind
-            self.close()
-            raise
 
-    def _register(self, client: Any, host: PilotHost) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                client.register_plugin(host, name=self.name)
-            except OSError:  # a worker died just now; the others have the plugin, and open slots again
-                if attempt == _ATTEMPTS:
-                    raise
-                time.sleep(_PAUSE)
-            else:
-                return
+    @property
+    def address(self) -> object:
+        """What workers connect to."""
+        return self._door.address
 
-    def _listen(self, client: Any) -> socket.socket:
-        """Listen where the workers can reach us: a private unix socket if they are on this host."""
-        scheduler = client.scheduler.address
-        host = urlsplit(scheduler).hostname or ""
-        if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
-            self._folder = _private_folder()
-            cluster_of(client).remove_at_end(self._folder)
-            path = os.path.join(self._folder, "pool")
-            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            door.bind(path)
-            door.listen(_BACKLOG)
-            return door
-        # the address this host has on the way to the scheduler, never every address
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            ours = probe.getsockname()[0]
-        return socket.create_server((ours, 0), backlog=_BACKLOG)
+    @property
+    def key(self) -> bytes:
+        """What they prove to hold."""
+        return self._key
 
     def _admit(self, channel: Channel, hello: Hello) -> None:
         mark = self._mark(hello)
@@ -228,9 +197,35 @@ class Pool:
             claims = list(self._claims)
         for claim in claims:  # a run that goes on notices at once
             claim.wake()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
         self._door.close()
+        if self._folder is not None:
+            _remove(self._folder)
+
+
+def private_listener() -> tuple[socket.socket, str]:
+    """Listen on a unix socket that only its owner can reach.
+
+    Returns:
+        The listener, and the private folder that it is in.
+
+    Raises:
+        ConfigError: There is no place for the folder.
+    """
+    folder = _private_folder()
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    door.bind(os.path.join(folder, "pool"))
+    door.listen(BACKLOG)
+    return door, folder
+
+
+def _remove(folder: str) -> None:
+    """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
+    gone = f"{folder}-gone"
+    try:
+        os.rename(folder, gone)  # nothing can be put into it any more
+    except OSError:  # it is gone already
+        return
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _private_folder() -> str:

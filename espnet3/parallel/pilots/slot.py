@@ -176,3 +176,23 @@ class SlotClaim:
         self.slots.clear()
         self._wake_r.close()
         self._wake_w.close()
+
+
+class RunSlots(Protocol):
+    """The slots that one run may use, whatever cluster has them."""
+
+    def claim(self) -> SlotClaim:
+        """Open a claim to slots of the present source."""
+
+    def check(self) -> None:
+        """Check that the workers can still be used.
+
+        Raises:
+            NoWorkersError: They cannot.
+        """
+
+    def last_heard(self, address: str) -> Any:
+        """Return when a worker of another host was last heard from, in any unit; None where nobody knows it."""
+
+    def fall_back(self) -> bool:
+        """Change to another source if workers are there and none can connect; True: a new claim is needed."""

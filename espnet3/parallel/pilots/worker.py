@@ -1,16 +1,13 @@
 """The worker's side: threads that pull chunks of items from the driver and send outcomes back.
 
-A `PilotHost` is installed on every worker as a Dask plugin, so workers that join late get one
-too. It opens one channel per worker thread; a channel serves one run at a time and keeps
-serving later ones. User code runs in these threads, Dask's own tasks run beside them.
+A process opens one channel per worker thread; a channel serves one run at a time and keeps
+serving later ones. User code runs in these threads. In a Dask worker its own tasks run beside them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
-import socket
 import sys
 import threading
 import time
@@ -18,12 +15,8 @@ import traceback
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributed import WorkerPlugin
-
-from espnet3.parallel.dask_compat import threads_of
-from espnet3.parallel.dask_compat.servers import tls_to_connect
 from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
@@ -31,7 +24,6 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
-from espnet3.parallel.env.worker_id import forget_worker, name_worker
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
@@ -46,6 +38,9 @@ from espnet3.parallel.pilots.protocol import (
 )
 from espnet3.parallel.records import Policy
 
+if TYPE_CHECKING:
+    import ssl
+
 _ATTEMPTS = 4  # at a handshake, which on a busy host takes longer than its time limit
 _PAUSE = 0.5  # seconds after the first one; more after each further one
 
@@ -55,61 +50,69 @@ STARTED = threading.Event()
 STARTED.set()
 
 
-class PilotHost(WorkerPlugin):
-    """Opens this worker's slots to one driver.
+class Slots:
+    """The slots of this process to one driver: a channel each, and one more that asks for further ones.
 
     Args:
         address: The driver's listener.
         key: The pool's key.
-        name: The plugin's name, one per pool.
+        driver: The driver's host and process.
         replaced: Whether a worker that ends is replaced: its process may then be ended when it is beyond use.
+        hello: How they introduce themselves.
+        tls: What encrypts the channels; None: the driver is on this host.
     """
 
-    def __init__(self, address: Any, key: bytes, name: str, replaced: bool = True) -> None:
-        self.address = address
-        self.key = key
-        self.name = name
-        self.driver = (socket.gethostname(), os.getpid())
+    def __init__(
+        self,
+        address: Any,
+        key: bytes,
+        driver: tuple[str, int],
+        replaced: bool,
+        hello: Hello,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = address
+        self._key = key
         self._replaced = replaced
+        self._hello = hello
+        self._tls = tls
+        self._alone = hello.process != driver
         self._leaving = False
         self._pilots: set[Pilot] = set()
-
-    def setup(self, worker: Any) -> None:
-        """Start the control thread and one slot per worker thread."""
-        name_worker(worker.id)
-        threads = threads_of(worker)
-        self._hello = Hello(str(worker.name), worker.address, os.getpid(), socket.gethostname(), threads)
+        self._last: list[Pilot] = []
         # a worker has more slots than threads while runs overlap; no more of them than it has
         # threads are inside user code at once, so that an env is as private as the user asked for
-        self._permits = threading.Semaphore(threads)
-        encrypted = worker.address.startswith("tls")
-        self._tls = tls_to_connect(worker.security, "worker") if encrypted else None
-        self._open_slots(threads)
+        self._permits = threading.Semaphore(hello.threads)
+
+    def open(self) -> None:
+        """Start the control thread and one slot per worker thread."""
+        self._open(self._hello.threads)
         threading.Thread(target=self._control, name="pilot-control", daemon=True).start()
 
-    async def teardown(self, worker: Any) -> None:
-        """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
+    def leave(self) -> None:
+        """Take no more chunks."""
         self._leaving = True
-        forget_worker(worker.id)
-        pilots = list(self._pilots)
-        for pilot in pilots:
+        self._last = list(self._pilots)
+        for pilot in self._last:
             pilot.leaving = True
-        # the slots are threads that wait for a socket or run user code: there is no event of this loop
-        while any(pilot.is_needed() for pilot in pilots):  # noqa: ASYNC110  # see above
-            await asyncio.sleep(0.02)
+
+    def is_needed(self) -> bool:
+        """Whether the driver waits for a chunk that was in hand when `leave` was called."""
+        return any(pilot.is_needed() for pilot in self._last)
 
     def drop_chunks(self) -> None:
-        """Keep `teardown` from waiting: the chunks in hand are not wanted any more."""
+        """Keep nobody waiting for the chunks in hand: they are not wanted any more."""
         self._pilots = set()
+        self._last = []
 
-    def _open_slots(self, n: int) -> None:
+    def _open(self, n: int) -> None:
         for _ in range(n):
             threading.Thread(target=self._slot, name="pilot", daemon=True).start()
 
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                channel = connect(self.address, self.key, tls=self._tls)
+                channel = connect(self._address, self._key, tls=self._tls)
                 channel.send(hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
@@ -125,7 +128,7 @@ class PilotHost(WorkerPlugin):
             return
         try:
             while True:
-                self._open_slots(channel.recv())
+                self._open(channel.recv())
         except ChannelClosedError:
             channel.close()
 
@@ -134,11 +137,11 @@ class PilotHost(WorkerPlugin):
         STARTED.wait()
         while not self._leaving:
             # a unix socket is in the pool's private folder; a TCP address leads to another host
-            mark = Mark(os.path.dirname(self.address) if isinstance(self.address, str) else "")
+            mark = Mark(os.path.dirname(self._address) if isinstance(self._address, str) else "")
             channel = self._connect(replace(self._hello, mark=mark.name))
             if channel is None:
                 return
-            alone = self._hello.process != self.driver
+            alone = self._alone
             pilot = Pilot(channel, self._hello, self._permits, mark, alone, alone and self._replaced)
             self._pilots.add(pilot)
             try:

@@ -45,7 +45,7 @@ def submit_call(
     """
     from distributed import Client
 
-    from espnet3.parallel.pilots.pools import check_client
+    from espnet3.parallel.pilots.dask.pools import check_client
 
     check_client(client)
     # by content: a setup function that is made again for each call is still the same one

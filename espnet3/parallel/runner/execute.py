@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.loop import inside_item
@@ -18,7 +19,8 @@ from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env.worker_id import named_here
-from espnet3.parallel.local.alone import asks_for_a_process, own_processes
+from espnet3.parallel.errors import MissingPackageError
+from espnet3.parallel.local.alone import asks_for_a_process, own_processes, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -26,6 +28,7 @@ from espnet3.parallel.runner.progress import say
 
 if TYPE_CHECKING:
     from espnet3.parallel.clusters.client import EnvClient
+    from espnet3.parallel.pilots.protocol import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,15 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
     Raises:
         ConfigError: `sys.path` has an entry that Dask's import would break on.
+        MissingPackageError: Dask is not installed.
     """
     search_path()
+    if not installed("distributed"):
+        raise MissingPackageError(
+            f"a client, and env {config.env!r} with these options, need Dask, and distributed is not installed: "
+            "pip install 'distributed>=2024.8'",
+            name="distributed",
+        )
     server: ForkServer | None = None
     if own_processes(config) and config.options.get("processes", True):
         server = ForkServer()
@@ -133,6 +143,11 @@ def outcomes(
         killable = task.killable or task.policy.item_timeout is not None
         if client is None and (killable or not runs_here(config)):
             tally.asked = config.n_workers
+            if without_dask(config):
+                pairs = _on_own_workers(stack, task, work, config, may_take, tally)
+                stack.enter_context(closing(pairs))
+                yield pairs, tally
+                return
             client = stack.enter_context(owned_client(config))
         if client is None:
             stack.enter_context(named_here())
@@ -152,7 +167,7 @@ def _has_threads(client: Any) -> bool:
 
     An item in one of them that waited for the others could wait for ever: they may all be in such items.
     """
-    from espnet3.parallel.pilots.pools import check_client
+    from espnet3.parallel.pilots.dask.pools import check_client
 
     check_client(client)
     return str(client.scheduler.address).startswith("inproc")
@@ -209,27 +224,53 @@ def _on_pilots(
     shared: bool,
     tally: Tally,
 ) -> Pairs:
+    from espnet3.parallel.pilots.dask.pools import ClientSlots
     from espnet3.parallel.pilots.driver import PilotRun
-    from espnet3.parallel.pilots.pools import ClientSlots
-    from espnet3.parallel.pilots.protocol import RunSpec
     from espnet3.parallel.pilots.worker_cluster import cluster_of
 
     config = config_of(client, config)
-    timeout = task.setup_timeout if task.setup_timeout is not None else config.setup_timeout
-    spec = RunSpec(
-        one=task.one,
-        many=task.many,
-        kwargs=task.kwargs,
-        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_of(client),
-        setup=task.setup,
-        policy=task.policy,
-        setup_timeout=timeout,
-        check=task.check,
-        as_lines=task.as_lines,
-    )
+    spec = _spec(task, config, env_of(client))
     slots, cluster = ClientSlots(client), cluster_of(client)
     timeouts = config.start_timeout, config.frozen_timeout
     return iter(PilotRun(slots, work, spec, cluster, *timeouts, may_take, shared, tally))
+
+
+def _on_own_workers(
+    stack: ExitStack,
+    task: Task,
+    work: Work,
+    config: ParallelConfig,
+    may_take: Callable[[], bool],
+    tally: Tally,
+) -> Pairs:
+    """Run the items on processes of our own, which the stack gives back."""
+    from espnet3.parallel.local.idle import borrowed
+
+    workers = stack.enter_context(borrowed(config, work.total))
+    tally.asked = len(workers)
+    from espnet3.parallel.pilots.driver import PilotRun  # while the processes start
+
+    timeouts = config.start_timeout, config.frozen_timeout
+    return iter(
+        PilotRun(workers, work, _spec(task, config, None), workers, *timeouts, may_take, False, tally)
+    )
+
+
+def _spec(task: Task, config: ParallelConfig, env_key: str | None) -> RunSpec:
+    """Return what slots are told of a task; `env_key` is the env of one that brings no setup of its own."""
+    from espnet3.parallel.pilots.protocol import RunSpec
+
+    return RunSpec(
+        one=task.one,
+        many=task.many,
+        kwargs=task.kwargs,
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_key,
+        setup=task.setup,
+        policy=task.policy,
+        setup_timeout=task.setup_timeout if task.setup_timeout is not None else config.setup_timeout,
+        check=task.check,
+        as_lines=task.as_lines,
+    )
 
 
 def env_of(client: Any) -> str:

@@ -1,24 +1,32 @@
-"""Every test starts from the default configuration; `place` runs a test in process and on two workers."""
+"""Every test starts from the default configuration; `place` runs a test in process and on two workers of each kind."""
 
 import pytest
 
 from espnet3.parallel import get_client, set_parallel
+from espnet3.parallel.local.idle import end_idle
 from tests.parallel.contract.helpers import TWO
+
+_config = [None]  # what tests start from
 
 
 @pytest.fixture(autouse=True)
 def default_config():
-    """Take the default configuration back before and after each test."""
-    set_parallel(None)
+    """Take the configuration back that tests start from, before and after each."""
+    set_parallel(_config[0])
     yield
     set_parallel(None)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["in-process", "two-workers"])
+@pytest.fixture(
+    scope="module", params=["here", "own", "client"], ids=["in-process", "own-workers", "two-workers"]
+)
 def place(request):
-    """Where calls without `client=` run: in this process, or on an open client with two workers."""
-    if request.param == 1:
-        yield 1
+    """Where calls without `client=` run: in this process, on two processes of ours, or on an open client with two."""
+    if request.param == "client":
+        with get_client(TWO):
+            yield 2
         return
-    with get_client(TWO):
-        yield 2
+    _config[0] = TWO if request.param == "own" else None
+    yield 1 if request.param == "here" else 2
+    _config[0] = None
+    end_idle()

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
+from espnet3.parallel.runner import execute
 from tests.parallel.faults.watching import TOKEN, Hang, Mailbox, hang_guard, kill_family
 
+# "dask": local workers are those of a LocalCluster also where no client is open; else processes of our own
+WAY = os.environ.get("FAULTS_WAY", "own")
 GUARD = float(os.environ.get("FAULTS_GUARD", "30"))  # seconds: far more than any test here needs
 
 
@@ -26,6 +29,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
             return (yield)  # type: ignore[return-value]  # pytest's protocol of wrappers
     except Hang as hang:
         raise AssertionError(str(hang)) from hang
+
+
+@pytest.fixture(scope="session", autouse=True)
+def way() -> Iterator[None]:
+    """Have the same tests go over Dask's own cluster, where that is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if WAY == "dask":
+            patch.setattr(execute, "without_dask", lambda config: False)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,9 @@ from espnet3.parallel import (
     set_parallel,
 )
 
-TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in os.environ}}
+# an option of Dask's own takes the way over its cluster
+OF_DASK = {"dashboard_address": "127.0.0.1:0"} if os.environ.get("FAULTS_WAY") == "dask" else {}
+TWO = {"env": "local", "n_workers": 2, "options": {"processes": "THREADS" not in os.environ, **OF_DASK}}
 
 
 def tell(root: str, text: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
-from espnet3.parallel.pilots.pools import close_pool
+from espnet3.parallel.pilots.dask.pools import close_pool
 from tests.parallel.faults.watching import Driver, Mailbox, nothing_left
 
 SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something

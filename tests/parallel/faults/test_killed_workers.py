@@ -157,9 +157,8 @@ def test_a_worker_killed_in_its_first_start_is_started_again(
     monkeypatch.setenv("TMPDIR", str(folder))  # as above
     killed = folder / "killed"
     killed.mkdir()
-    set_parallel(TWO)
-    with nothing_left(), dask.config.set(killed_at_start(2, killed)):
-        assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
+    with nothing_left(), dask.config.set(killed_at_start(2, killed)), get_client(TWO) as client:
+        assert parallel_map(abs, range(-10, 0), client=client) == list(range(10, 0, -1))
     assert len(list(killed.iterdir())) >= 2
 
 
@@ -168,13 +167,13 @@ def test_workers_that_are_always_killed_at_their_start(folder: Path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(folder))  # as above
     killed = folder / "killed"
     killed.mkdir()
-    set_parallel(TWO)
     with (
         nothing_left(),
         dask.config.set(killed_at_start(1000, killed)),
         pytest.raises(RuntimeError, match="its process was killed by SIGKILL while it was starting"),
+        get_client(TWO),
     ):
-        parallel_map(abs, range(10))
+        pass
 
 
 @pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])

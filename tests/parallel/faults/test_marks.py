@@ -13,9 +13,9 @@ import pytest
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.pilots.dask.pools import pool_of
 from espnet3.parallel.pilots.losses import Losses
 from espnet3.parallel.pilots.mark import Mark, Window
-from espnet3.parallel.pilots.pools import pool_of
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import ItemFailure, Policy, ProcessEnd

@@ -15,8 +15,8 @@ from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late
-from espnet3.parallel.pilots.dask_tasks import TaskPool
-from espnet3.parallel.pilots.pools import replace_pool
+from espnet3.parallel.pilots.dask.pools import replace_pool
+from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.records import Policy
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import PATIENCE, nothing_left, once, workers_of

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from espnet3.parallel.local.idle import end_idle
+
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
 PATIENCE = 15.0  # seconds for a busy machine to take away what has been killed, or to replace it
@@ -126,9 +128,14 @@ def folders() -> set[str]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Assert that a block leaves no process, zombie, thread, listener or temporary folder behind."""
+    """Assert that a block leaves no process, zombie, thread, listener or temporary folder behind.
+
+    Workers that stay for the next call are ended at once, as they end by themselves a few seconds later.
+    """
+    end_idle()
     threads, sockets, temporary = set(threading.enumerate()), listeners(), folders()
     yield
+    end_idle()
     left = left_behind(threads, sockets, temporary)
     assert not left, f"left behind: {left}"
 

@@ -16,8 +16,8 @@ from espnet3.parallel import (
     get_client,
     parallel_map,
 )
-from espnet3.parallel.pilots.dask_tasks import TaskPool
-from espnet3.parallel.pilots.pools import pool_of, replace_pool
+from espnet3.parallel.pilots.dask.pools import pool_of, replace_pool
+from espnet3.parallel.pilots.dask.tasks import TaskPool
 
 
 class Provider(EnvironmentProvider):

@@ -18,9 +18,9 @@ from espnet3.parallel import (
     parallel_for,
     parallel_map,
 )
-from espnet3.parallel.pilots.dask_tasks import TaskPool
+from espnet3.parallel.pilots.dask.pools import replace_pool
+from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.pilots.log_records import MOST
-from espnet3.parallel.pilots.pools import replace_pool
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.contract.notebooks import notebook
 

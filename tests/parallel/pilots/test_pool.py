@@ -5,9 +5,9 @@ from __future__ import annotations
 import select
 
 from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.pilots.dask.plugin import PilotHost
+from espnet3.parallel.pilots.dask.pools import pool_of
 from espnet3.parallel.pilots.pool import Pool
-from espnet3.parallel.pilots.pools import pool_of
-from espnet3.parallel.pilots.worker import PilotHost
 
 
 def test_a_slot_that_leaves_is_followed_by_the_next_one_of_its_worker() -> None:
@@ -21,7 +21,7 @@ def test_a_slot_that_leaves_is_followed_by_the_next_one_of_its_worker() -> None:
         pool = pool_of(client)
         assert isinstance(pool, Pool)
         news = pool.claim()
-        client.register_plugin(PilotHost(pool._door.address, pool._key, pool.name), name=pool.name)
+        client.register_plugin(PilotHost(pool.address, pool.key, pool.name), name=pool.name)
         assert select.select([news], [], [], 30)[0]  # the second slot has come
         news.close()
         assert parallel_map(abs, range(-100, 0), client=client) == list(range(100, 0, -1))

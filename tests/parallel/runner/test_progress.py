@@ -47,11 +47,9 @@ def closed(folder, *names):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bar_is_alive_while_models_load(tmp_path, workers):
-    """From the first second the bar says that workers start, that the env loads and for how long; then it counts."""
+    """From the first second the bar says that the env loads and for how long; then it counts."""
     code = WORK.replace("WORKERS", str(workers))
     with closed(tmp_path, "loading", "working") as let, on_a_terminal(tmp_path, code) as terminal:
-        if workers == 2:
-            terminal.wait_for("starting 2 workers")
         terminal.wait_for("loading the env, 2 s")
         assert "items/s" not in terminal.shown
         let("loading")

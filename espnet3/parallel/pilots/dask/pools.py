@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 import time
 import weakref
 from typing import Any
+from urllib.parse import urlsplit
 
 from espnet3.parallel.dask_compat import loop_runs_here
+from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.pilots.pool import Pool
+from espnet3.parallel.pilots.dask.plugin import PilotHost
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
+from espnet3.parallel.pilots.worker_cluster import cluster_of
 
+_ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
 
 _POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
@@ -47,7 +54,7 @@ def pool_of(client: Any) -> SlotSource:
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
     if pool is None:
-        fresh = Pool(client)  # talks to the scheduler: not under the lock
+        fresh = _open_pool(client)  # talks to the scheduler: not under the lock
         with _POOLS_LOCK:
             pool = _POOLS.setdefault(client, fresh)
         if pool is fresh:
@@ -55,6 +62,52 @@ def pool_of(client: Any) -> SlotSource:
         else:
             fresh.close()
     return pool
+
+
+def _open_pool(client: Any) -> Pool:
+    """Open a pool, and have every worker connect to it, now and later.
+
+    client ──register_plugin(PilotHost)──> every worker
+    """
+    listener, folder = _listen(client)
+    tls: ssl.SSLContext | None = None
+    if folder is None and client.scheduler.address.startswith("tls"):
+        tls = tls_to_listen(client.security, "client")
+        tls.num_tickets = 0  # they would make a channel without a message look readable
+    pool = Pool(listener, folder, tls)
+    try:
+        _register(client, PilotHost(pool.address, pool.key, pool.name, cluster_of(client).is_ours))
+    except BaseException:  # Ctrl-C too: leave no door and no folder behind
+        pool.close()
+        raise
+    return pool
+
+
+def _listen(client: Any) -> tuple[socket.socket, str | None]:
+    """Listen where the workers can reach us: on a private unix socket, in a folder, if they are on this host."""
+    scheduler = client.scheduler.address
+    host = urlsplit(scheduler).hostname or ""
+    if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
+        door, folder = private_listener()
+        cluster_of(client).remove_at_end(folder)
+        return door, folder
+    # the address this host has on the way to the scheduler, never every address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        ours = probe.getsockname()[0]
+    return socket.create_server((ours, 0), backlog=BACKLOG), None
+
+
+def _register(client: Any, host: PilotHost) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            client.register_plugin(host, name=host.name)
+        except OSError:  # a worker died just now; the others have the plugin, and open slots again
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def has_work(client: Any) -> bool:
@@ -120,7 +173,7 @@ class ClientSlots:
         self._workers_since = self._workers_since or now
         if now - self._workers_since < _UNREACHED:  # one that has just come may be about to connect
             return False
-        from espnet3.parallel.pilots.dask_tasks import TaskPool  # needed by few
+        from espnet3.parallel.pilots.dask.tasks import TaskPool  # needed by few
 
         self._source, self._fell_back = TaskPool(self._client, self._source.name), True
         replace_pool(self._client, self._source)

@@ -1,0 +1,126 @@
+"""`memory_limit` of local workers: in bytes, read as Dask's `LocalCluster` reads it, and watched."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.local.fork_server import kill_group
+from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
+_EVERY = 0.5  # seconds between looks at a worker's memory
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
+_OF_THE_GROUP = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2 and 1
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+class MemoryWatch:
+    """Kills workers that use more than their limit.
+
+    Args:
+        limit: As `limit_in_bytes` takes it, for each.
+        threads: Of each.
+
+    Attributes:
+        next_look: When it wants to look again, by `time.monotonic`.
+    """
+
+    def __init__(self, limit: Any, threads: int) -> None:
+        self._given = limit
+        self._threads = threads
+        self._limit: int | None = None
+        self._over: dict[int, int] = {}  # bytes that processes used when they were killed for it
+        self.next_look = float("inf") if limit is None else time.monotonic() + _EVERY
+
+    def look(self, pids: Mapping[str, int]) -> None:
+        """Look at the processes, by the names of their workers, if it is time to."""
+        if time.monotonic() < self.next_look:
+            return
+        import psutil  # 30 ms that a first result need not wait for
+
+        if self._limit is None:
+            self._limit = limit_in_bytes(self._given, self._threads)
+        if self._limit is None:
+            self.next_look = float("inf")
+            return
+        for name, pid in pids.items():
+            try:
+                used = psutil.Process(pid).memory_info().rss
+            except (psutil.Error, OSError):  # it has just ended; or no descriptor is free to look at it
+                continue
+            if used > _SHARE * self._limit:
+                sizes = used / 2**30, self._limit / 2**30
+                logger.warning(
+                    "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed", name, *sizes
+                )
+                self._over[pid] = used
+                kill_group(pid)
+        self.next_look = time.monotonic() + _EVERY
+
+    def end_of(self, pid: int, status: int) -> ProcessEnd:
+        """Return how a process ended, from its wait status."""
+        used = self._over.pop(pid, 0)
+        if not used:
+            return ProcessEnd.from_wait_status(status)
+        return ProcessEnd.from_wait_status(status, MEMORY_LIMIT, used, self._limit or 0)
+
+
+def limit_in_bytes(value: Any, threads: int) -> int | None:
+    """Return the limit of one worker.
+
+    Args:
+        value: "auto" (the worker's share of the memory, by its threads), a size ("4GB", bytes), a share of all
+            memory (0.5), or 0 or None for no limit; checked.
+        threads: The worker's.
+
+    Returns:
+        Bytes; None: no limit.
+    """
+    if value is None or value in {0, "0"}:
+        return None
+    if value == "auto":
+        return int(all_memory() * min(1.0, threads / (os.cpu_count() or 1)))
+    if isinstance(value, float) and value <= 1.0:
+        return int(value * all_memory())
+    asked = _size(value) if isinstance(value, str) else int(value)
+    return min(asked, all_memory())
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(
+            f"memory_limit: {text!r} is no size such as 4GB"
+        )  # checked before: never a user's own
+    number, unit = found.groups()
+    return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
+
+
+def all_memory() -> int:
+    """Return the bytes that processes here may use: of the machine, or of the container or the job around them."""
+    import psutil  # only where a limit is watched
+
+    limits = [psutil.virtual_memory().total]
+    for name in _OF_THE_GROUP:
+        try:
+            text = (_GROUPS / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) > 0:
+            limits.append(int(text))
+    soft = resource.getrlimit(resource.RLIMIT_RSS)[0]
+    if soft != resource.RLIM_INFINITY and soft > 0:
+        limits.append(soft)
+    return min(limits)

@@ -1,0 +1,157 @@
+"""Worker processes of our own on this machine, and the pool of their slots: what a run needs without Dask."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from espnet3.parallel.checks import search_path, working_folder
+from espnet3.parallel.errors import NoWorkersError
+from espnet3.parallel.local.fork_server import ForkServer, kill_group
+from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.pilots.pool import Pool, private_listener
+from espnet3.parallel.pilots.slot import SlotClaim
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
+from espnet3.parallel.records import ProcessEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """What a `parallel` block asks of the processes.
+
+    Attributes:
+        threads: Items that each works on at once.
+        memory_limit: As `LocalCluster` takes it.
+        env: Environment variables of theirs.
+        gpus: The GPUs that they share out, one each; none: they see what this process sees.
+    """
+
+    threads: int = 1
+    memory_limit: Any = "auto"
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpus: Sequence[str] = ()
+
+
+class OwnWorkers(WorkerCluster):
+    """A number of worker processes, watched and replaced, and the slots that they have opened (`RunSlots`).
+
+    Args:
+        n: How many.
+        settings: What is asked of them.
+        server: Where they come from; this object ends it.
+    """
+
+    owns_processes = True
+
+    def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
+        self._server = server
+        self._pid = os.getpid()
+        self._closed = False
+        listener, folder = private_listener()
+        self.pool = Pool(listener, folder)
+        try:
+            server.remove_at_end(folder)
+            boot = {
+                "kind": "pilots",
+                "threads": settings.threads,
+                "address": self.pool.address,
+                "key": self.pool.key,
+                "driver": (socket.gethostname(), self._pid),
+                "env": {**os.environ, **settings.env},
+                "cwd": working_folder(),
+                "path": search_path(),
+            }
+            self._supervisor = Supervisor(server, boot, settings.memory_limit, settings.gpus)
+            self._supervisor.start(n)
+        except BaseException:  # Ctrl-C too: leave no door and no folder behind
+            self.pool.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._supervisor.workers)
+
+    # --- what a run asks: `RunSlots` ---
+
+    def claim(self) -> SlotClaim:
+        """Open a claim to their slots."""
+        return self.pool.claim()
+
+    def check(self) -> None:
+        """Check that they have not been ended, and are this process's.
+
+        Raises:
+            NoWorkersError: They are not.
+        """
+        if os.getpid() != self._pid:
+            raise NoWorkersError(
+                "this run was begun by the process that this one was forked from, and its workers are that "
+                "process's own: begin it here, or end it before the fork"
+            )
+        if self._closed:
+            raise NoWorkersError("the worker processes of this run have been ended")
+
+    def last_heard(self, address: str) -> Any:
+        """Return nothing to compare: they are of this host, where their processes can be looked at."""
+        return None
+
+    def fall_back(self) -> bool:
+        """Return False: there is no other way to them."""
+        return False
+
+    # --- what the driver asks: `WorkerCluster` ---
+
+    def end_of(self, pid: int) -> ProcessEnd | None:
+        """Return how a process ended, once that is known."""
+        return self._supervisor.exits.get(pid)
+
+    def given_up(self) -> GivenUp | None:
+        """Return why processes could not be replaced, once every one of them is given up."""
+        workers = list(self._supervisor.workers)
+        if not workers or not all(worker.given_up for worker in workers):
+            return None
+        return GivenUp(StartFailure.WORKER, workers[0].failure)
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL one process and what it started; another takes its place."""
+        if any(worker.pid == pid and not worker.ended for worker in list(self._supervisor.workers)):
+            kill_group(pid)
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the fork server remove a folder when it ends."""
+        self._server.remove_at_end(folder)
+
+    # --- what those who keep them ask ---
+
+    def grow(self, n: int) -> None:
+        """Have `n` processes at least."""
+        self._supervisor.grow(n)
+
+    def are_as_new(self) -> bool:
+        """Whether each is as it began, but for the modules it has loaded.
+
+        Its folder, environment and search path are what they were, no source of a loaded module was written since,
+        and it answers.
+        """
+        return self._supervisor.are_as_new()
+
+    def close(self, kill: bool = False) -> None:
+        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing.
+
+        Args:
+            kill: At once, whatever they do; else each has two seconds to end by itself.
+        """
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        self.pool.close()
+        self._supervisor.close(kill)
+
+    def leave(self) -> None:
+        """End them without waiting: their server waits for them, when this process is gone."""
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        self._supervisor.leave()

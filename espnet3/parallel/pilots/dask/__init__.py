@@ -1,0 +1,7 @@
+"""Pilots on the workers of a Dask client.
+
+In: a client. Out: the slots of its workers (`ClientSlots`).
+
+`plugin` opens them on each worker, `pools` has one pool for each client, and `tasks` carries the same chunks where
+workers cannot connect to the driver.
+"""

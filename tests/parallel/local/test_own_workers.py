@@ -1,0 +1,396 @@
+"""Worker processes of our own: without Dask, kept for the next call, and gone when they must be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, NoWorkersError, parallel_map, set_parallel
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.dask_compat import memory_limit_in_bytes
+from espnet3.parallel.local import memory_limit, workers
+from espnet3.parallel.local.alone import without_dask
+from espnet3.parallel.local.idle import borrowed, end_idle
+from tests.parallel.local import items
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+TWO = {"env": "local", "n_workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def two_workers() -> Iterator[None]:
+    """Register two workers, and begin and end without any that stay."""
+    end_idle()
+    set_parallel(TWO)
+    yield
+    set_parallel(None)
+    end_idle()
+
+
+def pids(n: int = 200) -> set[int]:
+    """Return the processes that run the items of a call."""
+    return set(parallel_map(items.pid, range(n)))
+
+
+def script(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that defines what its items need."""
+    file = folder / "script.py"
+    file.write_text(code)
+    return subprocess.run(
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        timeout=120,
+        check=False,
+    )
+
+
+NO_DASK = """
+import sys
+from espnet3.parallel import BaseRunner, EnvironmentProvider, parallel_for, parallel_map, set_parallel
+
+HEAVY = ("distributed", "dask", "tornado")
+
+def loaded(x):
+    return [name for name in HEAVY if name in sys.modules]
+
+class Provider(EnvironmentProvider):
+    def build_env_local(self):
+        return {"k": 2}
+    def build_worker_setup_fn(self):
+        return lambda: {"k": 2}
+
+class Double(BaseRunner):
+    @staticmethod
+    def forward(idx, k):
+        return idx * k + 100 * len(loaded(idx))
+
+set_parallel({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 1}})
+assert parallel_map(loaded, range(50)) == [[]] * 50
+assert sorted(map(len, parallel_for(loaded, range(50)))) == [0] * 50
+assert Double(Provider({}), progress=False)(range(50)) == [2 * x for x in range(50)]
+results = Double(Provider({}), progress=False, output_dir="out")(range(50))
+assert list(results) == [2 * x for x in range(50)]
+assert loaded(0) == [], loaded(0)
+print("done")
+"""
+
+
+def test_neither_driver_nor_worker_imports_dask(tmp_path: Path) -> None:
+    """A script with functions, a runner and a run folder on two workers loads no distributed, dask or tornado."""
+    result = script(NO_DASK, tmp_path)
+    assert result.returncode == 0 and result.stdout == "done\n", result.stderr
+
+
+WITHOUT = """
+from importlib.machinery import PathFinder
+
+find_spec = PathFinder.find_spec
+
+def without(name, path=None, target=None):
+    if name.split(".")[0] not in ("dask", "distributed", "tornado"):
+        return find_spec(name, path, target)
+
+PathFinder.find_spec = without
+"""
+
+
+def test_local_runs_need_no_dask_installed(tmp_path: Path) -> None:
+    """Where Dask's packages are missing, functions, runners and run folders on two workers still work."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    result = script(NO_DASK, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert result.returncode == 0 and result.stdout == "done\n", result.stderr
+
+
+def test_what_needs_dask_says_so_where_it_is_missing(tmp_path: Path) -> None:
+    """`get_client` without Dask's packages names what is missing and the line that installs it."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    code = (
+        "from espnet3.parallel import MissingPackageError, get_client\n"
+        "try:\n    get_client({'env': 'local', 'n_workers': 2}).__enter__()\n"
+        "except MissingPackageError as error:\n    print(error)\n"
+    )
+    result = script(code, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert "distributed" in result.stdout and "pip install" in result.stdout, result.stderr
+
+
+def test_calls_in_a_row_use_the_same_processes() -> None:
+    """Ten calls, one after the other, start two processes in all."""
+    seen: set[int] = set()
+    for _ in range(10):
+        seen |= pids()
+    assert 1 <= len(seen) <= 2
+
+
+def changed_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Set a variable in this process."""
+    monkeypatch.setenv("OWN_WORKERS", "changed")
+
+
+def changed_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Go to another folder."""
+    monkeypatch.chdir(folder)
+
+
+def changed_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Import from another folder first."""
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def changed_block(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Register another block."""
+    set_parallel({**TWO, "options": {"memory_limit": "8GB"}})
+
+
+def item_that_goes_elsewhere(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Run items that change the folder of their process."""
+    parallel_map(items.go_to, [str(folder)] * 100)
+
+
+def item_that_sets_a_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Run items that change their process's environment."""
+    parallel_map(items.set_variable, range(100))
+
+
+def failing_item(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let a call fail."""
+    with pytest.raises(ZeroDivisionError):
+        parallel_map(items.inverse, [1, 0])
+
+
+CHANGES = [
+    changed_environment,
+    changed_folder,
+    changed_path,
+    changed_block,
+    item_that_goes_elsewhere,
+    item_that_sets_a_variable,
+    failing_item,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_starts_fresh_processes(
+    change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After a change of what processes are made from, or of what they have become, none is used again."""
+    before = pids()
+    change(monkeypatch, tmp_path)
+    after = pids()
+    assert not before & after
+    assert set(parallel_map(items.surroundings, range(100))) == {(os.getcwd(), os.environ.get("OWN_WORKERS"))}
+
+
+def test_an_edited_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that only items import is what its file says at the time of the call."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "edited_between_calls.py"
+    for value in (1, 2, 3):
+        module.write_text(f"VALUE = {value}\n")
+        assert set(parallel_map(items.value_of, ["edited_between_calls"] * 50)) == {value}
+
+
+@pytest.mark.parametrize("idle_timeout", [0, 5])
+def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float) -> None:
+    """A global that items set is there in the next call while the processes stay, and never with `idle_timeout: 0`."""
+    set_parallel({**TWO, "idle_timeout": idle_timeout})
+    parallel_map(items.remember, range(200))
+    assert any(parallel_map(items.remembers, range(200))) is (idle_timeout > 0)
+
+
+def test_the_env_of_a_call_is_gone_after_it() -> None:
+    """A process that stays holds no env: the objects of the call before are collected."""
+    assert all(parallel_map(items.has_env, range(20), setup_fn=items.build_env))
+    assert set(parallel_map(items.envs_alive, range(200))) == {0}
+
+
+def test_idle_processes_end_by_themselves() -> None:
+    """After `idle_timeout` seconds nothing of a call is left: no process, no thread, no folder."""
+    set_parallel({**TWO, "idle_timeout": 0.2})
+    found = pids()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+
+
+def test_none_stays_where_that_is_asked() -> None:
+    """With `idle_timeout: 0` the processes have ended when the call returns."""
+    set_parallel({**TWO, "idle_timeout": 0})
+    assert not any(psutil.pid_exists(pid) for pid in pids())
+
+
+def test_they_end_before_a_fork() -> None:
+    """A program that forks has no worker processes that stay, and its child can have its own."""
+    found = pids()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if parallel_map(abs, range(-20, 0)) == list(range(20, 0, -1)) else 2
+        finally:
+            end_idle()
+            os._exit(code)
+    assert not any(psutil.pid_exists(pid) for pid in found)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+ENDS = """
+import os, sys, time
+from espnet3.parallel import parallel_map, set_parallel
+
+def pid(x):
+    return os.getpid()
+
+set_parallel({"env": "local", "n_workers": 2, "idle_timeout": 600})
+print(*sorted(set(parallel_map(pid, range(200)))), flush=True)
+if sys.argv[1:] == ["wait"]:
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "at its end"])
+def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
+    """Processes that would stay for minutes are gone as soon as their driver has ended, or was killed."""
+    file = tmp_path / "script.py"
+    file.write_text(ENDS)
+    driver = subprocess.Popen(
+        [sys.executable, str(file), *(["wait"] if killed else [])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with driver:
+        assert driver.stdout is not None
+        found = [int(word) for word in driver.stdout.readline().split()]
+        assert found
+        if killed:
+            os.kill(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+
+
+def test_no_more_processes_than_items() -> None:
+    """One item on eight workers starts one process, and more come when there is more to do."""
+    config = ParallelConfig.parse({**TWO, "n_workers": 4})
+    with borrowed(config, 1) as first:
+        assert len(first) == 1
+    with borrowed(config, 3) as grown:
+        assert grown is first
+        wait_until(lambda: len(grown) == 3, 30)
+
+
+def test_a_process_that_cannot_start_is_an_error_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After a few tries the call ends, and its error has what went wrong in the process."""
+    monkeypatch.setattr(workers, "working_folder", lambda: str(tmp_path / "not there"))
+    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*FileNotFoundError.*not there"):
+        parallel_map(abs, range(10))
+
+
+def test_a_process_killed_at_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody kills before it is up is replaced, and the call has all its results."""
+    from espnet3.parallel.local import supervisor
+
+    sent, killed = supervisor.send_boot, []
+
+    def kill_first(sock: Any, boot: dict[str, Any]) -> None:
+        if len(killed) < 2:
+            killed.append(1)
+            sock.sendall(b"\xff\xff\xff\xff")  # the size of a boot message that never comes
+            sock.shutdown(1)
+        else:
+            sent(sock, boot)
+
+    monkeypatch.setattr(supervisor, "send_boot", kill_first)
+    assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
+    assert len(killed) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [
+        ({}, True),
+        ({"threads_per_worker": 2, "memory_limit": "2GB", "env": {"A": "1"}}, True),
+        ({"dashboard_address": None}, True),
+        ({"dashboard_address": "127.0.0.1:0"}, False),
+        ({"processes": False}, False),
+        ({"resources": {"GPU": 1}}, False),
+        ({"protocol": "tcp"}, False),
+        ({"scheduler_port": 0}, False),
+        ({"local_directory": "here"}, False),
+    ],
+)
+def test_an_option_of_dask_takes_the_way_over_dask(options: dict[str, Any], alone: bool) -> None:
+    """Blocks with options that only Dask's cluster can keep to get that cluster."""
+    assert without_dask(ParallelConfig.parse({**TWO, "options": options})) is alone
+
+
+def test_options_are_kept() -> None:
+    """`threads_per_worker` and `env` reach the processes."""
+    set_parallel({**TWO, "options": {"threads_per_worker": 2, "env": {"OWN_WORKERS": "yes"}}})
+    assert {env for _, env in parallel_map(items.surroundings, range(50))} == {"yes"}
+    used = set(parallel_map(items.thread, range(400)))
+    assert len({pid for pid, _ in used}) < len(used) <= 4
+
+
+@pytest.mark.parametrize(
+    "value", ["auto", "4GB", "4 GiB", "512MB", "1e9", 0.5, 0, None, 3 << 30, "1TB", "2000000000"]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_limit_is_read_as_dask_reads_it(value: Any, threads: int) -> None:
+    """Each form of `memory_limit` is as many bytes here as in a `LocalCluster`."""
+    asked = memory_limit_in_bytes(value, threads, logging.getLogger("memory_limit"))
+    assert memory_limit.limit_in_bytes(value, threads) == asked
+
+
+class Provider(EnvironmentProvider):
+    """Has one entry."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return it."""
+        return {"k": 1}
+
+    def build_worker_setup_fn(self) -> Any:
+        """Return what returns it."""
+        return lambda: {"k": 1}
+
+
+class Add(BaseRunner):
+    """Adds."""
+
+    @staticmethod
+    def forward(idx: int, k: int) -> int:
+        """Return the next number."""
+        return idx + k
+
+
+def test_fifty_runs_grow_nothing() -> None:
+    """Fifty runs in one process leave it with as many threads, descriptors and processes as after the first few."""
+    me = psutil.Process()
+
+    def now() -> tuple[int, int, int]:
+        return me.num_threads(), me.num_fds(), len(me.children(recursive=True))
+
+    run = Add(Provider({}), progress=False)
+    for _ in range(5):
+        run(range(20))
+    before = now()
+    for number in range(50):
+        assert run(range(20)) == list(range(1, 21))
+        if number % 10 == 9:
+            end_idle()  # five starts among them
+    run(range(20))
+    # threads that were told to end take a moment
+    wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)), 30)

@@ -17,6 +17,7 @@ _VERBS = {
     "submit": "espnet3.cli.runs",
     "status": "espnet3.cli.runs",
     "wait": "espnet3.cli.runs",
+    "watch": "espnet3.cli.watching",
     "logs": "espnet3.cli.runs",
     "cancel": "espnet3.cli.runs",
     "retry": "espnet3.cli.runs",

@@ -42,6 +42,7 @@ LAYERS = [
     ("the job's process, which knows no runner but the one it is told to load", ["detached.job"]),
     ("how a backend starts, asks and cancels jobs", ["detached.launch"]),
     ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
+    ("what a run was or is, from its folder: for a terminal, a page, and a next step", ["views"]),
     (
         "what users call",
         ["worker", "parallel", "inference_provider", "base_runner", "testing", "__init__"],
@@ -81,8 +82,9 @@ DASK_SIDE = {
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}
 HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 
-# Imported inside functions where it is there anyway: arrays among results were made with it.
-OPTIONAL = {"numpy"}
+# Imported inside functions, where it is there anyway (arrays among results are numpy's) or is asked for by name
+# (`Results.to_pandas`).
+OPTIONAL = {"numpy", "pandas"}
 
 # Our packages: both distributions of this repository, and what finds them beside ESPnet's.
 OWN = {"espnet3", "espnet3_parallel"}
@@ -222,7 +224,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
-    rest = core | {_name(line) for extra in ("recipe", "train", "data") for line in extras[extra]}
+    rest = core | {_name(line) for extra in ("recipe", "train", "data", "report") for line in extras[extra]}
     backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():

@@ -19,6 +19,7 @@ _VERBS = {
     "wait": "espnet3.cli.runs",
     "watch": "espnet3.cli.watching",
     "logs": "espnet3.cli.runs",
+    "report": "espnet3.cli.reports",
     "cancel": "espnet3.cli.runs",
     "retry": "espnet3.cli.runs",
     "merge": "espnet3.cli.runs",

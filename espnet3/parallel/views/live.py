@@ -136,7 +136,7 @@ class Watcher:
             if worker.since and worker.doing.startswith("item"):
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
-        failures = merged_failures(self.run) if merged else self._outcomes.failures
+        failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
         slow = sorted(
             [
                 *((seconds, f"item {index}") for seconds, index in failures.slowest),

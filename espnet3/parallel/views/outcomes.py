@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ class Failures:
     """Failed items, grouped as they are read."""
 
     def __init__(self) -> None:
-        self.retried = 0
         self.unread = 0
         self.slowest: list[tuple[float, str]] = []
         self._first: dict[tuple[str, str, str], ItemFailure] = {}
@@ -159,6 +159,12 @@ class Outcomes:
                 for _, position in self._new_lines(split / RESULTS):
                     self.state[position] = _OK
 
+    def look_at_failures(self) -> None:
+        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
+        for split in split_folders(self.run, self.kind):
+            for line, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
+                self.failures.add(position, decode_failure(*split_line(line)))
+
     def _is_of(self, split: Path) -> bool:
         try:
             return bool(read_json(split / SPEC).get("indices") == self._sha256)
@@ -184,14 +190,17 @@ class Outcomes:
         self._read[file] = at
 
 
-def merged_failures(run: Path) -> Failures:
-    """Return the failed items of a run that has been merged."""
+def merged_failures(run: Path, failed: int) -> Failures:
+    """Return the failed items of a run that has been merged.
+
+    Args:
+        run: Its folder.
+        failed: How many there are: beyond `MOST_FAILURES` they are only counted.
+    """
     found = Failures()
     with open(run / ERRORS, "rb", buffering=1 << 20) as file:
-        for place, line in enumerate(file):
-            if place >= MOST_FAILURES:
-                found.unread += 1
-                continue
+        for place, line in enumerate(islice(file, MOST_FAILURES)):
             record = from_json(line)
             found.add(int(record.get("n", place)), failure_from(record["index"], record))
+    found.unread = max(0, failed - MOST_FAILURES)
     return found

@@ -20,6 +20,7 @@ _VERBS = {
     "watch": "espnet3.cli.watching",
     "logs": "espnet3.cli.runs",
     "report": "espnet3.cli.reports",
+    "replay": "espnet3.cli.replays",
     "cancel": "espnet3.cli.runs",
     "retry": "espnet3.cli.runs",
     "merge": "espnet3.cli.runs",

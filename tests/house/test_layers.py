@@ -42,11 +42,11 @@ LAYERS = [
     ("the job's process, which knows no runner but the one it is told to load", ["detached.job"]),
     ("how a backend starts, asks and cancels jobs", ["detached.launch"]),
     ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
-    ("what a run was or is, from its folder: for a terminal, a page, and a next step", ["views"]),
     (
         "what users call",
         ["worker", "parallel", "inference_provider", "base_runner", "testing", "__init__"],
     ),
+    ("what a run was or is, from its folder: for a terminal, a page, and a next step", ["views"]),
 ]
 AROUND = [
     ("parts for systems: data, metrics", ["components"]),

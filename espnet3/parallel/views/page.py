@@ -126,14 +126,8 @@ def _timeline(facts: RunFacts) -> str:
         return "<p>Nobody has worked on it yet.</p>"
     left = len(by_shard) - room
     more = f'<p class="dim">{left:,} more shards are left out.</p>' if left > 0 else ""
-    keys = [
-        ("launch", "workers start"),
-        ("env", "imports and env"),
-        ("work", "items"),
-        ("idle", "idle share"),
-    ]
-    keys += [("alive", "at work"), ("lost", "died or stopped")]
-    legend = "".join(f'<span><i class="{kind}"></i>{name}</span>' for kind, name in keys)
+    used = {bar.kind for _, found in rows for bar in found}
+    legend = "".join(f'<span><i class="{k}"></i>{name}</span>' for k, name in _KINDS.items() if k in used)
     spoken = [(name, bar.title) for name, found in rows for bar in found]
     return (
         f'<p class="legend" aria-hidden="true">{legend}</p>{charts.timeline(rows[:_MOST_ROWS])}{more}'

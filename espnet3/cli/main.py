@@ -26,6 +26,7 @@ _VERBS = {
     "merge": "espnet3.cli.runs",
     "doctor": "espnet3.cli.doctor",
     "plan": "espnet3.cli.configs",
+    "size": "espnet3.cli.sizes",
     "migrate": "espnet3.cli.migrate.verb",
     "overlay": "espnet3_parallel.overlay",
 }

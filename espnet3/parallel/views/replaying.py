@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,14 @@ def failed_indices(run: Path) -> list[Any]:
     for position, _, _ in _lines(run, RESULTS):
         found.pop(position, None)
     return [from_json(index) for index in found.values()]
+
+
+def first_indices(run: Path, n: int) -> list[Any]:
+    """Return the first indices that have a result, as they stand in the folder: at most `n`."""
+    if (run / RESULTS).exists():
+        with open(run / RESULTS, "rb") as file:
+            return [record["index"] for line in islice(file, n) if "result" in (record := from_json(line))]
+    return [from_json(index) for _, index, _ in islice(_lines(run, RESULTS), n)]
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:

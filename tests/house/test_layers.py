@@ -21,7 +21,7 @@ PACKAGE = ROOT / "espnet3"
 LAYERS = [
     (
         "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
-        ["records", "errors", "item_errors", "messages", "checks", "dask_compat"],
+        ["messages", "records", "errors", "item_errors", "checks", "dask_compat"],
     ),
     (
         "what each env is, and the block that names one: checked before anything is started",
@@ -44,7 +44,7 @@ LAYERS = [
     ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
     (
         "what users call",
-        ["worker", "parallel", "inference_provider", "base_runner", "testing", "__init__"],
+        ["worker", "parallel", "inference_provider", "base_runner", "functions", "testing", "__init__"],
     ),
     ("what a run was or is, from its folder: for a terminal, a page, and a next step", ["views"]),
 ]

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import SCRIPT, ClassRef, SubmissionReached, load
+from espnet3.parallel.detached.code import FUNCTION, SCRIPT, ClassRef, SubmissionReached, load
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.submitting.snapshot import root_of
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
@@ -75,6 +76,8 @@ def remake(run: Path) -> Remade:
     else:
         runner, cls = _classes(said, notes)
         provider = _provider(cls, said.get("config"), notes)
+    if not issubclass(runner, BaseRunner):
+        runner = runner_of(getattr(runner, FUNCTION))
     if SCRIPT in sys.modules:
         sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
     now = identify(runner, cls, made_with(provider), [], seed=said.get("seed"))

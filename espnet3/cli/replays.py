@@ -18,6 +18,7 @@ from espnet3.cli.runs import explained
 from espnet3.cli.showing import span, wrapped
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted
+from espnet3.parallel.records import place_of
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
 
 _SHOWN = 400  # characters of a result
@@ -63,12 +64,9 @@ def _one(again: Replay, index: Any, debug: bool, profile: bool) -> Replayed:
     found = again(index, profiler)
     then = found.then.failure if found.then is not None else None
     if then is not None:
+        tries = "1 try" if then.get("attempts") == 1 else f"{then.get('attempts')} tries"
         how = _DEADLY.get(str(then.get("cause")), f"{then.get('type')}: {then.get('message')}")
-        print(
-            wrapped(
-                f"item {index!r} then: failed, {how} ({then.get('attempts')} tries, {then.get('worker')})"
-            )
-        )
+        print(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
         print(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")

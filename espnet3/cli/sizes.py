@@ -16,6 +16,8 @@ from espnet3.cli.showing import wrapped
 from espnet3.parallel.views.conclusions import duration
 from espnet3.parallel.views.sizing import Measured, Size, around, block_for, measured_by, recommended
 
+_PYTHON = 0.3  # seconds: no process is started and has imported anything in less
+
 
 @click.command()
 @conf_argument
@@ -49,6 +51,12 @@ def size(conf: str, items: int, run: str, within: float | None, sample: int, as_
     print(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
     for one in around(measured, items, chosen):
         print(_row(one, one.workers == chosen.workers))
+    if measured.start < _PYTHON:
+        print(
+            wrapped(
+                "\nThat run started no worker: on a cluster each also needs seconds to start Python."
+            ).strip()
+        )
     if not measured.memory:
         print(
             wrapped(

@@ -38,10 +38,10 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
-    table.add_column("run", ratio=2, no_wrap=True)
+    table.add_column("run", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("", ratio=1)
-    for name in ("items", "failed", "items/s", "left"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name, width in (("items", 9), ("failed", 6), ("items/s", 8), ("left", 6)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for facts in found:
         status = facts.status
         table.add_row(

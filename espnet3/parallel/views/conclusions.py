@@ -76,8 +76,18 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
         yield from _of_session(facts.computed[-1])
     yield from _of_shards(facts)
     yield from _of_jobs(facts)
+    if facts.state == "at work" and facts.stretches and facts.left:
+        begin, end = min(one.begin for one in facts.stretches), max(one.end for one in facts.stretches)
+        rate = sum(one.items for one in facts.stretches) / max(1e-9, end - begin)
+        yield (
+            0.4,
+            (
+                f"{rate:,.3g} items came in a second on average, since the first session began: at that rate the "
+                f"{facts.left:,} that are left take another {duration(facts.left / rate)}."
+            ),
+        )
     retries = int(facts.total("retries"))
-    if not died and not retries:
+    if not died and not retries and facts.computed and all(one.figures for one in facts.sessions):
         yield 0.001, "Nothing had to be done twice: no worker process was lost, and no item was tried again."
     if retries:
         done = max(1.0, facts.total("items"))

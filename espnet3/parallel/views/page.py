@@ -30,7 +30,8 @@ _KINDS = {
 _QUANTILES = (0.5, 0.9, 0.99)
 _NOT_RECORDED = (
     "The run folder holds when sessions, shards and jobs began and ended. It does not hold when each item ended, which "
-    "worker ran it, how long it took (but for failures), what it cost by item_cost, or how much memory it used."
+    "worker ran it, how long it took (but for failures), what it cost by item_cost, or how much memory it used. "
+    "Retries and lost workers of a session with a driver are noted when it ends: of a killed one they are unknown."
 )
 
 

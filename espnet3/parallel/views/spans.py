@@ -64,11 +64,7 @@ def shard_spans(run: Path) -> list[Span]:
     for number in range(len(plan.get("bounds", [0])) - 1):
         folder = layout.shard(number)
         if folder.is_dir():
-            items = sum(progress(folder))
-            done = read_or_none(folder / DONE)
-            found += _spans(
-                folder, f"shard {number}", sum(done.get(k, 0) for k in ("ok", "failed")) if done else items
-            )
+            found += _spans(folder, f"shard {number}", sum(progress(folder)), folder / DONE)
     return found
 
 
@@ -104,7 +100,8 @@ def shard_ends(run: Path) -> list[tuple[float, int]]:
     return sorted(found)
 
 
-def _spans(folder: Path, name: str, items: int) -> Iterator[Span]:
+def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Iterator[Span]:
+    """Yield the spans of a folder's leases; with its mark `done` a shard is over, though its job may not be yet."""
     numbers = sorted(
         int(file.name.split(".")[1])
         for file in folder.glob("lease.*.json")
@@ -121,6 +118,8 @@ def _spans(folder: Path, name: str, items: int) -> Iterator[Span]:
         now = disk_now(folder) if released is None and newest else 0
         if released is not None:
             end, how = released, "released"
+        elif newest and done is not None and done.exists():
+            end, how = done.stat().st_mtime, "released"
         elif newest and holder_lives(folder, now):
             end, how = now / 1e9, "alive"
         else:

@@ -133,6 +133,7 @@ def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
         driver.wait()
     assert live.state == "at work" and str(driver.pid) in live.driver
     Checked(page_of(live))
+    assert not any("Nothing had to be done twice" in said for said in conclusions(live)), "nobody knows yet"
     dead = read_facts(tmp_path / "run")
     assert dead.state == "unfinished" and dead.sessions[-1].ended == "" and dead.drivers[-1].ended == "died"
     page = page_of(dead)

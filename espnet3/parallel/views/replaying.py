@@ -83,7 +83,7 @@ class Replay:
         self._remade: Remade = remake(run)
         self.differences = self._remade.differences
         self.runner: Any = self._remade.runner
-        self._call: Callable[[Any], Any] | None = None
+        self._bound: Callable[[Any], Any] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -132,14 +132,14 @@ class Replay:
 
     def prepare(self) -> Callable[[Any], Any]:
         """Build the env, and return what is called with an index; the first item would do it otherwise."""
-        if self._call is None:
+        if self._bound is None:
             env = build_here(adding(self._remade.setup, self._entries()), None)
             if self._remade.batched:
                 many = bind(self.runner.batch_forward, env)
-                self._call = lambda index: next(iter(many([index])))
+                self._bound = lambda index: next(iter(many([index])))
             else:
-                self._call = bind(self.runner.forward, env)
-        return self._call
+                self._bound = bind(self.runner.forward, env)
+        return self._bound
 
     def _entries(self) -> dict[str, Any]:
         """Return what the run folder adds to the env, with an empty folder in its place."""

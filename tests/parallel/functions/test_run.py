@@ -92,20 +92,18 @@ def test_a_folder_is_that_of_the_same_function_and_env(tmp_path: Path) -> None:
         quietly(times(3), range(4), output_dir=tmp_path / "closed")
 
 
-@pytest.mark.parametrize("given", [{"env": {"scale": 2}}, {"setup": setup}])
-def test_it_can_be_detached_and_replayed(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
     """Jobs import the function, and the setup, by name; so does a replay."""
     set_parallel({"env": "local", "n_workers": 1, "detached": {"shards": 1}})
     places = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
-    detached = quietly(scaled, range(8), on_error="record", async_mode=True, **places, **given)
+    detached = quietly(scaled, range(8), on_error="record", async_mode=True, setup=setup, **places)
     try:
         assert detached.wait(60).done
     finally:
         if detached.status().alive:
             detached.cancel(grace=0.2)
-    scale = 2 if "env" in given else 3
     results = detached.merge()
-    assert results[6] == 6 * scale and isinstance(results[7], ItemFailure)
+    assert results[6] == 18 and isinstance(results[7], ItemFailure)
     again = Replay(tmp_path / "run")
     assert again.differences == ()
     assert again(6).same and again(7).same and isinstance(again(7).error, ValueError)

@@ -10,7 +10,6 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, MissingPackageError, set_parallel
 from espnet3.parallel.records import RunSummary
-from tests.parallel.detached.work import run_of, shut
 
 
 class Nothing(EnvironmentProvider):
@@ -88,14 +87,3 @@ def test_a_notebook_shows_tables_without_markup_of_users(tmp_path: Path) -> None
     assert "6, 3 failed" in results._repr_html_()
     summary = RunSummary(1000, 2, 0, 0, 10.0, 18.0, 2, workers=2, start_seconds=1.0)
     assert "1,000" in summary._repr_html_() and "efficiency" in summary._repr_html_()
-
-
-def test_a_notebook_shows_a_detached_run_by_its_files(tmp_path: Path) -> None:
-    """The handle shows its folder, jobs and how many items are done."""
-    run = run_of(tmp_path, n=4, workers=1, shards=2)
-    try:
-        assert run.wait(60).done
-    finally:
-        shut(run)
-    shown = run._repr_html_()
-    assert str(run.path) in shown and "4 of 4, 0 failed" in shown and "2 of 2" in shown

@@ -142,7 +142,7 @@ def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
 
 
 def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
-    """Each shard has its stretch with host and process, also one that died, and the items add up."""
+    """Each shard has its stretch with host and process, and the items add up; so does what a notebook shows."""
     hold(tmp_path, 5)
     run = run_of(tmp_path, n=12, workers=1, shards=3, on_error="record", config={"bad": [2, "raise"]})
     try:
@@ -160,6 +160,8 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
         "shard 2",
     ]
     assert sum(stretch.items for stretch in facts.stretches) == 12 == sum(span.items for span in facts.shards)
+    shown = run._repr_html_()  # what a notebook shows of it
+    assert str(run.path) in shown and "12 of 12, 1 failed" in shown and "3 of 3" in shown
     page = page_of(facts)
     assert Checked(page).labels and "nobody has merged them yet" in page
 

@@ -23,7 +23,7 @@ _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _explained(verb: Callable[..., Any]) -> Callable[..., Any]:
+def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Print an error of this package as a message instead of a traceback."""
 
     @functools.wraps(verb)
@@ -44,7 +44,7 @@ def _explained(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_run
-@_explained
+@explained
 def submit(run: str) -> None:
     """Submit the shards of RUN that were never submitted."""
     print_status(DetachedRun.open(run).submit())
@@ -54,7 +54,7 @@ def submit(run: str) -> None:
 @_run
 @_as_json
 @click.option("--watch", "watched", is_flag=True, help="Show it again and again, until nobody works on RUN.")
-@_explained
+@explained
 def status(run: str, as_json: bool, watched: bool) -> None:
     """Say how far RUN is, and what its jobs or its driver are doing.
 
@@ -77,7 +77,7 @@ def status(run: str, as_json: bool, watched: bool) -> None:
 @_run
 @click.option("--timeout", type=float, help="Seconds after which to give up waiting.")
 @_as_json
-@_explained
+@explained
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
     """Wait until nobody works on RUN any more; the exit status is that of `status`."""
     look = _look_of(run)
@@ -112,7 +112,7 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
 @_run
 @click.option("--failed", is_flag=True, help="Only of shards that ended and are not done.")
 @click.option("--follow", "-f", is_flag=True, help="Print until the jobs have ended.")
-@_explained
+@explained
 def logs(run: str, failed: bool, follow: bool) -> None:
     """Print what the jobs of RUN printed."""
     opened = DetachedRun.open(run)
@@ -126,7 +126,7 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 @click.option(
     "--grace", type=float, default=GRACE, show_default=True, help="Seconds for the items in flight."
 )
-@_explained
+@explained
 def cancel(run: str, grace: float) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
     print_status(DetachedRun.open(run).cancel(grace))
@@ -140,7 +140,7 @@ def cancel(run: str, grace: float) -> None:
     type=click.Choice(["raise", "record"]),
     help="From now on, stop at a failed item, or record it and go on.",
 )
-@_explained
+@explained
 def retry(run: str, failed_items: bool, on_error: str | None) -> None:
     """Submit again what is missing of RUN, and nothing else."""
     print_status(DetachedRun.open(run).retry(failed_items, on_error))
@@ -148,7 +148,7 @@ def retry(run: str, failed_items: bool, on_error: str | None) -> None:
 
 @click.command()
 @_run
-@_explained
+@explained
 def merge(run: str) -> None:
     """Put the outcomes of RUN in order, and prove that none is missing."""
     print(DetachedRun.open(run).merge())

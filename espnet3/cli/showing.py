@@ -9,10 +9,12 @@ import textwrap
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.views.live import LiveFacts
 
 _WIDTH = 80
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
@@ -137,15 +139,33 @@ class LiveLine:
     def _text(self, found: RunStatus | FolderStatus) -> str:
         (begin, before), (now, done) = self._seen[0], self._seen[-1]
         rate = (done - before) / (now - begin) if done > before else 0.0
-        pace = f", {rate:,.1f} items/s, {_span((found.items - done) / rate)} left" if rate else ""
+        pace = f", {rate:,.1f} items/s, {span((found.items - done) / rate)} left" if rate else ""
         if isinstance(found, FolderStatus):
             return f"{_counts(found)}{pace}"
         living = [f"{n} {_word(state)}" for state, n in found.counts.items() if state.alive]
         return f"{_counts(found)}{pace}; jobs: {', '.join(living)}"
 
 
-def _span(seconds: float) -> str:
+def plain_line(facts: LiveFacts) -> str:
+    """Return one line about a run that is watched where there is no terminal."""
+    status = facts.status
+    pace = f", {facts.rate:,.1f} items/s" if facts.rate else ""
+    left = f", {span(facts.seconds_left)} left" if facts.seconds_left else ""
+    end = "" if status.alive else ", complete" if status.done or status.merged else ", nobody works on it"
+    causes = "".join(
+        f"; {group.count:,} x {group.error_type}: {' '.join(group.message.split()):.60}"
+        for group in facts.failures[:1]
+    )
+    return f"{Path(status.run).name}: {_counts(status)}{pace}{left}{end}{causes}"
+
+
+def size(n_bytes: int) -> str:
+    """Return an amount of memory, to about two digits."""
+    return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes < 2**30 else f"{n_bytes / 2**30:,.1f} GiB"
+
+
+def span(seconds: float) -> str:
     """Return a length of time, to about two digits."""
     if seconds < 100:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from espnet3.parallel.errors import SubmissionError as SubmissionError
     from espnet3.parallel.errors import TooManyFailuresError as TooManyFailuresError
     from espnet3.parallel.errors import WorkerSetupError as WorkerSetupError
+    from espnet3.parallel.functions.running import run as run
     from espnet3.parallel.inference_provider import InferenceProvider as InferenceProvider
     from espnet3.parallel.ledger.errors import ChangedRunError as ChangedRunError
     from espnet3.parallel.ledger.errors import DamagedFolderError as DamagedFolderError
@@ -75,6 +76,7 @@ _HOME = {
         "TooManyFailuresError",
         "WorkerSetupError",
     ],
+    "functions.running": ["run"],
     "inference_provider": ["InferenceProvider"],
     "ledger.errors": [
         "ChangedRunError",

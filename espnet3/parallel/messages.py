@@ -80,6 +80,23 @@ def shown(value: Any, name: object = "") -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
+def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Return a small table for a notebook's cell: names and values, texts escaped.
+
+    Args:
+        title: What it is about, for screen readers too.
+        rows: Pairs of a name and a value.
+    """
+    from html import escape  # here: only a notebook asks for it
+
+    cells = "".join(
+        f'<tr><th scope="row" style="text-align:left">{escape(name)}</th>'
+        f'<td style="text-align:left">{escape(str(value))}</td></tr>'
+        for name, value in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><tbody>{cells}</tbody></table>"
+
+
 def warn_caller(message: str) -> None:
     """Warn at the first line outside of this package."""
     level, frame = 1, inspect.currentframe()

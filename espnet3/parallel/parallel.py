@@ -246,6 +246,9 @@ def parallel_map(
 ) -> list[Any]:
     """Return `[func(x, **kwargs) for x in data]`, computed in parallel, in the order of `data`.
 
+    `espnet3.parallel.run(func, data, env={...})` does the same with what runners have: progress, recorded failures, a
+    folder from which an interrupted run goes on, detached jobs.
+
     Args:
         func: Called with one item; parameters that the env holds are injected by name.
         data: The items.

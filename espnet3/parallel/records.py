@@ -8,6 +8,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from espnet3.parallel.messages import html_table
+
 # Signals that a process earns by what is done in it: nobody sends these, and the memory's guards send SIGKILL
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
@@ -98,6 +100,17 @@ class ItemFailure:
         message = " ".join(self.message.split())
         tries = f", {self.attempts} attempts" if self.attempts > 1 else ""
         return f"<ItemFailure: {self.name}, {self.error_type}: {message:.200}, {self.place}{tries}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the facts, with the traceback to unfold."""
+        from html import escape  # here: only a notebook asks for it
+
+        rows = [("error", f"{self.error_type}: {self.message}"), ("cause", self.cause), ("where", self.place)]
+        rows.append(("attempts", str(self.attempts)))
+        if self.seconds is not None:
+            rows.append(("seconds", f"{self.seconds:.3g}"))
+        folded = f"<details><summary>traceback</summary><pre>{escape(self.traceback)}</pre></details>"
+        return html_table(f"{self.name} failed", rows) + (folded if self.traceback else "")
 
 
 def place_of(worker: str) -> str:
@@ -284,6 +297,20 @@ class RunSummary:
     slot_seconds: float = 0.0
     cpu_seconds: float = 0.0
     halved: int = 0
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the figures that somebody would ask for first."""
+        rows = [
+            ("items", f"{self.items:,}" + (f" ({self.kept:,} more were done before)" if self.kept else "")),
+            ("failed", f"{self.failed:,}"),
+            ("retries", f"{self.retries:,}"),
+            ("workers lost", f"{self.deaths:,}"),
+            ("seconds", f"{self.seconds:,.3g} ({self.start_seconds:,.3g} to start)"),
+            ("items per second", f"{self.rate:,.3g}"),
+            ("workers", f"{self.workers:,}"),
+            ("efficiency", f"{self.efficiency:.2f}"),
+        ]
+        return html_table("Run", rows)
 
     @property
     def work_seconds(self) -> float:

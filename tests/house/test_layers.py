@@ -21,7 +21,7 @@ PACKAGE = ROOT / "espnet3"
 LAYERS = [
     (
         "facts and sentences, and what Dask does not document: everybody uses them, they need nobody",
-        ["records", "errors", "item_errors", "messages", "checks", "dask_compat"],
+        ["messages", "records", "errors", "item_errors", "checks", "dask_compat"],
     ),
     (
         "what each env is, and the block that names one: checked before anything is started",
@@ -45,8 +45,9 @@ LAYERS = [
     ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
     (
         "what users call",
-        ["worker", "parallel", "inference_provider", "base_runner", "testing", "__init__"],
+        ["worker", "parallel", "inference_provider", "base_runner", "functions", "testing", "__init__"],
     ),
+    ("what a run was or is, from its folder: for a terminal, a page, and a next step", ["views"]),
 ]
 AROUND = [
     ("parts for systems: data, metrics", ["components"]),
@@ -80,8 +81,9 @@ DASK_SIDE = {
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}
 HEAVY = {"torch", "hydra", "lightning", "omegaconf", "numpy", "asyncssh"}
 
-# Imported inside functions where it is there anyway: arrays among results were made with it.
-OPTIONAL = {"numpy"}
+# Imported inside functions, where it is there anyway (arrays among results are numpy's) or is asked for by name
+# (`Results.to_pandas`).
+OPTIONAL = {"numpy", "pandas"}
 
 # Our packages: both distributions of this repository, and what finds them beside ESPnet's.
 OWN = {"espnet3", "espnet3_parallel"}
@@ -221,7 +223,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
-    rest = core | {_name(line) for extra in ("recipe", "train", "data") for line in extras[extra]}
+    rest = core | {_name(line) for extra in ("recipe", "train", "data", "report") for line in extras[extra]}
     backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():

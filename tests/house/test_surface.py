@@ -52,6 +52,7 @@ SURFACE = [
     "parallel_for",
     "parallel_map",
     "parallel_submit",
+    "run",
     "set_parallel",
     "wrap_func_with_worker_env",
 ]

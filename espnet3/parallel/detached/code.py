@@ -8,13 +8,14 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.errors import ConfigError
 
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
+FUNCTION = "_espnet3_function"  # of a class that stands for a function, under its name: the function
 _FIX = "put it at the top level of a .py file and import it from there"
 
 
@@ -84,7 +85,7 @@ def refer(cls: type, what: str) -> ClassRef:
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
         return ClassRef(spec.name, cls.__qualname__, file)  # started with `python -m`: importable by name
-    if _find(module, cls.__qualname__) is not cls:
+    if _find(module, cls.__qualname__) not in (cls, getattr(cls, FUNCTION, cls)):
         raise ConfigError(
             f"{begin}{cls.__module__} has another object, or none, under this name; {_FIX} under its own name"
         )
@@ -106,6 +107,8 @@ def load(ref: ClassRef) -> type:
     """
     module = _load_script(ref) if ref.script else _import(ref)
     found = _find(module, ref.name)
+    if isinstance(found, FunctionType):
+        return _standing_for(found)
     if not isinstance(found, type):
         end = ""
         if ref.script:
@@ -115,6 +118,14 @@ def load(ref: ClassRef) -> type:
             )
         raise ConfigError(f"{ref.file} does not define the class {ref.name}{end}")
     return found
+
+
+def _standing_for(function: FunctionType) -> type:
+    """Return a class that a job can use as a function's runner, or as its provider."""
+    body = {"forward": staticmethod(function), "build_env_local": staticmethod(function)}
+    made = type(function.__name__, (), {**body, FUNCTION: staticmethod(function)})
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made
 
 
 def _import(ref: ClassRef) -> ModuleType:

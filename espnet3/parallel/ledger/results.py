@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.lines import failure_from
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
 from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure
 
 _STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
 _BUFFER = 1 << 20
+_OF_FAILURES = ("error", "message")
+_SHOWN, _WIDTH = 5, 120  # results, and characters of each, that a notebook shows
 
 
 class Results(Sequence[Any]):
@@ -91,6 +95,28 @@ class Results(Sequence[Any]):
         failed = f", {self._failures} failed" if self._failures else ""
         return f"<{self._length} results{failed} in {str(self.path)!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first results, and how many failed."""
+        rows: list[tuple[str, object]] = [
+            ("folder", self.path),
+            ("results", f"{self._length:,}, {self._failures:,} failed"),
+        ]
+        shown = self[:_SHOWN]
+        rows += [(f"[{place}]", f"{value!r:.{_WIDTH}}") for place, value in enumerate(shown)]
+        return html_table("Results", rows)
+
+    def to_pandas(self) -> Any:
+        """Return the results as a pandas DataFrame, one row an item, in their order.
+
+        Its index holds the run's indices (as text where they are lists or mappings). Results that are mappings give
+        their keys as columns, any others a column `result`. If items failed there are the columns `error` and
+        `message`; they are empty where an item did not fail.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        return _table(self._records(0, self._length), bool(self._failures))
+
     def failures(self) -> Iterator[ItemFailure]:
         """Yield the records of the failed items, in order."""
         with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
@@ -104,6 +130,11 @@ class Results(Sequence[Any]):
 
     def _stream(self, start: int, stop: int) -> Iterator[Any]:
         """Yield the values of the positions from `start` up to `stop`."""
+        for _, value in self._records(start, stop):
+            yield value
+
+    def _records(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
+        """Yield index and value of the positions from `start` up to `stop`."""
         if start >= stop:
             return
         if self._stamp_now() != self._stamp:
@@ -124,7 +155,10 @@ class Results(Sequence[Any]):
                 if line[-2:] != b"}\n":
                     raise DamagedFolderError(f"{self.path / RESULTS} ends before position {position}")
                 record = from_json(line)
-                yield record["result"] if "result" in record else self._failed(position)
+                yield (
+                    record["index"],
+                    record["result"] if "result" in record else self._failed(position),
+                )
 
     def _offset(self, stretch: int) -> int:
         """Return the offset of the first line of a stretch; the file is read through once."""
@@ -167,6 +201,33 @@ class Results(Sequence[Any]):
                 f"{self.path / RESULTS} is gone: run again with the same arguments to merge"
             ) from None
         return status.st_size, status.st_mtime_ns
+
+
+def _table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
+    """Return indices and results as a DataFrame, as `Results.to_pandas` says."""
+    try:
+        import pandas
+    except ImportError as error:
+        from espnet3.parallel.backends.loading import (
+            pip_line,  # here: jobs, which import this, need none of it
+        )
+
+        raise MissingPackageError(
+            f"to_pandas needs pandas, which is not installed. Please install it: {pip_line('report')}",
+            name="pandas",
+        ) from error
+    indices, rows = [], []
+    for index, value in records:
+        indices.append(index if isinstance(index, Hashable) else str(index))
+        if isinstance(value, ItemFailure):
+            rows.append({"error": value.error_type, "message": value.message})
+        else:
+            rows.append(value if isinstance(value, dict) else {"result": value})
+    columns = dict.fromkeys(key for row in rows for key in row)  # in the order in which they are first met
+    if any_failed:
+        columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
+    data = {key: [row.get(key) for row in rows] for key in columns}
+    return pandas.DataFrame(data, index=pandas.Index(indices, name="index", tupleize_cols=False))
 
 
 def _failure(line: bytes) -> ItemFailure:

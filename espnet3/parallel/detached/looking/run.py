@@ -11,12 +11,13 @@ from typing import Any, overload
 
 from espnet3.parallel.checks import Choice, Number, argument
 from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.layout import Layout, Plan
+from espnet3.parallel.detached.layout import DONE, Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
 from espnet3.parallel.detached.looking.watching import watch
-from espnet3.parallel.detached.states import GRACE, JobState, RunStatus
+from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, progress
 from espnet3.parallel.ledger.split import RESULTS
+from espnet3.parallel.messages import html_table
 
 _TAIL = 1 << 16  # bytes of a log that are shown
 
@@ -83,6 +84,19 @@ class DetachedRun(Sequence[JobRecord]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how the run is now, by its files alone; no scheduler is asked."""
+        shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
+        ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
+        done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
+        rows = [
+            ("folder", self.path),
+            ("jobs", f"{len(self):,} {self._plan.env} jobs, {self._plan.n_workers:,} at a time"),
+            ("items", f"{ok + failed:,} of {self._plan.bounds[-1]:,}, {failed:,} failed"),
+            ("shards done", f"{done:,} of {len(self):,}"),
+        ]
+        return html_table("Detached run", rows)
 
     # --- looking ---
 

@@ -1,0 +1,133 @@
+"""What `espnet3 watch` draws on a terminal, with rich: at 80 columns as at 200."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from espnet3.cli.showing import size, span
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.views.live import LiveFacts, Worker
+
+_COLOURS = {
+    JobState.RUNNING.value: "cyan",
+    JobState.PENDING.value: "yellow",
+    JobState.DONE.value: "green",
+    JobState.NEW.value: "dim",
+    JobState.NOT_STARTED.value: "dim",
+}
+_FRAME = 9  # lines beside those of workers and failures
+_FEW = 3  # failures and slow items that are shown
+
+
+def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
+    """Return what is to be shown.
+
+    Args:
+        found: One run, or several.
+        now: In seconds since the epoch.
+        height: Lines of the terminal: so many workers are shown as fit.
+    """
+    hint = Text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
+    if len(found) == 1:
+        return Group(*_one(found[0], now, height), hint)
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
+    table.add_column("run", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("", ratio=1)
+    for name, width in (("items", 9), ("failed", 6), ("items/s", 8), ("left", 6)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for facts in found:
+        status = facts.status
+        table.add_row(
+            Path(status.run).name,
+            _bar(facts),
+            f"{status.ok + status.failed:,}/{status.items:,}",
+            Text(f"{status.failed:,}", style="red" if status.failed else "dim"),
+            f"{facts.rate:,.1f}" if facts.rate else _state(facts),
+            span(facts.seconds_left) if facts.seconds_left else "",
+        )
+    return Group(table, hint)
+
+
+def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
+    status = facts.status
+    head = Text.assemble((Path(status.run).name, "bold"), "  ", (_state(facts), _colour(facts)))
+    head.append(f"  {Path(status.run).parent}", style="dim")
+    counts = Text(f"{status.ok + status.failed:,} of {status.items:,} items")
+    counts.append(f", {status.failed:,} failed", style="red" if status.failed else "dim")
+    if facts.rate:
+        counts.append(f", {facts.rate:,.1f} items/s")
+    if facts.seconds_left:
+        counts.append(f", {span(facts.seconds_left)} left")
+    if facts.memory:
+        counts.append(f", {size(facts.memory)} on this machine", style="dim")
+    head.no_wrap = True
+    room = max(4, height - _FRAME - 2 * _FEW)
+    lines: list[RenderableType] = [head, _bar(facts), counts, Text()]
+    if facts.workers:
+        lines += [_workers(facts.workers, now, room), Text()]
+    if facts.failures:
+        lines += [_failures(facts), Text()]
+    if facts.slow:
+        slow = ", ".join(f"{name} ({span(seconds)})" for seconds, name in facts.slow[:_FEW])
+        lines.append(Text(f"slowest seen: {slow}", style="dim"))
+    lines += [Text(f"note: {note}", style="yellow") for note in status.notes]
+    return lines
+
+
+def _bar(facts: LiveFacts) -> RenderableType:
+    status = facts.status
+    # padded: a bar by itself does not end its line
+    return Padding(ProgressBar(total=max(1, status.items), completed=status.ok + status.failed), 0)
+
+
+def _state(facts: LiveFacts) -> str:
+    status = facts.status
+    if status.alive:
+        return "at work"
+    return "complete" if status.done or status.merged else "nobody works on it"
+
+
+def _colour(facts: LiveFacts) -> str:
+    return {"at work": "cyan", "complete": "green"}.get(_state(facts), "yellow")
+
+
+def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("worker", "state", "done", "in", "for", "where"):
+        table.add_column(
+            name, no_wrap=True, overflow="ellipsis", justify="right" if name == "done" else "left"
+        )
+    shown = workers if len(workers) <= room else workers[: room - 1]
+    for worker in shown:
+        style = _COLOURS.get(worker.state, "red")
+        table.add_row(
+            worker.name,
+            Text(worker.state.replace("_", " "), style=style),
+            f"{worker.done:,}/{worker.items:,}",
+            worker.doing or worker.note,
+            span(max(0.0, now - worker.since)) if worker.since else "",
+            f"{worker.where}{', ' + size(worker.memory) if worker.memory else ''}",
+        )
+    if len(shown) < len(workers):
+        table.add_row(f"… {len(workers) - len(shown):,} more")
+    return table
+
+
+def _failures(facts: LiveFacts) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    table.add_column("failed", justify="right", no_wrap=True)
+    table.add_column("cause", no_wrap=True)
+    table.add_column("first message", ratio=1, no_wrap=True, overflow="ellipsis")
+    for group in facts.failures[:_FEW]:
+        message = " ".join(group.message.split())
+        table.add_row(Text(f"{group.count:,}", style="red"), f"{group.cause}: {group.error_type}", message)
+    if len(facts.failures) > _FEW:
+        table.add_row("", f"… {len(facts.failures) - _FEW} more kinds", "")
+    return table

@@ -1,0 +1,81 @@
+"""`espnet3 replay`: one item of a run once more, in this process."""
+
+from __future__ import annotations
+
+import cProfile
+import faulthandler
+import os
+import pdb  # noqa: T100  what --pdb opens
+import pstats
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from espnet3.cli.runs import explained
+from espnet3.cli.showing import span, wrapped
+from espnet3.parallel.engine.exceptions import below_ours
+from espnet3.parallel.messages import counted
+from espnet3.parallel.records import place_of
+from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
+
+_SHOWN = 400  # characters of a result
+_ROWS = 25  # of a profile
+_DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.argument("index", required=False)
+@click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
+@click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
+@click.option("--profile", is_flag=True, help="Print where the time goes (cProfile).")
+@explained
+def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool) -> None:
+    """Run the item INDEX of RUN again, in this process, with its recorded provider, code and seed.
+
+    Says what is not as it was then; nothing is written to RUN. Exit status: 0 if it returns, 1 if it raises.
+    """
+    if (index is None) != all_failed:
+        raise click.UsageError("give an INDEX, or --all-failed")
+    folder = Path(os.path.abspath(run))
+    again = Replay(folder)
+    try:
+        indices = failed_indices(folder) if index is None else [index_of(folder, index)]
+        for line in again.differences:
+            print(wrapped(f"not as it was: {line}"))
+        for line in again.notes:
+            print(wrapped(f"note: {line}"))
+        if not indices:
+            print("no item of this run has failed")
+        faulthandler.enable()  # an item that crashes this process shall say where
+        raised = [one for one in indices if _one(again, one, debug, profile).error is not None]
+    finally:
+        again.close()
+    if len(indices) > 1:
+        print(f"{counted(len(indices), 'item')}: {len(raised):,} raised again")
+    sys.exit(1 if raised else 0)
+
+
+def _one(again: Replay, index: Any, debug: bool, profile: bool) -> Replayed:
+    profiler = cProfile.Profile() if profile else None
+    found = again(index, profiler)
+    then = found.then.failure if found.then is not None else None
+    if then is not None:
+        tries = "1 try" if then.get("attempts") == 1 else f"{then.get('attempts')} tries"
+        how = _DEADLY.get(str(then.get("cause")), f"{then.get('type')}: {then.get('message')}")
+        print(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
+    alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
+    if found.error is None:
+        print(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")
+    else:
+        print(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
+        shown = found.error.with_traceback(below_ours(found.error.__traceback__))
+        traceback.print_exception(type(shown), shown, shown.__traceback__)
+    if profiler is not None:
+        pstats.Stats(profiler, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
+    if debug and found.error is not None:
+        pdb.post_mortem(found.error.__traceback__)
+    return found

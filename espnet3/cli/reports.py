@@ -1,0 +1,41 @@
+"""`espnet3 report`: a page about a run, or its facts as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from espnet3.cli.runs import explained
+from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.page import page_of
+from espnet3.parallel.views.plain import facts_to_json
+
+_DEFAULT = "report.html"
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "-o", "--output", metavar="FILE", help=f"Where to; - is standard output.  [default: {_DEFAULT}]"
+)
+@click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True)
+@explained
+def report(run: str, output: str | None, kind: str) -> None:
+    """Write what RUN says of itself as one HTML page that needs no network; JSON goes to standard output.
+
+    RUN may be at work, dead or finished; it is not changed.
+    """
+    facts = read_facts(Path(os.path.abspath(run)))
+    text = (
+        page_of(facts) if kind == "html" else json.dumps(facts_to_json(facts), indent=2, default=str) + "\n"
+    )
+    output = output or (_DEFAULT if kind == "html" else "-")
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    print(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")

@@ -1,0 +1,86 @@
+"""`espnet3 size`: how many workers a bigger job should have, and with what options."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from espnet3.cli.configs import conf_argument, read_block
+from espnet3.cli.runs import explained
+from espnet3.cli.showing import size as amount
+from espnet3.cli.showing import wrapped
+from espnet3.parallel.views.conclusions import duration
+from espnet3.parallel.views.sizing import Measured, Size, around, block_for, measured_by, recommended
+
+_PYTHON = 0.3  # seconds: no process is started and has imported anything in less
+
+
+@click.command()
+@conf_argument
+@click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has.")
+@click.option(
+    "--run",
+    type=click.Path(exists=True, file_okay=False),
+    required=True,
+    help="An earlier run of the same runner, with an output_dir: a few items are enough.",
+)
+@click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Run so many items of that run again here, to measure memory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@explained
+def size(conf: str, items: int, run: str, within: float | None, sample: int, as_json: bool) -> None:
+    """Say how many workers --items need on the backend of CONF, for how long, and print the options to paste."""
+    config = read_block(conf)
+    measured = measured_by(Path(os.path.abspath(run)), sample)
+    chosen = recommended(measured, items, None if within is None else within * 3600)
+    block = block_for(config, chosen, measured)
+    if as_json:
+        print(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
+        return
+    print(wrapped(_said_of(measured, items)))
+    print(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
+    for one in around(measured, items, chosen):
+        print(_row(one, one.workers == chosen.workers))
+    if measured.start < _PYTHON:
+        print(
+            wrapped(
+                "\nThat run started no worker: on a cluster each also needs seconds to start Python."
+            ).strip()
+        )
+    if not measured.memory:
+        print(
+            wrapped(
+                "\nMemory was not measured: --sample 5 runs five items of that run here and looks."
+            ).strip()
+        )
+    print(f"\n{_yaml(block)}", end="")
+
+
+def _said_of(measured: Measured, items: int) -> str:
+    took = f"{(measured.memory and f', up to {amount(measured.memory)} in a process') or ''}"
+    return (
+        f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
+        f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
+        f"{duration(measured.seconds * items)} of work."
+    )
+
+
+def _row(one: Size, chosen: bool) -> str:
+    mark = "  <- recommended" if chosen else ""
+    return f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
+
+
+def _yaml(block: dict[str, Any]) -> str:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create({"parallel": block}))

@@ -1,0 +1,140 @@
+"""`espnet3 watch`: a run, or all runs of a folder, on a terminal as they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from espnet3.cli.runs import explained
+from espnet3.cli.showing import plain_line
+from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.detached.looking.ordinary import no_run
+from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
+
+_LOOKS = (1.0, 10.0)  # seconds between two looks: at first, and after a while
+_SHARE = 0.05  # of the time watched so far, between those
+_KEYS = 0.25  # seconds for which a key is waited for; what is drawn is drawn again so often
+_LINE = 10.0  # seconds between two lines where there is no terminal
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False), metavar="RUN|FOLDER")
+@click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave.")
+@explained
+def watch(run: str, as_json: bool) -> None:
+    """Show RUN, or all runs in FOLDER, until nobody works on them any more.
+
+    On a terminal: bar, rate, time left, workers, failures; q leaves, and the run goes on. Elsewhere there is a line
+    every ten seconds. Exit status: that of `status`.
+    """
+    folder = Path(os.path.abspath(run))
+    if not runs_below(folder):
+        raise ConfigError(no_run(folder))
+    watchers: dict[Path, Watcher] = {}
+    if as_json:
+        facts = [one.to_json() for one in look(folder, watchers)]
+        print(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
+        return
+    last = _on_terminal(folder, watchers) if sys.stdout.isatty() else _in_lines(folder, watchers)
+    sys.exit(max((exit_status(facts) for facts in last), default=0))
+
+
+def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
+    """Return how each run of a folder is; a run that is new there gets a watcher."""
+    for run in runs_below(folder):
+        if run not in watchers:
+            watchers[run] = Watcher(run)
+    return [watcher.look() for watcher in watchers.values()]
+
+
+def exit_status(facts: LiveFacts) -> int:
+    """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
+    status = facts.status
+    if status.done or (status.merged and not status.alive):
+        return 0
+    return 75 if status.alive else 1
+
+
+def _pause(begin: float) -> float:
+    return min(_LOOKS[1], max(_LOOKS[0], _SHARE * (time.monotonic() - begin)))
+
+
+def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
+    begin, said = time.monotonic(), -_LINE
+    while True:
+        found = look(folder, watchers)
+        alive = any(facts.status.alive for facts in found)
+        if not alive or time.monotonic() - said >= _LINE:
+            said = time.monotonic()
+            for facts in found:
+                print(plain_line(facts), flush=True)
+        if not alive:
+            return found
+        time.sleep(min(_pause(begin), _LINE))  # files on a shared disk send no event
+
+
+def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
+    if find_spec("rich") is None:
+        raise MissingPackageError(
+            f"`espnet3 watch` draws with rich, which is not installed. Please install it: {pip_line('report')}. "
+            "Without it, `espnet3 status --watch RUN` prints the status again and again, and `espnet3 watch RUN | cat` "
+            "a line every ten seconds",
+            name="rich",
+        )
+    from rich.console import Console
+    from rich.live import Live
+
+    from espnet3.cli.drawing import drawn
+
+    console, begin, found = Console(), time.monotonic(), look(folder, watchers)
+    with _keys() as keys, Live(console=console, auto_refresh=False) as live:
+        due = begin + _pause(begin)
+        while True:
+            live.update(drawn(found, time.time(), console.height), refresh=True)
+            if not any(facts.status.alive for facts in found) or keys():
+                return found
+            if time.monotonic() >= due:
+                found = look(folder, watchers)
+                due = time.monotonic() + _pause(begin)
+
+
+@contextmanager
+def _keys() -> Iterator[_Keys]:
+    """Yield what waits for a key; the terminal is put back at the end."""
+    if not sys.stdin.isatty():
+        yield _Keys(None)
+        return
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield _Keys(fd)
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+class _Keys:
+    """Waits for a key for a moment; tells whether it was one that leaves."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def __call__(self) -> bool:
+        if self._fd is None:
+            time.sleep(_KEYS)
+            return False
+        ready = select.select([self._fd], [], [], _KEYS)[0]
+        return bool(ready) and os.read(self._fd, 64).lower() in (b"q", b"\x03", b"\x1b", b"")

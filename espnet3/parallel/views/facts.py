@@ -1,0 +1,224 @@
+"""All that a run's folder says about the run, as one record for a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.looking.ordinary import no_run
+from espnet3.parallel.detached.looking.status import driver_of
+from espnet3.parallel.detached.states import disk_now, holder_lives
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
+from espnet3.parallel.messages import masked
+from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures
+from espnet3.parallel.views.rates import Stretch, stretches
+from espnet3.parallel.views.sessions import Session, read_sessions, seconds_of
+from espnet3.parallel.views.spans import Span, driver_spans, losses_of, shard_spans
+
+_MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
+_SAMPLE = 1 << 18  # bytes that are read of a larger file at a time, at so many places
+_PLACES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run, as its folder shows it. Times are in seconds since the epoch.
+
+    Attributes:
+        run: Its folder.
+        runner: Import path of the runner's class.
+        provider: The same of the provider's.
+        read: When the folder was read.
+        created: When the run began; None where run.json does not say so.
+        items: Items of the run.
+        ok: Those with a result.
+        failed: Those whose outcome is a failure.
+        state: "complete", "at work" or "unfinished".
+        driver: The driver that is at work; "" where none is.
+        sampled: What was estimated or left out because there is too much of it; "" where nothing was.
+        sessions: The calls that opened the folder.
+        drivers: When drivers held it.
+        shards: When detached jobs worked on their shards.
+        stretches: How many items came in between when and when.
+        failures: Failed items by cause.
+        slowest: Items with a recorded time, the slowest first: seconds and index.
+        losses: Processes of detached jobs that ended with items in progress.
+        recorded: The rest of run.json, secrets masked: config, seed, policy, origin, packages, history.
+        notes: What else is worth knowing.
+    """
+
+    run: str
+    runner: str
+    provider: str
+    read: float
+    created: float | None
+    items: int
+    ok: int
+    failed: int
+    state: str
+    driver: str
+    sampled: str
+    sessions: tuple[Session, ...]
+    drivers: tuple[Span, ...]
+    shards: tuple[Span, ...]
+    stretches: tuple[Stretch, ...]
+    failures: tuple[FailureGroup, ...]
+    slowest: tuple[tuple[float, str], ...]
+    losses: int
+    recorded: dict[str, Any]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def left(self) -> int:
+        """Items without an outcome."""
+        return max(0, self.items - self.ok - self.failed)
+
+    @property
+    def begin(self) -> float | None:
+        """When its first session began."""
+        return self.sessions[0].begin if self.sessions else self.created
+
+    @property
+    def computed(self) -> list[Session]:
+        """The sessions that ended in order and computed something."""
+        return [session for session in self.sessions if session.figure("items")]
+
+    def total(self, figure: str) -> float:
+        """Return the sum of a figure over the sessions."""
+        return sum(session.figure(figure) for session in self.sessions)
+
+    def shard_seconds(self) -> list[tuple[float, str, int]]:
+        """Return of each shard with an outcome: its seconds of work over all attempts, its name, its items."""
+        seconds: dict[str, float] = {}
+        items: dict[str, int] = {}
+        for span in self.shards:
+            seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
+            items[span.name] = max(items.get(span.name, 0), span.items)
+        return sorted(((s, name, items[name]) for name, s in seconds.items() if items[name]), reverse=True)
+
+
+def read_facts(run: Path) -> RunFacts:
+    """Read a run's folder.
+
+    Args:
+        run: The folder, absolute.
+
+    Raises:
+        ConfigError: There is no run in it.
+        DamagedFolderError: Its run.json or its receipt is damaged.
+    """
+    try:
+        said = read_json(run / RUN)
+    except FileNotFoundError:
+        raise ConfigError(no_run(run)) from None
+    items = int((said.get("indices") or {}).get("count", 0))
+    sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
+    counts = _counts(run, said, items)
+    # its driver, or one of its jobs
+    alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
+    complete = counts.merged or (not alive and counts.ok + counts.failed == items)
+    notes = list(counts.notes)
+    if complete and not counts.merged:
+        notes.append("every item has an outcome, and nobody has merged them yet")
+    return RunFacts(
+        run=str(run),
+        runner=str((said.get("runner") or {}).get("path", "?")),
+        provider=str((said.get("provider") or {}).get("path", "?")),
+        read=time.time(),
+        created=seconds_of(said.get("created")),
+        items=items,
+        ok=counts.ok,
+        failed=counts.failed,
+        state="at work" if alive else "complete" if complete else "unfinished",
+        driver=driver_of(run),
+        sampled=counts.sampled,
+        sessions=tuple(sessions),
+        drivers=tuple(drivers),
+        shards=tuple(shards),
+        stretches=tuple(stretches(run, sessions, drivers, shards, counts.ok + counts.failed)),
+        failures=tuple(counts.groups),
+        slowest=tuple(sorted(counts.failures.slowest, reverse=True)),
+        losses=losses_of(run),
+        recorded={
+            name: masked(said.get(name))
+            for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
+        },
+        notes=tuple(notes),
+    )
+
+
+@dataclass(slots=True)
+class _Counts:
+    ok: int
+    failed: int
+    merged: bool
+    failures: Failures
+    groups: Sequence[FailureGroup] = ()
+    sampled: str = ""
+    notes: Sequence[str] = ()
+
+
+def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
+    """Count the outcomes: from the receipt, line by line, or by samples where that would take too long."""
+    if (run / RECEIPT).exists():
+        receipt = read_receipt(run)
+        failed = sum(receipt.failed.values())
+        failures = merged_failures(run, failed)
+        return _Counts(
+            receipt.ok, failed, True, failures, failures.groups(), _unread(failures.unread, failed)
+        )
+    kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
+    splits = split_folders(run, kind)
+    n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
+    outcomes = Outcomes(run, said.get("indices") or {}, kind)
+    if n_bytes > _MOST_BYTES:
+        ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
+        failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))
+        outcomes.look_at_failures()
+        why = (
+            f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
+            f"{_PLACES} samples of each file"
+        )
+        return _Counts(ok, failed, False, outcomes.failures, outcomes.failures.groups(), why)
+    outcomes.look()
+    notes = [f"{name} is of another index list and is not counted" for name in outcomes.foreign]
+    groups = outcomes.failures.groups(outcomes.state)
+    unread = _unread(outcomes.failures.unread, outcomes.failed)
+    return _Counts(outcomes.ok, outcomes.failed, False, outcomes.failures, groups, unread, notes)
+
+
+def _unread(unread: int, failed: int) -> str:
+    if not unread:
+        return ""
+    return f"{failed:,} items failed: the causes are counted over the first {failed - unread:,} of them"
+
+
+def lines_estimated(file: Path) -> int:
+    """Return about how many lines a file has, from samples spread over it."""
+    size = _size(file)
+    if not size:
+        return 0
+    seen = lines = 0
+    step = max(_SAMPLE, size // _PLACES)
+    with open(file, "rb") as stream:
+        for at in range(0, size, step):
+            stream.seek(at)
+            part = stream.read(_SAMPLE)
+            seen += len(part)
+            lines += part.count(b"\n")
+    return round(lines * size / seen) if seen else 0
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

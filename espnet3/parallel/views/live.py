@@ -1,0 +1,239 @@
+"""How a run is at this moment, for somebody who watches it: the facts of `status`, and what changes between looks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
+from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
+from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.status import driver_of
+from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import SESSION, SPLIT
+from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
+from espnet3.parallel.views.sessions import seconds_of
+from espnet3.parallel.views.spans import in_progress, read_or_none
+
+_SPAN = 60.0  # seconds over which the rate is taken
+_DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
+_SLOW = 5
+_FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A shard's job, or the driver of a run without jobs.
+
+    Attributes:
+        name: "shard 3", or "driver".
+        state: What it is doing: a job state, or "running".
+        where: Host and process; "" where it has not started.
+        items: Items of its shard.
+        done: Those of them with an outcome.
+        doing: What it is in; "" where nothing says so.
+        since: When that began, in seconds since the epoch; 0 where nothing says so.
+        note: What it ended with, or what the scheduler says.
+        memory: Bytes that it and its children use; 0 where they are not on this machine.
+    """
+
+    name: str
+    state: str
+    where: str
+    items: int
+    done: int
+    doing: str = ""
+    since: float = 0.0
+    note: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """A run, as somebody sees it who watches it.
+
+    Attributes:
+        status: What `espnet3 status` says.
+        time: When, in seconds since the epoch.
+        rate: Items per second over the last minute of watching; 0 where none ended.
+        workers: Its jobs or its driver; those that have something to do or to say come first.
+        failures: What failed, by its cause.
+        slow: What took longest, as far as that can be seen: seconds and a name.
+        memory: Bytes that the run uses on this machine; 0 where nothing of it is here.
+    """
+
+    status: RunStatus | FolderStatus
+    time: float
+    rate: float
+    workers: tuple[Worker, ...]
+    failures: tuple[FailureGroup, ...]
+    slow: tuple[tuple[float, str], ...]
+    memory: int
+
+    @property
+    def left(self) -> int:
+        """Items without an outcome."""
+        return self.status.items - self.status.ok - self.status.failed
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this rate; None where there is none."""
+        return self.left / self.rate if self.rate and self.left else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as plain data: those of `status --json` and the others beside them."""
+        return {
+            **self.status.to_json(),
+            "rate": self.rate,
+            "seconds_left": self.seconds_left,
+            "workers": [asdict(worker) for worker in self.workers],
+            "failures": [group.to_json() for group in self.failures],
+            "slow": [list(one) for one in self.slow],
+            "memory": self.memory,
+        }
+
+
+class Watcher:
+    """Looks at one run again and again; each look reads what is new.
+
+    Args:
+        run: The run's folder, absolute.
+        clock: Returns the seconds since some moment.
+
+    Raises:
+        ConfigError: There is no run in it.
+        DamagedFolderError: Its run.json is damaged.
+    """
+
+    def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.run = run
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque()
+        self._longest: dict[str, float] = {}
+        self._detached = DetachedRun.open(run) if is_detached(run) else None
+        if self._detached is None:
+            folder_status(run)  # says what is wrong with the folder
+        found = read_or_none(run / RUN) or {}
+        kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
+        self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
+
+    def look(self) -> LiveFacts:
+        """Return how the run is now."""
+        merged = (self.run / RECEIPT).exists()
+        if not merged:
+            self._outcomes.look()
+        status = self._status(merged)
+        now = time.time()
+        workers = self._jobs(status) if isinstance(status, RunStatus) else self._driver(status)
+        for worker in workers:
+            if worker.since and worker.doing.startswith("item"):
+                name = f"{worker.doing} of {worker.name}"
+                self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
+        failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
+        slow = sorted(
+            [
+                *((seconds, f"item {index}") for seconds, index in failures.slowest),
+                *((seconds, name) for name, seconds in self._longest.items()),
+            ],
+            reverse=True,
+        )[:_SLOW]
+        self._longest = {name: seconds for seconds, name in slow if name in self._longest}
+        return LiveFacts(
+            status,
+            now,
+            self._rate(status.ok + status.failed),
+            tuple(workers),
+            tuple(failures.groups(None if merged else self._outcomes.state)),
+            tuple((round(seconds, 3), name) for seconds, name in slow),
+            sum(worker.memory for worker in workers),
+        )
+
+    def _status(self, merged: bool) -> RunStatus | FolderStatus:
+        if self._detached is not None:
+            return self._detached.status()
+        if merged:
+            return folder_status(self.run)
+        driver, seen = driver_of(self.run), self._outcomes
+        notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
+        counts = len(seen.state), seen.ok, seen.failed
+        return FolderStatus(str(self.run), *counts, bool(driver), False, driver, notes)
+
+    def _rate(self, done: int) -> float:
+        now = self._clock()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
+            self._seen.popleft()
+        begin, before = self._seen[0]
+        return (done - before) / (now - begin) if done > before and now > begin else 0.0
+
+    def _jobs(self, status: RunStatus) -> list[Worker]:
+        layout, found = Layout(self.run), []
+        for shard in status.shards:
+            folder = layout.shard(shard.shard)
+            running = shard.state is JobState.RUNNING
+            doing, since = in_progress(folder) if running else ("", 0.0)
+            held = (holder_of(folder) or {}) if running else {}
+            found.append(
+                Worker(
+                    f"shard {shard.shard}",
+                    shard.state.value,
+                    f"{held['host']}, process {held['pid']}" if held else shard.job_id,
+                    shard.items,
+                    shard.ok + shard.failed,
+                    doing,
+                    since,
+                    shard.note,
+                    memory_of(living_pid(folder)) if running else 0,
+                )
+            )
+        order = {JobState.RUNNING.value: 0, **{state.value: 2 for state in _FINISHED}}
+        return sorted(found, key=lambda worker: order.get(worker.state, 1))
+
+    def _driver(self, status: FolderStatus) -> list[Worker]:
+        if not status.alive:
+            return []
+        held = holder_of(self.run) or {}
+        where = f"{held.get('host')}, process {held.get('pid')}"
+        since = seconds_of(held.get("since")) or 0.0
+        done, memory = status.ok + status.failed, memory_of(living_pid(self.run))
+        return [Worker("driver", "running", where, status.items, done, "this session", since, "", memory)]
+
+
+def is_detached(run: Path) -> bool:
+    """Whether a run has jobs of its own."""
+    return (run / FOLDER / PLAN).exists()
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder, down to two levels; only itself where it is one."""
+    if (folder / RUN).exists() or is_detached(folder):
+        return [folder]
+    found = {file.parent for depth in _DEPTH for file in folder.glob(f"{depth}{RUN}")}
+    return sorted(run for run in found if not run.name.startswith("old."))
+
+
+def memory_of(pid: int | None) -> int:
+    """Return the memory that a process of this machine and its children use, in bytes; 0 where it is not here."""
+    if pid is None:
+        return 0
+    import psutil  # here: only who watches needs it
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    total = 0
+    for one in family:
+        try:
+            total += one.memory_info().rss
+        except psutil.Error:  # it has ended since
+            continue
+    return total

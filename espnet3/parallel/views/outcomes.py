@@ -1,0 +1,206 @@
+"""The outcomes of a run's items, read from its splits; a second look goes on where the first one ended."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.lines import check_line, decode_failure, failure_from, split_line
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
+from espnet3.parallel.ledger.values import from_json
+from espnet3.parallel.records import ItemFailure
+
+MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
+_OK, _FAILED = 1, 2
+_SHOWN = 5  # indices of a group that are named
+_SLOWEST = 10
+_MESSAGE = 200  # characters of a message by which failures are grouped
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed items that have the same cause, type and, but for numbers and quoted texts, message.
+
+    Attributes:
+        cause: "error", "poison", "timeout" or "result".
+        error_type: The exception's class.
+        message: The first one's.
+        count: How many items.
+        indices: The first ones, as text.
+        traceback: The first one's.
+        worker: Where the first one ran.
+        attempts: The most that one of them had.
+    """
+
+    cause: str
+    error_type: str
+    message: str
+    count: int
+    indices: tuple[str, ...]
+    traceback: str
+    worker: str
+    attempts: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return {**asdict(self), "indices": list(self.indices)}
+
+
+class Failures:
+    """Failed items, grouped as they are read."""
+
+    def __init__(self) -> None:
+        self.unread = 0
+        self.slowest: list[tuple[float, str]] = []
+        self._first: dict[tuple[str, str, str], ItemFailure] = {}
+        self._of: dict[int, tuple[tuple[str, str, str], str, int]] = {}
+
+    def add(self, position: int, failure: ItemFailure) -> None:
+        """Take in one; a later failure of the same position replaces it."""
+        if len(self._of) >= MOST_FAILURES and position not in self._of:
+            self.unread += 1
+            return
+        message = _VARYING.sub("…", " ".join(failure.message.split())[: 2 * _MESSAGE])[:_MESSAGE]
+        key = failure.cause, failure.error_type, message
+        self._first.setdefault(key, failure)
+        shown = f"{failure.index!r:.80}"
+        self._of[position] = key, shown, failure.attempts
+        if failure.seconds is not None:
+            heapq.heappush(self.slowest, (failure.seconds, shown))
+            if len(self.slowest) > _SLOWEST:
+                heapq.heappop(self.slowest)
+
+    def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
+        """Return the groups, the largest first.
+
+        Args:
+            state: One byte a position; positions that have a result by now are left out.
+        """
+        counts: Counter[tuple[str, str, str]] = Counter()
+        indices: dict[tuple[str, str, str], list[str]] = {}
+        attempts: dict[tuple[str, str, str], int] = {}
+        for position, (key, index, tries) in self._of.items():
+            if state is not None and state[position] != _FAILED:
+                continue
+            counts[key] += 1
+            attempts[key] = max(tries, attempts.get(key, 0))
+            if len(named := indices.setdefault(key, [])) < _SHOWN:
+                named.append(index)
+        return [
+            FailureGroup(
+                *key[:2],
+                self._first[key].message,
+                count,
+                tuple(indices[key]),
+                self._first[key].traceback,
+                self._first[key].worker,
+                attempts[key],
+            )
+            for key, count in counts.most_common()
+        ]
+
+
+class Outcomes:
+    """What the splits of a run hold so far.
+
+    Args:
+        run: The run's folder.
+        indices: What its run.json says of the index list: `count` and `sha256`.
+        kind: What the folders of its sessions are called.
+
+    Attributes:
+        state: One byte a position: 0 where it has no outcome yet.
+        failures: The failed items.
+        foreign: Names of splits of another index list, which are not counted.
+    """
+
+    def __init__(self, run: Path, indices: dict[str, Any], kind: str) -> None:
+        self.run = run
+        self.kind = kind
+        self.state = bytearray(int(indices.get("count", 0)))
+        self.failures = Failures()
+        self.foreign: list[str] = []
+        self._sha256 = indices.get("sha256")
+        self._read: dict[Path, int] = {}
+        self._own: set[Path] = set()
+
+    @property
+    def ok(self) -> int:
+        """Positions with a result."""
+        return self.state.count(_OK)
+
+    @property
+    def failed(self) -> int:
+        """Positions whose last outcome is a failure."""
+        return self.state.count(_FAILED)
+
+    def look(self) -> None:
+        """Read what has been written since the last look."""
+        for split in split_folders(self.run, self.kind):
+            if split not in self._own and split.name not in self.foreign:
+                if self._is_of(split):
+                    self._own.add(split)
+                else:
+                    self.foreign.append(split.name)
+            if split in self._own:
+                for line, position in self._new_lines(split / ERRORS):
+                    if self.state[position] != _OK:
+                        self.state[position] = _FAILED
+                        self.failures.add(position, decode_failure(*split_line(line)))
+                for _, position in self._new_lines(split / RESULTS):
+                    self.state[position] = _OK
+
+    def look_at_failures(self) -> None:
+        """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
+        for split in split_folders(self.run, self.kind):
+            for line, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
+                self.failures.add(position, decode_failure(*split_line(line)))
+
+    def _is_of(self, split: Path) -> bool:
+        try:
+            return bool(read_json(split / SPEC).get("indices") == self._sha256)
+        except (OSError, DamagedFolderError):
+            return False
+
+    def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int]]:
+        """Yield whole lines that were not read before, with their position; a torn end waits for the next look."""
+        try:
+            stream = open(file, "rb", buffering=1 << 20)  # noqa: SIM115  closed below
+        except OSError:
+            return
+        n, at = len(self.state), self._read.get(file, 0)
+        with stream:
+            stream.seek(at)
+            for line in stream:
+                if line[-1:] != b"\n":
+                    break
+                at += len(line)
+                position = check_line(line)
+                if 0 <= position < n:
+                    yield line, position
+        self._read[file] = at
+
+
+def merged_failures(run: Path, failed: int) -> Failures:
+    """Return the failed items of a run that has been merged.
+
+    Args:
+        run: Its folder.
+        failed: How many there are: beyond `MOST_FAILURES` they are only counted.
+    """
+    found = Failures()
+    with open(run / ERRORS, "rb", buffering=1 << 20) as file:
+        for place, line in enumerate(islice(file, MOST_FAILURES)):
+            record = from_json(line)
+            found.add(int(record.get("n", place)), failure_from(record["index"], record))
+    found.unread = max(0, failed - MOST_FAILURES)
+    return found

@@ -1,0 +1,180 @@
+"""A run's runner and provider made again in this process, from what its folder says; and what is not the same."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.detached.code import FUNCTION, SCRIPT, ClassRef, SubmissionReached, load
+from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
+from espnet3.parallel.detached.looking.ordinary import no_run
+from espnet3.parallel.detached.spec import JobSpec, make_provider
+from espnet3.parallel.detached.submitting.snapshot import root_of
+from espnet3.parallel.env_provider import made_with, worker_setup_of
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.functions.running import runner_of
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.identity import changed_packages, changes, identify
+
+_MASKED = "***"
+# The indices are not made again, and what is masked is said in other words.
+_KNOWN = ("indices:", "config: a masked value")
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """What a run was run with, as far as it could be made again.
+
+    Attributes:
+        runner: The runner's class.
+        setup: Builds the env.
+        seed: The run's seed, or None.
+        batched: Its batch size, where its items went through `batch_forward`; else None.
+        differences: A line for everything that is not what it was.
+    """
+
+    runner: Any
+    setup: Callable[[], dict[str, Any]]
+    seed: int | None
+    batched: int | None
+    differences: tuple[str, ...]
+
+
+def remake(run: Path) -> Remade:
+    """Import a run's classes and make its provider again.
+
+    The working directory and the search path of this process become those of the run.
+
+    Args:
+        run: Its folder, absolute.
+
+    Raises:
+        ConfigError: There is no run in it, or its classes are nowhere on disk, or cannot be imported or made.
+    """
+    try:
+        said = read_json(run / RUN)
+    except FileNotFoundError:
+        raise ConfigError(no_run(run)) from None
+    policy = said.get("policy") or {}
+    notes: list[str] = []
+    runner: Any
+    cls: Any
+    if (run / FOLDER / TEMPLATE).exists():
+        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE))
+        spec.surroundings.restore()
+        with _nothing_runs():
+            runner, cls = load(spec.runner), load(spec.provider)
+        provider = make_provider(cls, spec.arguments)
+    else:
+        runner, cls = _classes(said, notes)
+        provider = _provider(cls, said.get("config"), notes)
+    if not issubclass(runner, BaseRunner):
+        runner = runner_of(getattr(runner, FUNCTION))
+    if SCRIPT in sys.modules:
+        sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
+    now = identify(runner, cls, made_with(provider), [], seed=said.get("seed"))
+    notes += [line for line in changes(said, now) if not line.startswith(_KNOWN)]
+    notes += [f"package {line}" for line in changed_packages(said, now)]
+    size = policy.get("batch_size")
+    batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
+    return Remade(runner, worker_setup_of(provider), said.get("seed"), batched, tuple(notes))
+
+
+@contextmanager
+def _nothing_runs() -> Iterator[None]:
+    """Stop a script without a main guard, which is loaded for its classes, where it calls a runner."""
+    before = BaseRunner.__call__
+
+    def reached(self: BaseRunner, indices: Any) -> Any:
+        raise SubmissionReached
+
+    BaseRunner.__call__ = reached  # type: ignore[method-assign]  # for as long as the script is loaded
+    try:
+        yield
+    finally:
+        BaseRunner.__call__ = before  # type: ignore[method-assign]
+
+
+def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
+    origin = said.get("origin") or {}
+    cwd = str(origin.get("cwd") or "")
+    if os.path.isdir(cwd):
+        os.chdir(cwd)
+    elif cwd:
+        notes.append(f"the working directory: {cwd} is not there, and this one is {os.getcwd()}")
+    command = origin.get("command") or [""]
+    script = os.path.realpath(os.path.join(cwd, str(command[0])))
+    refs = [_reference(what, said.get(what) or {}, script) for what in ("runner", "provider")]
+    for ref in refs:
+        root = str(root_of(ref))
+        if root not in sys.path:
+            sys.path.insert(0, root)
+    with _nothing_runs():
+        runner, provider = (load(ref) for ref in refs)
+    return runner, provider
+
+
+def _reference(what: str, said: dict[str, Any], script: str) -> ClassRef:
+    module, _, name = str(said.get("path", "")).partition(":")
+    file = said.get("file")
+    if not file or "<locals>" in name:
+        where = "in a function" if file else "in a notebook or a terminal"
+        raise ConfigError(
+            f"the {what} {name or '?'} was defined {where}, so that no other process can make it again: put it into a "
+            ".py file, at its top level, and run that; or call its forward there, where it is"
+        )
+    return ClassRef(module, name, str(file), script=os.path.realpath(str(file)) == script)
+
+
+class _Config(dict[str, Any]):
+    """Plain data in the place of a config whose class is not recorded: a mapping whose keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
+    """Make a provider again from what run.json shows of its arguments."""
+    if not isinstance(config, dict):
+        raise ConfigError(
+            "run.json does not say what the provider was made with: an earlier version wrote it"
+        )
+    if _MASKED in str(config):
+        notes.append(
+            "the config: secrets are masked in run.json and are not known here; what needs them gets '***'"
+        )
+    given = {name: _usable(value) for name, value in config.items()}
+    args = given.pop("args", [])
+    known = set(inspect.signature(cls).parameters)
+    by_name = {name: value for name, value in given.items() if name in known}
+    if args and "config" in by_name:
+        args = [by_name.pop("config"), *args]
+    if by_name.get("config", ...) is None and set(by_name) == {"config"}:
+        by_name = {}  # made without one
+    try:
+        provider = cls(*args, **by_name)
+    except Exception as error:  # the user's code, with plain data where there may have been objects
+        raise ConfigError(
+            f"{cls.__qualname__} cannot be made again from run.json, which holds its arguments as plain data: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for name in given.keys() - known:  # it was set from outside
+        setattr(provider, name, given[name])
+    return provider
+
+
+def _usable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _Config({key: _usable(item) for key, item in value.items()})
+    return [_usable(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,201 @@
+"""How large a job should be: the sums over what an earlier run of the same runner has measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.replaying import Replay, first_indices
+
+START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
+_MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
+_ROUND = 600  # seconds to which a walltime is rounded up
+_MEGABYTE = 10**6
+_STEP = 500  # megabytes to which memory is rounded up
+_MOST = 4096  # workers
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one item and one worker cost.
+
+    Attributes:
+        seconds: Per item, without start-up.
+        start: Seconds until a worker begins with its first item.
+        env: The part of it that builds the env.
+        items: Over how many items this was measured.
+        memory: Bytes that a process took at most; 0 where nobody has measured it.
+    """
+
+    seconds: float
+    start: float
+    env: float
+    items: int
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A job of so many workers.
+
+    Attributes:
+        workers: How many.
+        wall: Seconds from its start to its end, without waiting in a queue.
+        worker_hours: What all workers take together.
+        start_share: Share of that which is start-up.
+    """
+
+    workers: int
+    wall: float
+    worker_hours: float
+    start_share: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+
+def measured_by(run: Path, sample: int = 0) -> Measured:
+    """Return what a run's folder says of the cost of an item, after running some of its items again for their memory.
+
+    Args:
+        run: The folder, absolute.
+        sample: How many items to run again in this process, one after the other; 0: none, and no memory is known.
+
+    Raises:
+        ConfigError: The folder says nothing of times, and no item was to be run.
+    """
+    facts = read_facts(run)
+    items = facts.total("items")
+    start = env = seconds = 0.0
+    if items:
+        seconds = facts.total("busy_seconds") / items
+        start = max(session.figure("start_seconds") for session in facts.computed)
+        env = max(session.figure("env_seconds") for session in facts.computed)
+    elif shards := facts.shard_seconds():
+        items = float(sum(n for _, _, n in shards))
+        seconds = (
+            sum(s for s, _, _ in shards) / items
+        )  # with the start of each: the folder does not tell them apart
+    memory = 0
+    if sample:
+        took, env_here, memory = _run_again(run, sample)
+        if not items:
+            items, seconds, start = float(len(took)), sum(took) / len(took), env_here
+        env = env or env_here
+        start = max(start, env)
+    if not items:
+        raise ConfigError(
+            f"the run in {run} has no finished session, so that nothing is known of its times: let it end, or measure "
+            "some of its items here with --sample 5"
+        )
+    return Measured(seconds, start, env, int(items), memory)
+
+
+def size_for(measured: Measured, items: int, workers: int) -> Size:
+    """Return what a number of workers makes of a number of items."""
+    work = measured.seconds * items
+    total = work + measured.start * workers
+    # the last item of one worker is waited for by all others
+    wall = measured.start + math.ceil(items / workers) * measured.seconds
+    return Size(workers, wall, total / 3600, measured.start * workers / total if total else 0.0)
+
+
+def recommended(measured: Measured, items: int, within: float | None) -> Size:
+    """Return the size to take.
+
+    Args:
+        measured: What an item costs.
+        items: How many there are.
+        within: Seconds in which it should be done; None: as many workers as keep start-up a tenth of the whole.
+
+    Raises:
+        ConfigError: No number of workers can be so fast.
+    """
+    work, start = measured.seconds * items, measured.start
+    if within is None:
+        few = work * START_SHARE / ((1 - START_SHARE) * start) if start else math.sqrt(items)
+        return size_for(measured, items, max(1, min(_MOST, items, int(few))))
+    least = start + measured.seconds
+    if within <= least:
+        raise ConfigError(
+            f"no number of workers is done within {within:g} s: a worker's start and one item take {least:.1f} s"
+        )
+    workers = max(1, math.ceil(work / (within - start)))
+    while workers < min(items, _MOST) and size_for(measured, items, workers).wall > within:
+        workers += 1
+    size = size_for(measured, items, min(workers, items))
+    if workers > _MOST or size.wall > within:
+        raise ConfigError(
+            f"it would take more than {_MOST:,} workers to be done within {within:g} s: allow more time"
+        )
+    return size
+
+
+def around(measured: Measured, items: int, chosen: Size) -> list[Size]:
+    """Return sizes to compare: a quarter, half, the chosen one, double and four times as many workers."""
+    found = {max(1, chosen.workers // 4), max(1, chosen.workers // 2), chosen.workers}
+    found |= {min(items, chosen.workers * k) for k in (2, 4)}
+    return [size_for(measured, items, workers) for workers in sorted(found)]
+
+
+def block_for(config: ParallelConfig, size: Size, measured: Measured) -> dict[str, Any]:
+    """Return the `parallel` block of a size: that of a configuration with other numbers.
+
+    Raises:
+        ConfigError: The backend does not take them.
+    """
+    scheduler = BACKENDS[config.env].scheduler
+    options = dict(config.options)
+    if scheduler is not None:
+        if scheduler.has_walltime:
+            options["walltime"] = walltime(size.wall, scheduler.writes_seconds)
+        if measured.memory:
+            options["memory"] = memory(measured.memory)
+    elif measured.memory and config.env == "local":
+        options["memory_limit"] = memory(measured.memory)
+    block = {"env": config.env, "n_workers": size.workers, "options": options}
+    ParallelConfig.parse(block)
+    return block
+
+
+def walltime(seconds: float, with_seconds: bool = True) -> str:
+    """Return a walltime with room to spare, as schedulers write it: HH:MM:SS, or HH:MM."""
+    whole = max(_ROUND, math.ceil(seconds * _MARGIN / _ROUND) * _ROUND)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}{':00' if with_seconds else ''}"
+
+
+def memory(n_bytes: int) -> str:
+    """Return an amount of memory with room to spare."""
+    megabytes = math.ceil(n_bytes * _MARGIN / _MEGABYTE / _STEP) * _STEP
+    return f"{megabytes // 1000}GB" if megabytes % 1000 == 0 else f"{megabytes}MB"
+
+
+def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
+    """Run the first items of a run in this process; return their times, that of the env, and the peak of memory."""
+    import resource
+    import time
+
+    again = Replay(run)
+    try:
+        begin = time.perf_counter()
+        again.prepare()
+        env = time.perf_counter() - begin
+        took = [again(index).seconds for index in _some(run, sample)]
+    finally:
+        again.close()
+    return took, env, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+def _some(run: Path, sample: int) -> Iterator[Any]:
+    found = first_indices(run, sample)
+    if not found:
+        raise ConfigError(f"the run in {run} has no item with an outcome that could be run again")
+    yield from found

@@ -1,0 +1,144 @@
+"""Who worked on a run and when, by its leases and marks: one span for each process that held one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.detached.layout import DONE, FOLDER, MARK, PLAN, Layout
+from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.states import disk_now, holder_lives, progress
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.split import DONE as SHARD_DONE
+from espnet3.parallel.ledger.split import split_folders
+from espnet3.parallel.views.sessions import seconds_of
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which one process held a lease.
+
+    Attributes:
+        name: What it worked on: "shard 3", or "driver".
+        host: Where.
+        pid: Its process there.
+        begin: In seconds since the epoch.
+        end: When it gave the lease back, or its last sign of life; of one that is alive, now.
+        ended: "released" (it left in order), "died" (it gave no more sign of life) or "alive".
+        items: Items that have an outcome by it and those before it; 0 where that is not recorded.
+    """
+
+    name: str
+    host: str
+    pid: int
+    begin: float
+    end: float
+    ended: str
+    items: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return max(0.0, self.end - self.begin)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+
+def driver_spans(run: Path) -> list[Span]:
+    """Return the spans of the drivers of a run; a folder keeps the leases of the last ones."""
+    return list(_spans(run, "driver", 0))
+
+
+def shard_spans(run: Path) -> list[Span]:
+    """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
+    plan = read_or_none(run / FOLDER / PLAN)
+    if plan is None:
+        return []
+    layout = Layout(run)
+    found: list[Span] = []
+    for number in range(len(plan.get("bounds", [0])) - 1):
+        folder = layout.shard(number)
+        if folder.is_dir():
+            found += _spans(folder, f"shard {number}", sum(progress(folder)), folder / DONE)
+    return found
+
+
+def losses_of(run: Path) -> int:
+    """Return how many processes of detached jobs ended while they had items in progress."""
+    if not (run / FOLDER).is_dir():
+        return 0
+    return sum(len(LossFile(folder).losses) for folder in sorted((run / FOLDER).glob("shard.*")))
+
+
+def in_progress(folder: Path) -> tuple[str, float]:
+    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
+    mark = read_or_none(folder / MARK) or {}
+    try:
+        since = (folder / MARK).stat().st_mtime
+    except OSError:
+        return "", 0.0
+    if mark.get("hook"):
+        return str(mark["hook"]), since
+    if mark.get("in_flight"):
+        begin, end = mark["in_flight"]
+        return (f"item {begin}" if end - begin == 1 else f"items {begin} to {end - 1}"), since
+    return "", since
+
+
+def shard_ends(run: Path) -> list[tuple[float, int]]:
+    """Return when shards with files of their own were finished, and how many items each has."""
+    found = []
+    for split in split_folders(run):
+        mark = read_or_none(split / SHARD_DONE) or {}
+        if "begin" in mark:
+            found.append(((split / SHARD_DONE).stat().st_mtime, int(mark["end"]) - int(mark["begin"])))
+    return sorted(found)
+
+
+def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Iterator[Span]:
+    """Yield the spans of a folder's leases; with its mark `done` a shard is over, though its job may not be yet."""
+    numbers = sorted(
+        int(file.name.split(".")[1])
+        for file in folder.glob("lease.*.json")
+        if file.name.split(".")[1].isdigit()
+    )
+    for number in numbers:
+        file = folder / f"lease.{number}.json"
+        held = read_or_none(file) or {}
+        begin = seconds_of(held.get("since"))
+        if begin is None:
+            continue
+        newest = number == numbers[-1]
+        released = seconds_of(held.get("released"))
+        now = disk_now(folder) if released is None and newest else 0
+        if released is not None:
+            end, how = released, "released"
+        elif newest and done is not None and done.exists():
+            end, how = done.stat().st_mtime, "released"
+        elif newest and holder_lives(folder, now):
+            end, how = now / 1e9, "alive"
+        else:
+            end, how = file.stat().st_mtime, "died"
+        pid = held.get("pid")
+        yield Span(
+            name,
+            str(held.get("host", "")),
+            pid if isinstance(pid, int) else 0,
+            begin,
+            max(begin, end),
+            how,
+            items if newest else 0,
+        )
+
+
+def read_or_none(file: Path) -> dict[str, Any] | None:
+    """Return what a JSON file says; None where there is none, or not a whole one."""
+    try:
+        return read_json(file)
+    except (OSError, DamagedFolderError):
+        return None

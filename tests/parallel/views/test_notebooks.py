@@ -1,0 +1,89 @@
+"""What a notebook shows of a run, and its results as a table."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, MissingPackageError, set_parallel
+from espnet3.parallel.records import RunSummary
+
+
+class Nothing(EnvironmentProvider):
+    """Builds nothing."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return an empty env."""
+        return {}
+
+
+class Half(BaseRunner):
+    """Halves even numbers."""
+
+    @staticmethod
+    def forward(idx: Any) -> Any:
+        """Return the half, beside a note for large ones; odd numbers fail."""
+        if idx % 2:
+            raise ValueError(f"<b>{idx}</b> is odd")
+        return {"half": idx // 2, "note": "large"} if idx > 2 else {"half": idx // 2}
+
+
+class Plain(BaseRunner):
+    """Returns numbers."""
+
+    @staticmethod
+    def forward(idx: Any) -> Any:
+        """Return the item's length."""
+        return len(idx)
+
+
+def results_of(folder: Path, runner: Any = Half, items: Any = range(6)) -> Any:
+    """Run items into a folder."""
+    set_parallel(None)
+    return runner(Nothing(), output_dir=folder / "run", on_error="record", progress=False)(items)
+
+
+def test_results_are_a_table(tmp_path: Path) -> None:
+    """Mappings give columns, a failed item its error and message, and the index is that of the run."""
+    table = results_of(tmp_path).to_pandas()
+    assert list(table.columns) == ["half", "note", "error", "message"]
+    assert list(table.index) == list(range(6)) and table.index.name == "index"
+    assert table.loc[4, "half"] == 2 and table.loc[4, "note"] == "large"
+    assert table.loc[3, "error"] == "ValueError" and table["error"].isna().sum() == 3
+
+
+def test_results_that_are_no_mappings_are_one_column(tmp_path: Path) -> None:
+    """Other results are in the column `result`, also where an index is a list; without failures there is no error."""
+    table = results_of(tmp_path, Plain, ["a", ["b", "c"], (1, 2, 3)]).to_pandas()
+    assert list(table.columns) == ["result"] and list(table["result"]) == [1, 2, 3]
+    assert list(table.index) == ["a", "['b', 'c']", (1, 2, 3)]
+
+
+def test_without_pandas_the_error_holds_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing pandas is an error of this package, which says how to install it."""
+    results, imported = results_of(tmp_path), builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "pandas":
+            raise ImportError("No module named 'pandas'")
+        return imported(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingPackageError, match=r"pip install .*\[report\]"):
+        results.to_pandas()
+
+
+def test_a_notebook_shows_tables_without_markup_of_users(tmp_path: Path) -> None:
+    """Results, a failure and a summary have HTML of their own, in which texts of users are texts."""
+    results = results_of(tmp_path)
+    failure = results[1]
+    assert isinstance(failure, ItemFailure)
+    for shown in (failure._repr_html_(), results._repr_html_()):
+        assert "<table>" in shown and "<b>" not in shown
+    assert "&lt;b&gt;1&lt;/b&gt; is odd" in failure._repr_html_() and "<details>" in failure._repr_html_()
+    assert "6, 3 failed" in results._repr_html_()
+    summary = RunSummary(1000, 2, 0, 0, 10.0, 18.0, 2, workers=2, start_seconds=1.0)
+    assert "1,000" in summary._repr_html_() and "efficiency" in summary._repr_html_()

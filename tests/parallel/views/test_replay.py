@@ -1,0 +1,121 @@
+"""`espnet3 replay`: an item of an ordinary or a detached run once more, and what is said where it is another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ConfigError
+from espnet3.parallel.views.remaking import _reference
+from espnet3.parallel.views.replaying import failed_indices, outcome_of
+from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
+
+# without a main guard: a replay that ran it whole would start the run again
+SCRIPT = """
+import random
+from pathlib import Path
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+class Words(EnvironmentProvider):
+    def build_env_local(self):
+        return {"words": self.config["words"], "scale": self.config.scale if WHOLE else 1}
+
+class Count(BaseRunner):
+    @staticmethod
+    def forward(idx, words, scale):
+        if words[idx] == "bad":
+            raise ValueError(f"no letters in {idx}")
+        return {"letters": len(words[idx]) * scale, "drawn": random.random()}
+
+WHOLE = False
+with Path("calls").open("a") as file:
+    file.write("x")
+config = {"words": ["a", "bb", "bad", "dddd"], "scale": 2, "api_token": "hunter2"}
+Count(Words(config), output_dir="run", on_error="record", seed=5, progress=False)(range(4))
+with Path("ends").open("a") as file:
+    file.write("x")
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the script; return its folder."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "words.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "words.py"], cwd=folder, env=environment, check=True, timeout=60)
+    return folder
+
+
+def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
+    """A seeded item returns what it returned, without running the script's own run again; a profile is the item's."""
+    ends = (ran / "ends").read_text()
+    done = espnet3("replay", ran / "run", "3", "--profile", cwd=tmp_path)
+    assert "item 3 now: returned" in done.stdout and "the same as then" in done.stdout
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("not as it was") for line in lines) == 1 and "masked" in lines[0]
+    assert "(forward)" in done.stdout
+    assert (ran / "ends").read_text() == ends == "x" and len((ran / "calls").read_text()) >= 2
+
+
+def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
+    """What failed is said with its traceback here, `--pdb` stops in that frame, and the exit status is 1."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from espnet3.cli.main import main; main()", "replay", "run", "2", "--pdb"],
+        cwd=ran,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="p idx + 40\nq\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "42" in done.stdout and done.returncode == 1
+    assert "item 2 then: failed, ValueError: no letters in 2" in done.stdout
+    assert "the same as then" in done.stdout and "words.py" in done.stderr
+
+
+def test_code_that_has_changed_is_named(ran: Path) -> None:
+    """After an edit the failed items run with the new code, and the output names file and function."""
+    (ran / "words.py").write_text(SCRIPT.replace('if words[idx] == "bad"', 'if words[idx] == "worse"'))
+    try:
+        done = espnet3("replay", "run", "--all-failed", cwd=ran)
+    finally:
+        (ran / "words.py").write_text(SCRIPT)
+    said = " ".join(done.stdout.split())
+    assert "not as it was: code:" in said and "words.py: Count.forward has changed" in said
+    assert "item 2 now: returned" in said and "not the same as then" in said
+
+
+def test_an_item_of_a_detached_run(tmp_path: Path) -> None:
+    """A detached run knows its indices and how its provider is made; an index that is not one of them is refused."""
+    run = run_of(tmp_path, n=4, workers=1, shards=1, on_error="record", config={"bad": [2, "raise"]})
+    try:
+        assert run.wait(60).done
+    finally:
+        shut(run)
+    done = espnet3("replay", run.path, "3", cwd=tmp_path)
+    assert "not as it was" not in done.stdout and "the same as then" in done.stdout
+    assert "'square': 9" in done.stdout
+    done = espnet3("replay", run.path, "17", cwd=tmp_path, ok=False)
+    assert "17 is not among the run's 4 indices (0 to 3)" in done.stderr
+
+
+def test_what_the_folder_says_of_an_item(ran: Path) -> None:
+    """Result or failure of an index, and nothing for one that is none of the run."""
+    run = ran / "run"
+    found, failed = outcome_of(run, 0), outcome_of(run, 2)
+    assert found is not None and found.result["letters"] == 1
+    assert failed is not None and failed.failure is not None and failed.failure["type"] == "ValueError"
+    assert outcome_of(run, 9) is None and outcome_of(run, "0") is None
+    assert failed_indices(run) == [2]
+
+
+def test_a_run_from_a_notebook_cannot_be_made_again() -> None:
+    """Classes without a file are refused, with what to do."""
+    with pytest.raises(ConfigError, match=r"put it into a \.py file"):
+        _reference("runner", {"path": "__main__:Count", "file": None}, "")

@@ -1,0 +1,199 @@
+"""The report of a run: finished, stopped, killed, at work, detached, with files of its own, and too large to read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from espnet3.cli.reports import report
+from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel.views import facts as facts_module
+from espnet3.parallel.views.conclusions import conclusions
+from espnet3.parallel.views.facts import RunFacts, read_facts
+from espnet3.parallel.views.page import page_of
+from espnet3.parallel.views.rates import Stretch, binned
+from tests.parallel.detached.work import ROOT, Files, Provider, Squares, held, hold, let_go, run_of, shut
+
+HELD = """
+import sys
+from pathlib import Path
+from tests.parallel.detached.work import Provider, Squares
+folder = Path(sys.argv[1])
+Squares(Provider({"folder": str(folder)}), output_dir=folder / "run", progress=False)(range(3))
+"""
+_EMPTY = {"meta"}
+
+
+class Checked(HTMLParser):
+    """Looks at a page as a browser and a screen reader do."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.labels: list[str] = []
+        self.linked: list[str] = []
+        self.feed(page)
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Keep what is open, what is named, and what would be fetched."""
+        found = dict(attrs)
+        self.tags.append(tag)
+        if tag == "svg":
+            assert found["role"] == "img"
+            self.labels.append(found["aria-label"])
+        self.linked += [value for name, value in found.items() if name in ("src", "href", "action")]
+        if tag not in _EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        """Keep the same of an element without content."""
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the innermost element."""
+        assert self.open and self.open.pop() == tag
+
+
+def facts_of(folder: Path, *, cls: Any = Squares, n: int = 20, **arguments: Any) -> RunFacts:
+    """Run items, of which the second fails, in this process; return the facts of the folder."""
+    set_parallel(None)
+    config = {"folder": str(folder), "bad": [2, "raise"], "api_key": "hunter2-hunter2"}
+    try:
+        cls(Provider(config), output_dir=folder / "run", progress=False, **arguments)(range(n))
+    except ItemError:
+        assert "on_error" not in arguments
+    return read_facts(folder / "run")
+
+
+def test_the_page_of_a_finished_run_needs_nothing_else(tmp_path: Path) -> None:
+    """The page is well formed, fetches nothing, runs nothing, names its charts, and shows no secret."""
+    facts = facts_of(tmp_path, on_error="record", max_retries=1)
+    page = page_of(facts)
+    checked = Checked(page)
+    assert not checked.linked and "script" not in checked.tags and "//" not in page.replace("hunter2", "")
+    assert len(checked.labels) >= 2 and all(checked.labels)
+    assert "prefers-color-scheme:dark" in page
+    assert "hunter2" not in page and "***" in page
+    assert (facts.state, facts.ok, facts.failed) == ("complete", 19, 1)
+    assert page.count("no square of 2") >= 2 and "Traceback (most recent call last)" in page
+    assert "What is not recorded" in page
+    assert len(conclusions(facts)) == 3 and "All 20 items have an outcome" in conclusions(facts)[0]
+    assert "replay" in conclusions(facts)[1]
+    assert facts.total("retries") == 1
+
+
+def test_the_verb_writes_a_file_or_prints_json(tmp_path: Path) -> None:
+    """`report RUN -o FILE` writes the page, and `--format json` prints the same facts with the conclusions."""
+    facts = facts_of(tmp_path, on_error="record")
+    before = sorted((tmp_path / "run").rglob("*"))
+    run, file = str(tmp_path / "run"), tmp_path / "page.html"
+    assert CliRunner().invoke(report, [run, "-o", str(file)]).exit_code == 0
+    Checked(file.read_text(encoding="utf-8"))
+    said = json.loads(CliRunner().invoke(report, [run, "--format", "json"]).output)
+    assert said["conclusions"] == conclusions(facts) and said["failures"][0]["count"] == 1
+    assert sorted((tmp_path / "run").rglob("*")) == before, "the run's folder is not touched"
+
+
+def test_a_run_that_an_item_stopped_says_so(tmp_path: Path) -> None:
+    """Of a run that ended early the report says what stopped it, what is left, and how to go on."""
+    facts = facts_of(tmp_path)
+    said = conclusions(facts)[0]
+    assert facts.state == "unfinished" and facts.left == 20 - facts.ok - facts.failed > 0
+    assert "nobody works on it" in said and "no square of 2" in said and "the same call" in said
+    Checked(page_of(facts))
+
+
+def test_a_resumed_run_has_both_sessions(tmp_path: Path) -> None:
+    """What two sessions did is told apart: the first was stopped, the second went on with what was there."""
+    first = facts_of(tmp_path)
+    facts = facts_of(tmp_path, on_error="record", retry_failed=True)
+    assert [session.ended for session in facts.sessions] == ["stopped", "computed"]
+    assert facts.sessions[1].resumed and facts.sessions[1].ok_before == first.ok
+    assert sum(stretch.items for stretch in facts.stretches) == 21, "the failed item was run twice"
+
+
+def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
+    """While a driver is at work the report says so; once it was killed, that it has noted no end."""
+    hold(tmp_path, 1)
+    with subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path)], cwd=ROOT) as driver:
+        held(tmp_path, 1)
+        live = read_facts(tmp_path / "run")
+        driver.kill()
+        driver.wait()
+    assert live.state == "at work" and str(driver.pid) in live.driver
+    Checked(page_of(live))
+    assert not any("Nothing had to be done twice" in said for said in conclusions(live)), "nobody knows yet"
+    dead = read_facts(tmp_path / "run")
+    assert dead.state == "unfinished" and dead.sessions[-1].ended == "" and dead.drivers[-1].ended == "died"
+    page = page_of(dead)
+    Checked(page)
+    assert "without a word" in page and "no more sign of life" in page
+
+
+def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
+    """Each shard has its stretch with host and process, and the items add up; so does what a notebook shows."""
+    hold(tmp_path, 5)
+    run = run_of(tmp_path, n=12, workers=1, shards=3, on_error="record", config={"bad": [2, "raise"]})
+    try:
+        held(tmp_path, 5)
+        live = read_facts(run.path)
+        assert live.state == "at work" and live.shards[-1].ended == "alive"
+        let_go(tmp_path, 5)
+        assert run.wait(60).done
+    finally:
+        shut(run)
+    facts = read_facts(run.path)
+    assert facts.state == "complete" and [span.name for span in facts.shards] == [
+        "shard 0",
+        "shard 1",
+        "shard 2",
+    ]
+    assert sum(stretch.items for stretch in facts.stretches) == 12 == sum(span.items for span in facts.shards)
+    shown = run._repr_html_()  # what a notebook shows of it
+    assert str(run.path) in shown and "12 of 12, 1 failed" in shown and "3 of 3" in shown
+    page = page_of(facts)
+    assert Checked(page).labels and "nobody has merged them yet" in page
+
+
+def test_shards_with_files_of_their_own_give_the_throughput_by_shard(tmp_path: Path) -> None:
+    """Of a runner with writer hooks the ends of its shards are recorded, so the rate is known between them."""
+    facts = facts_of(tmp_path, cls=Files, n=10)
+    assert len(facts.stretches) == 10 and sum(stretch.items for stretch in facts.stretches) == 10
+
+
+def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the size that is read line by line, counts come from samples, and the page says so."""
+    whole = facts_of(tmp_path, n=2000)
+    monkeypatch.setattr(facts_module, "_MOST_BYTES", 0)
+    facts = read_facts(tmp_path / "run")
+    assert facts.sampled and facts.ok == pytest.approx(whole.ok, rel=0.05) and facts.failures
+    assert "estimated" in page_of(facts)
+
+
+def test_items_are_spread_evenly_over_their_stretch() -> None:
+    """The rates of all moments add up to the items, whatever the stretches' lengths and overlaps."""
+    found = [Stretch(0.0, 10.0, 100), Stretch(5.0, 5.0, 7), Stretch(8.0, 20.0, 60)]
+    points = binned(found, begin=-5.0)
+    assert points[0][0] == -5.0 and points[-1][0] == 20.0
+    total = sum(rate * (after[0] - when) for (when, rate), after in pairwise(points))
+    assert total == pytest.approx(167, rel=0.01)
+
+
+def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
+    """A message that looks like HTML is shown as it is."""
+    facts_of(tmp_path, on_error="record")
+    errors = tmp_path / "run/errors.jsonl"
+    errors.write_text(errors.read_text().replace("no square", "<script>alert(1)</script>"))
+    page = page_of(read_facts(tmp_path / "run"))
+    assert "<script>" not in page and "&lt;script&gt;" in page

@@ -1,0 +1,78 @@
+"""`espnet3 size`: how large a job should be, from what an earlier run has measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from espnet3.cli.sizes import size
+from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
+from espnet3.parallel.views.sizing import Measured, measured_by, memory, recommended, size_for, walltime
+from tests.parallel.detached.work import Provider, Squares
+
+MEASURED = Measured(seconds=2.0, start=30.0, env=25.0, items=50)
+
+
+def test_a_time_decides_how_many_workers() -> None:
+    """As few workers as are done in time, and one fewer would not be."""
+    chosen = recommended(MEASURED, 10_000, within=3600)
+    assert chosen.wall <= 3600 < size_for(MEASURED, 10_000, chosen.workers - 1).wall
+    assert chosen.worker_hours == pytest.approx((20_000 + 30 * chosen.workers) / 3600)
+
+
+def test_without_a_time_start_up_decides() -> None:
+    """Start-up stays a tenth of the whole, and one more worker would be above that."""
+    chosen = recommended(MEASURED, 10_000, within=None)
+    assert chosen.start_share <= 0.1 < size_for(MEASURED, 10_000, chosen.workers + 1).start_share
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """A time that is shorter than one item, or that takes too many workers, is an error that says so."""
+    with pytest.raises(ConfigError, match="no number of workers"):
+        recommended(MEASURED, 10, within=31)
+    with pytest.raises(ConfigError, match="allow more time"):
+        recommended(MEASURED, 10_000_000, within=120)
+
+
+def test_walltime_and_memory_have_room_to_spare() -> None:
+    """Half as much again, rounded up to what people write."""
+    assert (walltime(10), walltime(3600), walltime(100_000)) == ("00:10:00", "01:30:00", "41:40:00")
+    assert (memory(10**6), memory(2 * 10**9)) == ("500MB", "3GB")
+
+
+def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a scheduler the block has workers, walltime and what CONF had, and is accepted."""
+    monkeypatch.chdir(tmp_path)
+    set_parallel(None)
+    Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(20))
+    Path("conf.yaml").write_text(
+        "parallel: {env: slurm, n_workers: 2, options: {queue: cpu, cores: 1, memory: 2GB}}\n"
+    )
+    done = CliRunner().invoke(size, ["conf.yaml", "--items", "1000000", "--run", "run", "--within", "1"])
+    assert done.exit_code == 0, done.output
+    assert "recommended" in done.output and "Memory was not measured" in done.output
+    block = yaml.safe_load(done.output[done.output.index("parallel:") :])["parallel"]
+    assert block["options"]["queue"] == "cpu" and block["options"]["walltime"].endswith(":00")
+    assert ParallelConfig.parse(block).n_workers == block["n_workers"] >= 1
+
+
+def test_memory_is_measured_by_running_items_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sample some items run here, and the process's peak is known."""
+    monkeypatch.chdir(tmp_path)
+    set_parallel(None)
+    Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(5))
+    found = measured_by(tmp_path / "run", sample=2)
+    assert found.memory > 10**7 and found.items == 5
+
+
+def test_a_run_without_times_is_refused(tmp_path: Path) -> None:
+    """A run that has no finished session says what to do."""
+    set_parallel(None)
+    config = {"folder": str(tmp_path), "bad": [0, "raise"]}
+    with pytest.raises(RuntimeError, match="no square"):
+        Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(3))
+    with pytest.raises(ConfigError, match="--sample 5"):
+        measured_by(tmp_path / "run")

@@ -32,6 +32,23 @@ async def call(command: list[str], *, shell: bool = False) -> str:
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
     shown = " ".join(words) if shell else shlex.join(words)
     start: Any = asyncio.create_subprocess_shell if shell else asyncio.create_subprocess_exec
+    status, out, err = await _run(start, words, shown)
+    if status != 0:
+        raise SubmissionError(shown, status, err or out)
+    return out
+
+
+async def ask(command: list[str]) -> tuple[int, str]:
+    """Run a scheduler's command; return its exit status and what it printed, on both streams.
+
+    Raises:
+        SubmissionError: It cannot be started.
+    """
+    status, out, err = await _run(asyncio.create_subprocess_exec, command, shlex.join(command))
+    return status, f"{out}\n{err}"
+
+
+async def _run(start: Any, words: list[str], shown: str) -> tuple[int, str, str]:
     async with _limit():
         try:
             process = await start(*words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
@@ -39,10 +56,7 @@ async def call(command: list[str], *, shell: bool = False) -> str:
             hint = f"Is this a machine jobs are submitted from? {words[0]!r} must be on its PATH."
             raise SubmissionError(shown, None, str(error), hint) from error
         out, err = await process.communicate()
-    if process.returncode != 0:
-        said = err.decode(errors="replace") or out.decode(errors="replace")
-        raise SubmissionError(shown, process.returncode, said)
-    return str(out.decode(errors="replace"))
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
 
 class _Batch:

@@ -256,10 +256,12 @@ HTCONDOR = batch_backend(
         # the conditions that no machine meets, and how many machines they rule out
         comment=(
             ("condor_q", "-better-analyze", "{id}"),
-            r"^\[\d+\]\s+0\s+(\S.*)$"
-            r"|^\s+([1-9]\d* are rejected by your job's requirements)"
-            r"|^\s+([1-9]\d* reject your job because of their own requirements)"
-            r"|^\s+([1-9]\d* match but are serving other users)",
+            (
+                r"^\[\d+\]\s+0\s+(\S.*)$"
+                r"|^\s+([1-9]\d* are rejected by your job's requirements)"
+                r"|^\s+([1-9]\d* reject your job because of their own requirements)"
+                r"|^\s+([1-9]\d* match but are serving other users)"
+            ),
         ),
         has_walltime=False,
         extra=(
@@ -312,7 +314,10 @@ MOAB = batch_backend(
             ),
         ),
         look="checkjob {id}",
-        comment=(("checkjob", "{id}"), r"^(?:NOTE|BLOCK MSG|Message\[\d+\]):?\s+(\S.*)$"),
+        comment=(
+            ("checkjob", "{id}"),
+            r"^(?:(?:NOTE|BLOCK MSG|Message\[\d+\]):?\s+|(?=cannot select job|job cannot run|job is deferred))(\S.*)$",
+        ),
         extra=("-j oe",),
         printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
         expired=r"PBS: job killed: walltime \d+ exceeded limit",

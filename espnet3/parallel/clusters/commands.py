@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shlex
 import weakref
 from typing import Any
 
+from espnet3.parallel.backends.queue_answers import Answered, JobAnswer, answer_of, inquiry
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,55 @@ async def _run(start: Any, words: list[str], shown: str) -> tuple[int, str, str]
             raise SubmissionError(shown, None, str(error), hint) from error
         out, err = await process.communicate()
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+# --- what it says about jobs ---
+
+
+async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]:
+    """Return what a scheduler says about jobs, by id: by its listing, or by answers to questions.
+
+    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out.
+
+    Raises:
+        SubmissionError: It cannot be asked, or fails to list any.
+    """
+    views = scheduler.read(await _listed(scheduler))
+    found = {job: answer_of(views[job]) for job in jobs if job in views}
+    places = {job: scheduler.parts_of(job) for job in jobs if job not in views}
+    talk = inquiry(scheduler.questions, places, scheduler.words)
+    answered: Answered | None = None
+    while True:
+        try:
+            command = talk.send(answered)
+        except StopIteration as end:
+            return {**found, **end.value}
+        try:
+            answered = await ask(command)
+        except SubmissionError as error:
+            logger.debug("%s", error)
+            answered = None
+
+
+async def _listed(scheduler: Scheduler) -> str:
+    try:
+        return await call(scheduler.query())
+    except SubmissionError as error:
+        if scheduler.no_jobs and re.search(scheduler.no_jobs, error.stderr):
+            return ""
+        raise
+
+
+async def comment(scheduler: Scheduler, job: str) -> str:
+    """Return why a job waits, in the scheduler's own words; empty: it does not say."""
+    try:
+        return scheduler.read_comment(await call(scheduler.ask_comment(job)))
+    except SubmissionError as error:  # it may have ended just now
+        logger.debug("%s", error)
+        return ""
+
+
+# --- cancelling ---
 
 
 class _Batch:

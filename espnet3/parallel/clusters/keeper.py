@@ -22,7 +22,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
-from espnet3.parallel.clusters.asking import answers, comment
+from espnet3.parallel.clusters.commands import answers, comment
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
 from espnet3.parallel.dask_compat import add_specs, options_of_next_jobs, start_missing

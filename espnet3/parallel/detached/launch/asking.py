@@ -37,9 +37,7 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
-LATE_FILES = (
-    60.0  # seconds for which a network file system may hide what a job wrote before its end: NFS, by default
-)
+LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 _TO_COME = JobView(WAITING, "not materialized yet")
 
@@ -212,9 +210,7 @@ def _first_seen(folder: Path, job: str, otherwise: int) -> int:
     """
     file = _note_of_end(folder, job)
     try:
-        with contextlib.suppress(
-            FileExistsError
-        ):  # who comes later, or at the same moment, keeps the first note
+        with contextlib.suppress(FileExistsError):  # the first note counts
             file.touch(exist_ok=False)
         return file.stat().st_mtime_ns
     except OSError:

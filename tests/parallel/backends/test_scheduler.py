@@ -251,8 +251,8 @@ Job Id: 7.host
             "qstat -j 7",
             SGE_WAITS,
             (
-                'queue instance "short.q@n1" dropped because it is full; (-l gpu=4) cannot run in queue "all.q" because '
-                'job requests unknown resource (gpu); PE "smp" offers only 0 slots'
+                'queue instance "short.q@n1" dropped because it is full; (-l gpu=4) cannot run in queue '
+                '"all.q" because job requests unknown resource (gpu); PE "smp" offers only 0 slots'
             ),
         ),
         (

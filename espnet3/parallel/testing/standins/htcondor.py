@@ -44,7 +44,7 @@ def condor_submit(words: list[str]) -> int:
         list(range(count)),
         name=given.get("batch_name", "job"),
         queue="",
-        cores=int(given.get("request_cpus", "1")),
+        cores=_cores(given),
         limit=int(given.get("max_materialize", "0")),
         walltime=None,
         folder=folder,
@@ -58,6 +58,14 @@ def condor_submit(words: list[str]) -> int:
         print("".join(f"** Proc {job}.{process}:\n" for process in range(count)))
     print(f"Submitting job(s)\n{count} job(s) submitted to cluster {job}.")
     return 0
+
+
+def _cores(given: dict[str, str]) -> int:
+    """Return the cores of a description, which may name an attribute of its own."""
+    wanted = given.get("request_cpus", given.get("requestcpus", "1"))
+    if wanted.lower().startswith("my."):
+        wanted = given.get(wanted.lower(), given.get(f"+{wanted[3:].lower()}", "1"))
+    return int(wanted)
 
 
 def _arguments(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -188,3 +188,38 @@ def together(answers: Sequence[JobAnswer]) -> JobAnswer:
             if answer.known is known:
                 return answer
     return NOT_KNOWN
+
+
+Answered = tuple[int, str]  # a command's exit status, and what it printed on both streams
+
+
+def inquiry(
+    questions: Sequence[Question], places: Mapping[str, tuple[str, str]], listed: Words
+) -> Generator[list[str], Answered | None, dict[str, JobAnswer]]:
+    """Ask about jobs that a listing leaves out, without running anything: the caller runs each command it is given.
+
+    Args:
+        questions: The scheduler's.
+        places: Job and index, by the element's id.
+        listed: What the words of its listing mean.
+
+    Yields:
+        A command; what it answered is sent back, or None where it could not be run: not every site has every command.
+
+    Returns:
+        What the answers say together, by the element's id.
+    """
+    said: dict[str, list[JobAnswer]] = {element: [] for element in places}
+    for question in questions:
+        asked = {element: places[element] for element, got in said.items() if question.is_open(got)}
+        for command, about in question.commands(asked):
+            answered = yield command
+            if answered is None:
+                break
+            status, text = answered
+            found = {element: question.read(element, places[element], text, listed) for element in about}
+            for element, answer in found.items():
+                said[element].append(answer)
+            if status != 0 and all(answer is NOT_KNOWN for answer in found.values()):
+                break  # it fails without a word about any of them: so would the next one
+    return {element: together(got) for element, got in said.items()}

@@ -14,6 +14,8 @@ from enum import Enum
 from espnet3.parallel.backends.queue_answers import JobView, Question, given, meaning_of, submitter
 from espnet3.parallel.backends.queue_states import Words
 
+_LONGEST = 500  # characters of a scheduler's comment: some explain each queue of a site
+
 
 class SubmitBy(Enum):
     """How the submit command of a detached run gets the job script and its directives."""
@@ -68,7 +70,8 @@ class Scheduler:
         worker_logs: Directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it.
         worker_prints: Shell line with which a worker job itself sends its output to a file in `{folder}`, quoted, where
             the scheduler would deliver it only after the job's end, perhaps to a folder that is gone.
-        comment: Command that says why the job `{id}` waits, and the pattern of that; None: the listing says it.
+        comment: Command that says why the job `{id}` waits or is stuck, and the pattern of that, of which every match
+            counts: its first group that is not empty. None: the listing says it.
         extra: Directives of every job of a detached run; output goes to a file name without a folder, because no
             scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}` the
             quoted path of the script and `{limit}` the number of elements at a time.
@@ -172,6 +175,23 @@ class Scheduler:
             )
         return views
 
+    def ask_comment(self, element: str) -> list[str]:
+        """Return the command that asks why a job or an element waits."""
+        assert self.comment is not None
+        return [
+            part.replace("{id}", element).replace("{job}", self.parts_of(element)[0])
+            for part in self.comment[0]
+        ]
+
+    def read_comment(self, said: str) -> str:
+        """Return why a job waits, as one line; empty: the answer does not say."""
+        assert self.comment is not None
+        found = [
+            next(filter(None, each.groups()), "") for each in re.finditer(self.comment[1], said, re.MULTILINE)
+        ]
+        said = "; ".join(dict.fromkeys(filter(None, map(_one_line, found))))
+        return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+
     def parts_of(self, element: str) -> tuple[str, str]:
         """Return the job and the index of an element's id; the index of a job that is no array is empty."""
         pattern = re.escape(self.element).replace(r"\{job\}", r"(.+)").replace(r"\{index\}", r"(\d+)")
@@ -182,6 +202,12 @@ class Scheduler:
         if parts.get("index"):
             return self.element.format(job=parts["job"], index=parts["index"])
         return parts.get("id") or parts["job"]
+
+
+def _one_line(text: str) -> str:
+    """Return a text of several lines as one: PBS cuts a line anywhere and goes on behind a tab."""
+    lines = text.replace("\n\t", "").splitlines()
+    return "; ".join(" ".join(line.split()).rstrip(";") for line in lines if line.strip())
 
 
 def _of_user(command: tuple[str, ...]) -> list[str]:

@@ -157,6 +157,11 @@ SGE = batch_backend(
             ),
         ),
         look="qstat -j {id}",
+        # of a job in state E the error; else what the last round of the scheduler found, where the site has it say that
+        comment=(
+            ("qstat", "-j", "{job}"),
+            r"^(?:error reason\s+\d+|scheduling info):[^\S\n]*(\S.*(?:\n[^\S\n]{10,}\S.*)*)",
+        ),
         avoid="-l h=!({nodes})",
         joint="|",
         extra=("-S /bin/sh",),  # a queue's own shell may be csh
@@ -197,11 +202,12 @@ LSF = batch_backend(
                     *("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exec_host delimiter='|'"),
                     "{ids}",
                 ),
-                line=r"^{job}\|{index}\|(?P<word>\w+)\|",
+                line=r"^{job}\|(?:{index}|0)\|(?P<word>\w+)\|",  # a job alone has the index 0
                 unknown=r"Job <{id}> is not found",
             ),
         ),
         look="bjobs -l {id}",
+        comment=(("bjobs", "-p", "{id}"), r"^[^\S\n]+(\S.*)$"),  # below a job's own line, one reason a line
         minutes_last=True,
         writes_seconds=False,
         extra=("-o out-%J_%I.txt",),
@@ -247,6 +253,16 @@ HTCONDOR = batch_backend(
             ),
         ),
         look="condor_q -better-analyze {id}",
+        # the conditions that no machine meets, and how many machines they rule out
+        comment=(
+            ("condor_q", "-better-analyze", "{id}"),
+            (
+                r"^\[\d+\]\s+0\s+(\S.*)$"
+                r"|^\s+([1-9]\d* are rejected by your job's requirements)"
+                r"|^\s+([1-9]\d* reject your job because of their own requirements)"
+                r"|^\s+([1-9]\d* match but are serving other users)"
+            ),
+        ),
         has_walltime=False,
         extra=(
             "batch_name = {name}",
@@ -298,6 +314,10 @@ MOAB = batch_backend(
             ),
         ),
         look="checkjob {id}",
+        comment=(
+            ("checkjob", "{id}"),
+            r"^(?:(?:NOTE|BLOCK MSG|Message\[\d+\]):?\s+|(?=cannot select job|job cannot run|job is deferred))(\S.*)$",
+        ),
         extra=("-j oe",),
         printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
@@ -323,6 +343,10 @@ OAR = batch_backend(
         # its database forgets no job: the state stands there in a word that begins with the letter of the list
         questions=(Question(command=("oarstat", "-f", "-j", "{id}"), line=r"^\s*state = (?P<word>\w+)"),),
         look="oarstat -fj {id}",
+        comment=(
+            ("oarstat", "-f", "-j", "{id}"),
+            r"^\s*message = (.+)$",
+        ),  # the listing cuts none, but may have none
         minutes_last=True,
         # OARJob ignores log_directory
         worker_logs=("-O {folder}/OAR.%jobid%.out", "-E {folder}/OAR.%jobid%.err"),

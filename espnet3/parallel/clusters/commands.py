@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shlex
 import weakref
 from typing import Any
 
+from espnet3.parallel.backends.queue_answers import Answered, JobAnswer, answer_of, inquiry
+from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,23 @@ async def call(command: list[str], *, shell: bool = False) -> str:
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
     shown = " ".join(words) if shell else shlex.join(words)
     start: Any = asyncio.create_subprocess_shell if shell else asyncio.create_subprocess_exec
+    status, out, err = await _run(start, words, shown)
+    if status != 0:
+        raise SubmissionError(shown, status, err or out)
+    return out
+
+
+async def ask(command: list[str]) -> tuple[int, str]:
+    """Run a scheduler's command; return its exit status and what it printed, on both streams.
+
+    Raises:
+        SubmissionError: It cannot be started.
+    """
+    status, out, err = await _run(asyncio.create_subprocess_exec, command, shlex.join(command))
+    return status, f"{out}\n{err}"
+
+
+async def _run(start: Any, words: list[str], shown: str) -> tuple[int, str, str]:
     async with _limit():
         try:
             process = await start(*words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
@@ -39,10 +59,56 @@ async def call(command: list[str], *, shell: bool = False) -> str:
             hint = f"Is this a machine jobs are submitted from? {words[0]!r} must be on its PATH."
             raise SubmissionError(shown, None, str(error), hint) from error
         out, err = await process.communicate()
-    if process.returncode != 0:
-        said = err.decode(errors="replace") or out.decode(errors="replace")
-        raise SubmissionError(shown, process.returncode, said)
-    return str(out.decode(errors="replace"))
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+# --- what it says about jobs ---
+
+
+async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]:
+    """Return what a scheduler says about jobs, by id: by its listing, or by answers to questions.
+
+    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out.
+
+    Raises:
+        SubmissionError: It cannot be asked, or fails to list any.
+    """
+    views = scheduler.read(await _listed(scheduler))
+    found = {job: answer_of(views[job]) for job in jobs if job in views}
+    places = {job: scheduler.parts_of(job) for job in jobs if job not in views}
+    talk = inquiry(scheduler.questions, places, scheduler.words)
+    answered: Answered | None = None
+    while True:
+        try:
+            command = talk.send(answered)
+        except StopIteration as end:
+            return {**found, **end.value}
+        try:
+            answered = await ask(command)
+        except SubmissionError as error:
+            logger.debug("%s", error)
+            answered = None
+
+
+async def _listed(scheduler: Scheduler) -> str:
+    try:
+        return await call(scheduler.query())
+    except SubmissionError as error:
+        if scheduler.no_jobs and re.search(scheduler.no_jobs, error.stderr):
+            return ""
+        raise
+
+
+async def comment(scheduler: Scheduler, job: str) -> str:
+    """Return why a job waits, in the scheduler's own words; empty: it does not say."""
+    try:
+        return scheduler.read_comment(await call(scheduler.ask_comment(job)))
+    except SubmissionError as error:  # it may have ended just now
+        logger.debug("%s", error)
+        return ""
+
+
+# --- cancelling ---
 
 
 class _Batch:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,9 +20,9 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from espnet3.parallel.backends.backend import Backend
-from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView
+from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
-from espnet3.parallel.clusters.commands import call
+from espnet3.parallel.clusters.commands import answers, comment
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
 from espnet3.parallel.dask_compat import add_specs, options_of_next_jobs, start_missing
@@ -37,8 +36,8 @@ _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
 _QUICK, _SLOW = 0.5, 10.0  # seconds between queries: at first, and after a minute of nothing new
-_UNLISTED = 3.0  # seconds after its submission for which a job may be missing from the queue
-_MISSED = 2  # listings in a row that leave out a job before it counts as gone: one may be cut short
+_UNKNOWN = 3.0  # seconds after its submission for which the scheduler may say that it has no such job
+_DENIED = 2  # times in a row it has to say so before the job counts as gone
 _SHOWN = 5  # jobs that a message describes one by one
 
 
@@ -53,7 +52,7 @@ class Watched:
         comment: Why it waits, where the scheduler says that only of a single job.
         seen: Whether a worker of it has ever come.
         up: How many workers of it are there.
-        missed: How many listings in a row have left it out.
+        denied: How many times in a row the scheduler has said that it has no such job.
     """
 
     job: Any
@@ -62,7 +61,13 @@ class Watched:
     comment: str = ""
     seen: bool = False
     up: int = 0
-    missed: int = 0
+    denied: int = 0
+
+    @property
+    def explained(self) -> JobView:
+        """What the queue said last, with the scheduler's comment where the list gives no reason."""
+        waits = self.view.state in (QueueState.WAITING, QueueState.HELD)
+        return replace(self.view, reason=self.comment) if waits and not self.view.reason else self.view
 
 
 class _Arrivals(SchedulerPlugin):
@@ -164,8 +169,7 @@ class JobKeeper:
     def _missing_worker(self, each: Watched) -> MissingWorker:
         number = str(each.job.job_id)
         look = self._scheduler.look.format(id=number)
-        view = each.view if each.view.reason else replace(each.view, reason=each.comment)
-        return MissingWorker(f"job {number}", str(view), look, log_tail(self._logs, number))
+        return MissingWorker(f"job {number}", str(each.explained), look, log_tail(self._logs, number))
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -222,35 +226,33 @@ class JobKeeper:
     async def _ask(self) -> None:
         if not self._jobs:
             return
+        jobs = {str(each.job.job_id): each for each in self._jobs.values()}
         try:
-            output = await call(self._scheduler.query())
+            found = await answers(self._scheduler, list(jobs))
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
             self._no_answer = str(error)
             return
         self._no_answer = ""
-        views = self._scheduler.read(output)
-        for each in self._jobs.values():
-            view = views.get(str(each.job.job_id))
-            each.missed = each.missed + 1 if view is None else 0
-            if each.missed >= _MISSED and time.monotonic() - each.since > _UNLISTED:
-                view = GONE
-            each.view = view or each.view
+        for job, answer in found.items():
+            each = jobs[job]
+            each.denied = each.denied + 1 if answer.known is Known.NO_SUCH_JOB else 0
+            if each.denied >= _DENIED and time.monotonic() - each.since > _UNKNOWN:
+                each.view = GONE
+            elif answer.view is not None:
+                each.view = answer.view  # what is not known stays as it was
         await self._ask_why()
 
     async def _ask_why(self) -> None:
-        """Ask for the scheduler's own comment on jobs that wait, of the few that a message would describe."""
-        if self._scheduler.comment is None or time.monotonic() < self._why_after:
+        """Ask for the scheduler's own comment on jobs that wait or are stuck, of the few that a message describes."""
+        stuck = any(each.view.state is QueueState.HELD and not each.comment for each in self._jobs.values())
+        if self._scheduler.comment is None or (time.monotonic() < self._why_after and not stuck):
             return
-        command, pattern = self._scheduler.comment
-        waiting = [each for each in self._jobs.values() if each.view.state is QueueState.WAITING]
-        for each in waiting[:_SHOWN]:
-            try:
-                said = await call([part.replace("{id}", str(each.job.job_id)) for part in command])
-            except SubmissionError as error:  # it may have ended just now
-                logger.debug("%s", error)
-                continue
-            found = re.search(pattern, said, re.MULTILINE)
-            each.comment = re.sub(r"\n\t", "", found[1]).strip() if found else ""
+        open_states = (QueueState.HELD, QueueState.WAITING)
+        waiting = [
+            each for each in self._jobs.values() if each.view.state in open_states and not each.view.reason
+        ]
+        for each in sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]:
+            each.comment = await comment(self._scheduler, str(each.job.job_id)) or each.comment
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
@@ -298,7 +300,7 @@ class JobKeeper:
             each.job.status = type(each.job.status).closed
         if not self.adaptive:
             self._missing += 1
-        text = f"job {each.job.job_id} {each.view}"
+        text = f"job {each.job.job_id} {each.explained}"
         if each.seen or each.view.state is QueueState.EVICTED:
             logger.warning("%s; another one takes its place", text)
             return

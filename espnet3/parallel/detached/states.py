@@ -206,6 +206,12 @@ def shard_status(
     return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
 
 
+def said_its_end(folder: Path) -> bool:
+    """Whether a shard's job has written how it ended; one that feared its kill may yet write another end."""
+    ended = _read(folder / ENDED)
+    return ended is not None and not ended.get("early")
+
+
 def progress(folder: Path) -> tuple[int, int]:
     """Return how many items of a shard have a result and a failure, by its worker's last mark."""
     mark = _read(folder / MARK) or {}

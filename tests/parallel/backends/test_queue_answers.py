@@ -106,6 +106,7 @@ def answers(name: str, element: str, *said: str) -> JobAnswer:
         ("sge", "5.2", ["", QACCT.format(failed="25  : rescheduling", code=0)], Known.NOT_KNOWN, ""),
         ("sge", "5.2", ["", QACCT.format(failed="0", code=99)], Known.NOT_KNOWN, ""),
         ("lsf", "9[2]", ["9|2|RUN|n1\n9|22|EXIT|n1\n"], Known.LISTED, "RUN"),
+        ("lsf", "9", ["9|0|RUN|n1\n"], Known.LISTED, "RUN"),
         ("lsf", "9[3]", ["Job <9[3]> is not found\n"], Known.NO_SUCH_JOB, ""),
         ("htcondor", "4.1", ["Total for query: 0 jobs; 0 completed, 0 removed\n"], Known.NO_SUCH_JOB, ""),
         (

@@ -170,3 +170,133 @@ def test_what_waits_or_is_held_says_why() -> None:
     assert str(views["7_1"]) == "waits in the queue (PENDING): JobArrayTaskLimit"
     assert str(views["8_2"]).endswith("(TIMEOUT) on n2: TimeLimit")
     assert views["7_1"].note == "PENDING: JobArrayTaskLimit"
+
+
+SGE_STUCK = """\
+==============================================================
+job_number:                 7
+error reason    1:          11/21/2026 21:00:00 [1000:5]: can't chdir to /gone: No such file or directory
+scheduling info:            Job is in error state
+"""
+SGE_WAITS = """\
+job_number:                 7
+script_file:                job.sh
+scheduling info:            queue instance "short.q@n1" dropped because it is full
+                            (-l gpu=4) cannot run in queue "all.q" because job requests unknown resource (gpu)
+                            PE "smp" offers only 0 slots
+"""
+CONDOR = """\
+-- Schedd: host : <127.0.0.1:9618?...
+The Requirements expression for job 4.000 is
+
+    (TARGET.Arch == "X86_64") && (TARGET.Memory >= RequestMemory)
+
+The Requirements expression for job 4.000 reduces to these conditions:
+
+         Slots
+Step    Matched  Condition
+-----  --------  ---------
+[0]           2  TARGET.Arch == "X86_64"
+[7]           0  TARGET.Memory >= RequestMemory
+
+004.000:  Run analysis summary ignoring user priority.  Of 2 machines,
+      2 are rejected by your job's requirements
+      0 reject your job because of their own requirements
+      0 match and are already running your jobs
+      0 match but are serving other users
+      0 are able to run your job
+"""
+LSF_WAITS = """\
+JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME
+7678    me      PEND  normal     host                    run[1]     Nov 21 13:08
+ Queue's resource requirements not satisfied: 3 hosts;
+ Not enough job slots: 1 host;
+"""
+MOAB_WAITS = """\
+job 17
+
+State: Idle
+Creds:  user:me  group:me
+StartPriority:  1
+NOTE:  job cannot run in partition base (insufficient procs available: 4 < 64)
+"""
+OAR_WAITS = """\
+Job_Id: 12
+    state = Waiting
+    message = R=64,W=0:10:0,J=B (no enough resources)
+    queue = default
+"""
+PBS_WAITS = """\
+Job Id: 7.host
+    job_state = Q
+    comment = Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4
+\t T: 4)
+    etime = Sat Nov 21 21:00:00 2026
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "command", "said", "reason"),
+    [
+        (
+            "sge",
+            "7.2",
+            "qstat -j 7",
+            SGE_STUCK,
+            "11/21/2026 21:00:00 [1000:5]: can't chdir to /gone: No such file or directory; Job is in error state",
+        ),
+        (
+            "sge",
+            "7",
+            "qstat -j 7",
+            SGE_WAITS,
+            (
+                'queue instance "short.q@n1" dropped because it is full; (-l gpu=4) cannot run in queue '
+                '"all.q" because job requests unknown resource (gpu); PE "smp" offers only 0 slots'
+            ),
+        ),
+        (
+            "htcondor",
+            "4.0",
+            "condor_q -better-analyze 4.0",
+            CONDOR,
+            "TARGET.Memory >= RequestMemory; 2 are rejected by your job's requirements",
+        ),
+        (
+            "lsf",
+            "7678[1]",
+            "bjobs -p 7678[1]",
+            LSF_WAITS,
+            "Queue's resource requirements not satisfied: 3 hosts; Not enough job slots: 1 host",
+        ),
+        (
+            "moab",
+            "17",
+            "checkjob 17",
+            MOAB_WAITS,
+            "job cannot run in partition base (insufficient procs available: 4 < 64)",
+        ),
+        ("oar", "12", "oarstat -f -j 12", OAR_WAITS, "R=64,W=0:10:0,J=B (no enough resources)"),
+        (
+            "pbs",
+            "7",
+            "qstat -f 7",
+            PBS_WAITS,
+            "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)",
+        ),
+    ],
+)
+def test_why_a_job_waits_is_said_in_the_schedulers_words(
+    name: str, element: str, command: str, said: str, reason: str
+) -> None:
+    """The comment is one line of what the scheduler says of the job; an answer without a reason gives none."""
+    scheduler = SCHEDULERS[name]
+    assert " ".join(scheduler.ask_comment(element)) == command
+    assert scheduler.read_comment(said) == reason
+    assert scheduler.read_comment("State: Running\nerror: no such job\n") == ""
+
+
+def test_a_long_comment_is_cut() -> None:
+    """A site with hundreds of queues does not fill the screen."""
+    said = "JOBID\n" + "".join(f" Reason number {n}: 1 host;\n" for n in range(500))
+    assert len(SCHEDULERS["lsf"].read_comment(said)) < 600

@@ -10,6 +10,7 @@ import pytest
 
 from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.job.early import EarlyEnd
+from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES
@@ -30,9 +31,10 @@ def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
 @pytest.mark.parametrize("habits", [(), (Habit.LATE_LOGS,)], ids=["logs", "late logs"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_that_fails_before_its_worker_is_shown(
-    name: str, habits: tuple[Habit, ...], tmp_path: Path
+    name: str, habits: tuple[Habit, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`logs` prints the scheduler's output file, and `status` quotes its last line, as soon as it is delivered."""
+    monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # the list of some does not say that it failed
     with standin(name, habits=habits):
         run = submit(name, tmp_path, job_script_prologue=["echo before; echo no python here >&2", "exit 4"])
         wait_until(lambda: run.status().counts == {JobState.LOST: 2}, said=run.status)
@@ -86,9 +88,21 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["state"] == "timeout"
 
 
-def test_a_request_that_can_never_run_shows_the_schedulers_comment(tmp_path: Path) -> None:
-    """The note of a job that waits without a reason in the list has the comment of its own record."""
-    with standin("pbs", slots=0):
-        run = submit("pbs", tmp_path)
-        assert run.status().shards[0].note == "Q: Not Running: Insufficient amount of resource: ncpus"
+@pytest.mark.parametrize(
+    ("name", "cores", "note"),
+    [
+        ("pbs", 1, "Q: Not Running: Insufficient amount of resource: ncpus"),
+        ("pbs", 64, "Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 1 T: 1)"),
+        ("lsf", 64, "PEND: Not enough processors to meet the job's spanning requirement: 1 host"),
+        ("moab", 64, "Idle: job cannot run in partition base (insufficient procs configured: 1 < 64)"),
+        ("htcondor", 64, "1: TARGET.Cpus >= 64; 1 are rejected by your job's requirements"),
+    ],
+)
+def test_a_request_that_can_never_run_shows_the_schedulers_comment(
+    name: str, cores: int, note: str, tmp_path: Path
+) -> None:
+    """The note of a job that waits without a reason in the list has the scheduler's own words about it."""
+    with standin(name, slots=1 if cores > 1 else 0):
+        run = submit(name, tmp_path, cores=cores)
+        assert run.status().shards[0].note == note
         run.cancel(grace=0.2)

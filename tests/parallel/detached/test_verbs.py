@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import DetachedRun, FolderInUseError
+from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.arrays import submitted
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking import verbs
@@ -96,8 +97,11 @@ def revive(queue: StandIn, job: int, index: int) -> None:
         store.save(replace(element, state="waiting", exit_code=None, ended_by=""))
 
 
-def test_a_job_of_an_earlier_array_is_seen_and_cancelled(tmp_path: Path) -> None:
+def test_a_job_of_an_earlier_array_is_seen_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An element that is queued again after its array was replaced keeps the run alive, and is cancelled."""
+    monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # nothing is late: the jobs never started
     with standin("pbs", slots=0) as queue:
         run = submit("pbs", tmp_path)
         run.cancel(grace=0.2)

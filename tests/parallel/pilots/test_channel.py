@@ -109,6 +109,9 @@ def meet(tmp_path, their_key):
         sock, _ = door.accept()
         try:
             return greet_worker(sock, b"right"), thread, result
+        except PermissionError:
+            sock.close()  # as the pool's door does
+            raise
         finally:
             thread.join()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import NoWorkersError, SubmissionError, get_client, parallel_for, parallel_map
+from espnet3.parallel.clusters import keeper
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.contract_work import square
 from espnet3.parallel.testing.standins.place import NAMES
@@ -208,6 +209,33 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
         wait_until(lambda: not queue.unfinished())
         assert len(queue.jobs()) == 3
         assert first.job in [each.job for each in queue.jobs()]
+
+
+@pytest.mark.parametrize("answer", ["echo cannot connect >&2; exit 1", "exit 0"])
+def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch, tmp_path):
+    """Looks that fail, with or without an exit status, end no job; a job that is gone afterwards is replaced."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keeper, "_QUICK", 0.05)
+    monkeypatch.setattr(keeper, "_UNKNOWN", 0.0)
+    looks = tmp_path / "looks"
+    looks.touch()
+    with standin("pbs", slots=1) as queue, get_client(block("pbs")) as client:
+        client.wait_for_workers(1, timeout=60)
+        wait_until(lambda: len(queue.jobs()) == 2)
+        qstat = queue.folder / "bin/qstat"
+        real = qstat.read_text()
+        failing = queue.folder / "bin/failing"
+        failing.write_text(f"#!/bin/sh\necho . >>{looks}\n{answer}\n")
+        failing.chmod(0o755)
+        failing.replace(qstat)
+        wait_until(lambda: len(looks.read_text().split()) > 10)
+        assert len(queue.jobs()) == 2
+        failing.write_text(real)
+        failing.chmod(0o755)
+        failing.replace(qstat)
+        (waiting,) = (each for each in queue.jobs() if each.state == "waiting")
+        run("qdel", str(waiting.job))
+        wait_until(lambda: len(queue.jobs()) == 3)
 
 
 @pytest.mark.parametrize(("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1, together=False))

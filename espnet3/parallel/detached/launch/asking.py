@@ -5,6 +5,8 @@
                                                                        │
                       "no such job" and a minute without a sign of life: lost
 
+    ended, without a word that it failed, and its files do not say so ──> a minute more: they may be late
+
 A listing may be cut short, stale or empty, and proves the end of no job that it leaves out.
 """
 
@@ -19,21 +21,23 @@ from pathlib import Path
 from espnet3.parallel.backends import Scheduler, row
 from espnet3.parallel.backends.queue_answers import (
     NOT_KNOWN,
+    Answered,
     JobAnswer,
     JobView,
     Known,
-    Question,
     answer_of,
-    together,
+    inquiry,
 )
-from espnet3.parallel.backends.queue_states import WAITING
+from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
+from espnet3.parallel.backends.queue_states import STUCK, WAITING
 from espnet3.parallel.detached.launch.arrays import folder_of, ids_of, submitted
 from espnet3.parallel.detached.launch.commands import ask
 from espnet3.parallel.detached.launch.printed import last_line, report
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.states import JobState, disk_now
+from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
 
+LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 _TO_COME = JobView(WAITING, "not materialized yet")
 
@@ -106,30 +110,19 @@ def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Li
     """
     listing = look(scheduler, folder)
     found = {element: listing.answer(scheduler, element) for element in elements}
-    said: dict[str, list[JobAnswer]] = {one: [] for one, each in found.items() if each is NOT_KNOWN}
-    for question in scheduler.questions:
-        asked = [element for element, got in said.items() if question.is_open(got)]
-        for element, answer in _asked(scheduler, question, folder, asked).items():
-            said[element].append(answer)
-    return listing, {**found, **{element: together(got) for element, got in said.items()}}
-
-
-def _asked(
-    scheduler: Scheduler, question: Question, folder: Path, elements: list[str]
-) -> dict[str, JobAnswer]:
-    """Put one question about elements; a command that fails without a word about any of them is the last."""
-    places = {element: scheduler.parts_of(element) for element in elements}
-    found: dict[str, JobAnswer] = {}
-    for command, about in question.commands(places):
+    places = {one: scheduler.parts_of(one) for one, each in found.items() if each is NOT_KNOWN}
+    talk = inquiry(scheduler.questions, places, scheduler.words)
+    answered: Answered | None = None
+    while True:
+        try:
+            command = talk.send(answered)
+        except StopIteration as end:
+            return listing, {**found, **end.value}
         try:
             said = ask(command, folder)
-        except SubmissionError:  # not every site has every command: it has said nothing
-            return found
-        for element in about:
-            found[element] = question.read(element, places[element], said.all, scheduler.words)
-        if said.status != 0 and all(found[element] is NOT_KNOWN for element in about):
-            return found
-    return found
+            answered = said.status, said.all
+        except SubmissionError:
+            answered = None
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -159,7 +152,16 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
         own = layout.shard(int(shard))
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk
         silent = (now - last) / 1e9
-        found[int(shard)] = _state(scheduler, folder, job, known[job], silent, listing.problem)
+        state, word = _state(scheduler, folder, job, known[job], silent, listing.problem)
+        if state is not JobState.LOST or not _ended_without_error(known[job]):
+            _end_not_seen(folder, job)
+        elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not said_its_end(own):
+            late = (
+                f"job {job} has ended ({word}), and its files are not visible yet; it counts as lost {LATE_FILES:g} s "
+                "after its end was first seen"
+            )
+            state, word = JobState.UNKNOWN, late
+        found[int(shard)] = state, word
         for other in ever.get(shard, []):  # of an earlier submission: what is still queued would run it, too
             view = listing.views.get(other)
             if other != job and view is not None and view.meaning.is_alive and not found[int(shard)][0].alive:
@@ -193,6 +195,38 @@ def _state(
     return state, f"{word}; its output ends with: {quoted}" if quoted else word
 
 
+def _ended_without_error(answer: JobAnswer) -> bool:
+    """Whether a job has ended, and nothing says that it failed: it may have done all its work."""
+    return answer.view is not None and answer.view.meaning == WITHOUT_ERROR
+
+
+def _first_seen(folder: Path, job: str, otherwise: int) -> int:
+    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it.
+
+    Args:
+        folder: Where it is noted.
+        job: The job.
+        otherwise: The answer where the folder is read-only.
+    """
+    file = _note_of_end(folder, job)
+    try:
+        with contextlib.suppress(FileExistsError):  # the first note counts
+            file.touch(exist_ok=False)
+        return file.stat().st_mtime_ns
+    except OSError:
+        return otherwise
+
+
+def _end_not_seen(folder: Path, job: str) -> None:
+    """Forget that a job's end was seen: it is queued again, or its end is explained."""
+    with contextlib.suppress(OSError):
+        _note_of_end(folder, job).unlink()
+
+
+def _note_of_end(folder: Path, job: str) -> Path:
+    return folder / f"ended.{job}"
+
+
 def _newest(files: Iterable[Path]) -> int:
     """Return when the newest of some files was touched, in nanoseconds."""
     times = [0]
@@ -209,30 +243,30 @@ def _explain(
     known: Mapping[str, JobAnswer],
     found: dict[int, tuple[JobState, str]],
 ) -> None:
-    """Add the scheduler's own comment to what waits without a reason, where only a question gives one.
+    """Add the scheduler's own comment to what waits, or is stuck, without a reason in the list.
 
     The elements of an array wait for the same reason: one is asked about, or the array itself.
     """
-    question = next((each for each in scheduler.questions if "<reason>" in each.line), None)
-    if question is None or "<reason>" in scheduler.line:
+    if scheduler.comment is None:
         return
     reasons: dict[str, str] = {}
     for shard, job in jobs.items():
         state, note = found[int(shard)]
         view = known[job].view
-        if state is not JobState.PENDING or view is None or view.reason:
+        if view is None or view.reason or not (state is JobState.PENDING or view.meaning == STUCK):
             continue
         number, index = scheduler.parts_of(job)
         whole = scheduler.cancel.format(job=number) if index else job
         if whole not in reasons:
-            reasons[whole] = _reason(scheduler, question, folder, whole, job)
+            reasons[whole] = _reason(scheduler, folder, whole, job)
         if reasons[whole]:
             found[int(shard)] = state, f"{note}: {reasons[whole]}"
 
 
-def _reason(scheduler: Scheduler, question: Question, folder: Path, *elements: str) -> str:
+def _reason(scheduler: Scheduler, folder: Path, *elements: str) -> str:
     for element in elements:
-        answer = _asked(scheduler, question, folder, [element]).get(element, NOT_KNOWN)
-        if answer.view is not None and answer.view.reason:
-            return answer.view.reason
+        with contextlib.suppress(SubmissionError):  # the note does without
+            reason = scheduler.read_comment(ask(scheduler.ask_comment(element), folder).out)
+            if reason:
+                return reason
     return ""

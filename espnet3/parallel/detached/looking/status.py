@@ -95,7 +95,8 @@ def refuse_living(run: Path) -> None:
 
 def _in_use(run: Path, status: RunStatus) -> str:
     counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
+    unknown = next((f": {s.note}" for s in status.shards if s.state is JobState.UNKNOWN and s.note), "")
     return (
-        f"{run} is in use by detached jobs ({counts}). `espnet3 wait` waits for them, `espnet3 cancel` ends "
+        f"{run} is in use by detached jobs ({counts}{unknown}). `espnet3 wait` waits for them, `espnet3 cancel` ends "
         "them; or take another output_dir"
     )

@@ -44,7 +44,7 @@ def condor_submit(words: list[str]) -> int:
         list(range(count)),
         name=given.get("batch_name", "job"),
         queue="",
-        cores=int(given.get("request_cpus", "1")),
+        cores=_cores(given),
         limit=int(given.get("max_materialize", "0")),
         walltime=None,
         folder=folder,
@@ -58,6 +58,14 @@ def condor_submit(words: list[str]) -> int:
         print("".join(f"** Proc {job}.{process}:\n" for process in range(count)))
     print(f"Submitting job(s)\n{count} job(s) submitted to cluster {job}.")
     return 0
+
+
+def _cores(given: dict[str, str]) -> int:
+    """Return the cores of a description, which may name an attribute of its own."""
+    wanted = given.get("request_cpus", given.get("requestcpus", "1"))
+    if wanted.lower().startswith("my."):
+        wanted = given.get(wanted.lower(), given.get(f"+{wanted[3:].lower()}", "1"))
+    return int(wanted)
 
 
 def _arguments(text: str) -> list[str]:
@@ -98,6 +106,9 @@ def condor_q(words: list[str]) -> int:
         for job in sorted({each.job for each in seen if each.limit}):
             values = {"ClusterId": str(job), "JobMaterializeNextProcId": str(_next(store.select(job)))}
             print(*(values.get(field, "undefined") for field in fields))
+    elif "-better-analyze" in words:
+        for each in made:
+            print(_analysis(each, store.can_run(each)))
     elif "-totals" in words or not fields:
         print(f"-- Schedd: local\nTotal for query: {len(made)} jobs; 0 completed, 0 removed")
     else:
@@ -105,6 +116,27 @@ def condor_q(words: list[str]) -> int:
             values = {"JobStatus": _STATES[each.state]}
             print(f"{each.job}.{each.index}", *(values.get(field, "undefined") for field in fields))
     return 0
+
+
+def _analysis(each: Element, can_run: bool) -> str:
+    """Return why a job waits: what of its requirements no machine meets, and how many machines that rules out."""
+    fits = int(can_run)
+    number = f"{each.job}.{each.index:03}"
+    return f"""
+The Requirements expression for job {number} reduces to these conditions:
+
+         Slots
+Step    Matched  Condition
+-----  --------  ---------
+[0]           1  TARGET.Arch == "X86_64"
+[1]           {fits}  TARGET.Cpus >= {each.cores}
+
+{each.job:03}.{each.index:03}:  Run analysis summary ignoring user priority.  Of 1 machines,
+      {1 - fits} are rejected by your job's requirements
+      0 reject your job because of their own requirements
+      {fits} match but are serving other users
+      0 are able to run your job
+"""
 
 
 def chosen_by(each: Element, names: list[str]) -> bool:

@@ -133,6 +133,10 @@ class Store:
         shown = self.habits.listed(len(known)) if whole else set(range(len(known)))
         return [each for place, each in enumerate(known) if place in shown]
 
+    def can_run(self, element: Element) -> bool:
+        """Whether an element asks for no more than there is; with no slots at all, it just waits."""
+        return not 0 < self.slots < element.cores
+
     # --- submission ---
 
     def submit(self, text: str, indices: list[int] | None, **facts: Any) -> int:

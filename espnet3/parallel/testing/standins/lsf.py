@@ -90,7 +90,7 @@ def state(each: Element) -> str:
 
 def bjobs(words: list[str]) -> int:
     """List jobs; `-o "jobid stat ... delimiter='|'"` chooses the fields."""
-    given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w"))
+    given, wanted = options("bjobs", words, ("-u", "-o", "-q"), ("-a", "-noheader", "-w", "-p"))
     store = Store()
     listed = store.seen(history="-a" in given or bool(wanted), whole=not wanted)
     if wanted:
@@ -101,6 +101,8 @@ def bjobs(words: list[str]) -> int:
     elif not listed:
         print("No unfinished job found", file=sys.stderr)
         return 0
+    if "-p" in given:
+        listed = [each for each in listed if each.state == "waiting"]
     chosen = given.get("-o", ["jobid user stat queue exec_host job_name"])[-1]
     mark = re.search(r"delimiter='(.*?)'", chosen)
     fields = re.sub(r"delimiter='.*?'", "", chosen).split()
@@ -119,6 +121,9 @@ def bjobs(words: list[str]) -> int:
             "job_name": each.name,
         }
         print(joint.join(values.get(field, "-") for field in fields))
+        if "-p" in given:
+            never = "Not enough processors to meet the job's spanning requirement"
+            print(f" {'Job slot limit reached' if store.can_run(each) else never}: 1 host;")
     return 0
 
 

@@ -49,10 +49,16 @@ def checkjob(words: list[str]) -> int:
     """Show the state of a job or an element: 7, 7[2]."""
     found = re.fullmatch(r"(\d+)(?:\[(\d+)\])?", words[0])
     index = int(found[2]) if found and found[2] else None
-    for each in Store().seen(history=True, whole=False):
+    store = Store()
+    for each in store.seen(history=True, whole=False):
         if found and each.job == int(found[1]) and index in (None, each.index):
             ended = "Removed" if each.ended_by == "cancel" else "Completed"
             print(f"job {words[0]}\n\nState: {_STATES.get(each.state, ended)}")
+            if each.state == "waiting":
+                procs = (
+                    "idle procs available: 0" if store.can_run(each) else f"procs configured: {store.slots}"
+                )
+                print(f"\nNOTE:  job cannot run in partition base (insufficient {procs} < {each.cores})")
             return 0
     print(f"ERROR:  invalid job specified: {words[0]}", file=sys.stderr)
     return 1

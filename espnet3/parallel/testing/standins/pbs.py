@@ -199,12 +199,13 @@ def _facts(each: Element) -> dict[str, Any]:
     if each.exit_code is not None:
         facts["Exit_status"] = each.exit_code
     if each.state == "waiting":
-        slots = Store().slots
+        store = Store()
+        slots = store.slots
         never = (
             f"Can Never Run: Insufficient amount of resource: ncpus (R: {each.cores} A: {slots} T: {slots})"
         )
         now = "Not Running: Insufficient amount of resource: ncpus"
-        facts["comment"] = never if 0 < slots < each.cores else now
+        facts["comment"] = now if store.can_run(each) else never
     return facts
 
 

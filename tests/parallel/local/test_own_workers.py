@@ -229,6 +229,7 @@ def test_none_stays_where_that_is_asked() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_they_end_before_a_fork() -> None:
     """A program that forks has no worker processes that stay, and its child can have its own."""
     found = pids()

@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-torch test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-kube test-torch test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,9 @@ test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
+
+test-kube: $(VENV)/dev.stamp ## tests on a control plane of Kubernetes, built from source once; needs root
+	tests/clusters/kube/run.sh "$(RUN)" $(ARGS)
 
 test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer; ARGS="--only recipe", --write
 	$(RUN) -m tests.dropin $(ARGS)

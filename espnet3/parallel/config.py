@@ -316,8 +316,8 @@ def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[st
         refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
     elif value["maximum"] > _MOST_WORKERS:
         refusal = f"the maximum must be {_MOST_WORKERS} at most; {example}"
-    elif backend is not None and backend.scheduler is None:
-        refusal = f"only batch schedulers adapt; {backend.name} has n_workers"
+    elif backend is not None and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
+        refusal = f"only batch schedulers and kube adapt; {backend.name} has n_workers"
     if refusal:
         problems.append(problem("adapt", value, refusal))
 

@@ -4,6 +4,7 @@
     --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
+    --final STATUS         before --tasks: the exit status where another attempt would end so, too
     --check                read a spec from standard input and try to make its runner and provider
 
 It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
@@ -20,7 +21,13 @@ from pathlib import Path
 
 from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.job.log import say
-from espnet3.parallel.detached.job.work import EXIT_FAILED, EXIT_UNFINISHED, run_shard, wants_requeue
+from espnet3.parallel.detached.job.work import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_UNFINISHED,
+    run_shard,
+    wants_requeue,
+)
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
@@ -38,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--check"]:
         return _check()
-    again = words[:2] if words[0:1] in (["--requeue"], ["--again"]) else None
+    again = words[:2] if words[0:1] in (["--requeue"], ["--again"], ["--final"]) else None
     if again:
         words = words[2:]
     if len(words) == 3 and words[0] == "--tasks":
@@ -74,11 +81,16 @@ def _element(path: Path, again: list[str] | None) -> int:
         OSError,
     ) as error:  # without a run folder there is only the scheduler's output file
         say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
+        return int(again[1]) if again and again[0] == "--final" else EXIT_FAILED
     for own in (1, 2):
         os.dup2(fd, own)
     os.close(fd)
     status = _run(path)
+    if (
+        again is not None and again[0] == "--final"
+    ):  # a pod that was told to end is replaced, unless the run was
+        goes_on = status == EXIT_UNFINISHED and layout.stopped() is None
+        return status if status == EXIT_DONE or goes_on else int(again[1])
     if again is None or status != EXIT_UNFINISHED or not wants_requeue(spec):
         return status
     if again[0] == "--again":

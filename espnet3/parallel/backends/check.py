@@ -130,7 +130,35 @@ def _refused_by_kubernetes(name: str, value: Any) -> str:
             return "must be such as resources: {requests: {cpu: 1}, limits: {memory: 16Gi}}"
     if name == "env" and not isinstance(value, (Mapping, list)):
         return "must be a mapping of names to values, or a list of {name: ..., value: ...}"
+    return _refused_in_pod(name, value)
+
+
+def _refused_in_pod(name: str, value: Any) -> str:
+    if name in _POD_LISTS and not (
+        isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+    ):
+        return f"must be a list of mappings, as in a pod: {name}: [{_POD_LISTS[name]}]"
+    if name == "volume_mounts" and any(not str(one.get("mountPath", "")).startswith("/") for one in value):
+        return f"each needs a mountPath that begins with a slash, such as {_POD_LISTS[name]}"
+    if name in _POD_MAPPINGS and not isinstance(value, Mapping):
+        return f"must be a mapping, such as {name}: {_POD_MAPPINGS[name]}"
+    if name == "image_pull_secrets":
+        texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return "" if texts else "must be a list of names of secrets, such as image_pull_secrets: [registry]"
+    if name == "image_pull_policy" and value not in _PULLS:
+        return f"must be one of {', '.join(_PULLS)}.{did_you_mean(value, _PULLS)}"
+    if name in ("service_account", "python", "image", "namespace") and not isinstance(value, str):
+        return f"must be text, not {type(value).__name__}"
     return ""
+
+
+_POD_LISTS = {
+    "volumes": "{name: data, persistentVolumeClaim: {claimName: data}}",
+    "volume_mounts": "{name: data, mountPath: /data}",
+    "tolerations": "{key: gpu, operator: Exists}",
+}
+_POD_MAPPINGS = {"node_selector": "{gpu: a100}", "security_context": "{runAsUser: 1000, fsGroup: 1000}"}
+_PULLS = ("Always", "IfNotPresent", "Never")
 
 
 _KUBE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -118,6 +118,7 @@ _ROWS = (
         cluster="dask_kubernetes.operator:KubeCluster",
         signatures=(
             "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster.__init__",
+            "espnet3.parallel.kube.pods:pod_fields",
             "distributed.deploy.cluster:Cluster.__init__",
         ),
         controlled=LAYER,

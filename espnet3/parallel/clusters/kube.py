@@ -1,54 +1,59 @@
 """Workers as pods: the operator's KubeCluster, with its faults worked around.
 
-options ──> spec of the DaskCluster (commands that today's dask has) ──created, never joined──> KubeCluster
+options ──> spec of the DaskCluster ──guard started──> created, never joined ──pods watched──> KubeCluster
+        (kube/spec.py)             (kube/guard.py)                     └──not up in time──> deleted; their events
 """
 
 from __future__ import annotations
 
-import getpass
+import asyncio
 import logging
 import os
-import re
-import sys
+import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import kube_create_mode
-from espnet3.parallel.errors import ConfigError, NoWorkersError
+from espnet3.parallel.dask_compat import give_up_cluster, kube_create_mode
+from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
+from espnet3.parallel.errors import NoWorkersError, ParallelError
+from espnet3.parallel.kube.guard import Guard, delete_cluster
+from espnet3.parallel.kube.looking import events_of, is_going, log_of, sentence
+from espnet3.parallel.kube.server import Server
+from espnet3.parallel.kube.spec import cluster_spec, owner_of, pods_of, with_run
+from espnet3.parallel.pilots.worker_cluster import Missing, MissingWorker, WorkerCluster
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3  # to create a cluster, where the operator overlooks one (dask-kubernetes issue 968)
-_SPEC = ("image", "resources", "env", "worker_command", "scheduler_service_type", "idle_timeout", "jupyter")
-
-_GROUP = "kubernetes.dask.org"
-_INSTALL = (
-    "helm install --repo https://helm.dask.org --create-namespace -n dask-operator --generate-name "
-    "dask-kubernetes-operator"
-)
-_NO_CREDENTIALS = (
-    "env: kube: no credentials for a Kubernetes cluster: there is no kubeconfig (KUBECONFIG, or ~/.kube/config) that "
-    "names a server, and this is no pod with a service account. `kubectl config get-contexts` lists yours"
-)
+_SHARE = 4  # of `start_timeout`, which one such attempt may take
+_DELETION = 60.0  # seconds that the operator has to let go of a deleted cluster
+_SHOWN = 3  # pods that a message describes one by one
+_LOOK = 2.0  # seconds between looks at the demand, where the number of workers follows it
+_IDLE = 30.0  # seconds without work, after which workers beyond the minimum go
+_END = 5.0  # seconds for the event loop of a cluster that could not start
 
 
 def start_kube(row: Backend, config: ParallelConfig) -> Any:
-    """Create the cluster; return without waiting for workers.
+    """Create the cluster; return when its scheduler runs, without waiting for workers.
 
     Raises:
         ConfigError: No API server can be used, or it has no operator.
         MissingPackageError: dask-kubernetes is not installed.
-        NoWorkersError: The operator did not act on the new cluster.
+        NoWorkersError: The operator did not act on the new cluster, or its scheduler's pod did not start within
+            `start_timeout`; the message has the pods with their events.
     """
     make = load_cluster_class(row)
-    check_server()
+    server = Server(config.options.get("namespace"))
+    server.require_operator()
     for attempt in range(1, _ATTEMPTS + 1):
-        options = kube_options(config)
         try:
-            return make(**options)
-        except TimeoutError as error:
+            return _create(make, config, server)
+        except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
             if attempt == _ATTEMPTS:
                 raise NoWorkersError(
                     f"the operator of dask-kubernetes did not act on a new cluster, {attempt} times in a row: "
@@ -59,86 +64,169 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     raise AssertionError("unreachable")
 
 
+def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
+    run = uuid.uuid4().hex
+    options = kube_options(config)
+    spec = with_run(options["custom_cluster_spec"], run, owner_of(server))
+    options.update(custom_cluster_spec=spec, namespace=server.namespace)
+    name = spec["metadata"]["name"]
+    guard = Guard(server.namespace, name, run)
+    cls = pod_cluster(make)
+    cls.place = Place(server, name, run, config, guard)
+    try:
+        return cls(**options)
+    except BaseException as error:
+        if cls.made is not None:
+            give_up_cluster(cls.made, _END)
+        try:
+            delete_cluster(server, name, run)
+        except ParallelError as left:  # the guard goes on with it
+            logger.warning("%s", left)
+            raise error from None
+        guard.release()
+        raise
+
+
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
     """Return what KubeCluster is made with: a spec of our own, under a name that nobody has."""
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
     options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
-    if options.get("custom_cluster_spec") is None:
-        options["custom_cluster_spec"] = _spec(options, config.n_workers)
-    else:
-        options["n_workers"] = config.n_workers
+    options["custom_cluster_spec"] = cluster_spec(options, config)
+    if options.get("resource_timeout") is None:
+        options["resource_timeout"] = max(1, round(config.start_timeout / _SHARE))
+    options.setdefault("quiet", True)  # its drawing of the start is not for logs
     return options
 
 
-def _spec(options: dict[str, Any], n_workers: int) -> dict[str, Any]:
-    """Take what belongs to the spec out of the options, and return it."""
-    from dask_kubernetes.operator import make_cluster_spec
+class Place:
+    """What a cluster of pods knows of itself.
 
-    given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
-    if "image" not in given:
-        logger.warning(
-            "options.image is not given: Dask's own image has neither this package nor your code, and perhaps "
-            "another Python than %d.%d here; build one that has them",
-            *sys.version_info[:2],
-        )
-    # KubeCluster's default names a script that distributed no longer has since 2026.6
-    given.setdefault("worker_command", ["dask", "worker"])
-    user = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower()).strip("-") or "user"
-    name = options.pop("name", None) or f"espnet3-{user[:20]}-{uuid.uuid4().hex[:8]}"
-    spec: dict[str, Any] = make_cluster_spec(name=name, n_workers=n_workers, **given)
-    (scheduler,) = spec["spec"]["scheduler"]["spec"]["containers"]
-    if scheduler["args"][:1] == ["dask-scheduler"]:
-        scheduler["args"][:1] = ["dask", "scheduler"]
-    return spec
-
-
-def check_server() -> None:
-    """Raise unless an API server answers whoever this is, and knows what dask-kubernetes creates.
-
-    Raises:
-        ConfigError: There are no credentials, nobody answers, the server refuses them, or the operator of
-            dask-kubernetes is not installed; the message names the context and what to do.
+    Args:
+        server: The API server.
+        name: The DaskCluster's name.
+        run: The value of its label.
+        config: The checked block.
+        guard: Deletes it when this process is gone.
     """
-    import httpx
-    import kr8s
 
-    context = _context()
-    place = "env: kube: the API server" + (f" of context {context!r}" if context else "")
-    try:
-        groups = {version.partition("/")[0] for version in kr8s.api().api_versions()}
-    except ValueError as error:
-        if "credentials" in str(error):
-            raise ConfigError(_NO_CREDENTIALS) from error
-        raise ConfigError(f"env: kube: the kubeconfig cannot be used: {error}") from error
-    except (httpx.HTTPError, kr8s.APITimeoutError, OSError) as error:
-        server = (
-            f" at {error.request.url.copy_with(path='/')}" if isinstance(error, httpx.RequestError) else ""
-        )
-        raise ConfigError(
-            f"{place}{server} does not answer: {str(error) or type(error).__name__}. `kubectl get nodes` asks it too; "
-            "`kubectl config use-context` chooses another cluster"
-        ) from error
-    except kr8s.ServerError as error:
-        raise ConfigError(f"{place} refuses this user: {error}") from error
-    if _GROUP not in groups:
-        raise ConfigError(
-            f"{place} does not know {_GROUP}: the operator of dask-kubernetes, which makes pods of a "
-            f"DaskCluster, is not installed there. An administrator can: {_INSTALL}"
-        )
+    def __init__(self, server: Server, name: str, run: str, config: ParallelConfig, guard: Guard) -> None:
+        self.server, self.name, self.run, self.config, self.guard = server, name, run, config, guard
+        self.pid = os.getpid()
 
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the cluster's pods."""
+        return self.server.items(self.server.path("v1", "pods"), labelSelector=pods_of(self.name))
 
-def _context() -> str:
-    """Return the name of the current context, as kubectl finds it: of the first file in KUBECONFIG that has one."""
-    import yaml
-
-    named = os.environ.get("KUBECONFIG")
-    for name in named.split(os.pathsep) if named else ["~/.kube/config"]:
+    def missing(self) -> Missing:
+        """Return the pods that do not run, or run without being ready, with their events and logs."""
         try:
-            with open(os.path.expanduser(name), encoding="utf-8") as file:
-                config = yaml.safe_load(file)
-        except (OSError, ValueError, yaml.YAMLError):  # kr8s, which reads it too, has the last word
-            continue
-        if isinstance(config, dict) and config.get("current-context"):
-            return str(config["current-context"])
-    return ""
+            waiting = [pod for pod in self.pods() if not _is_ready(pod)]
+            shown = tuple(self._described(pod) for pod in waiting[:_SHOWN])
+        except ParallelError as error:
+            return Missing(no_answer=str(error))
+        if not waiting:
+            return Missing(no_answer="") if self.pods() else Missing((self._no_pod(),))
+        return Missing(shown, len(waiting) - len(shown))
+
+    def _described(self, pod: dict[str, Any]) -> MissingWorker:
+        name = pod["metadata"]["name"]
+        look = f"kubectl -n {self.server.namespace} describe pod {name}"
+        detail = "\n".join([*events_of(self.server, name), log_of(self.server, pod)]).strip()
+        return MissingWorker(f"pod {name}", sentence(pod), look, detail)
+
+    def _no_pod(self) -> MissingWorker:
+        look = f"kubectl -n {self.server.namespace} get events"
+        return MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
+
+    def went(self, address: str) -> bool:
+        """Whether the pod of a worker is gone or going, rather than its process alone."""
+        host = urlsplit(address).hostname
+        try:
+            there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
+        except ParallelError:  # nobody answers: as if the worker were nothing but its process
+            return False
+        return all(is_going(pod) for pod in there)
+
+
+def pod_cluster(make: Any) -> Any:
+    """Return the class of one cluster of pods.
+
+    Args:
+        make: KubeCluster.
+    """
+
+    class PodCluster(StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # a class that is loaded here
+        place: Place
+        made: Any = None
+
+        def __init__(self, **options: Any) -> None:
+            type(self).made = self
+            self.start_timeout = self.place.config.start_timeout
+            super().__init__(**options)
+
+        async def too_late(self) -> None:
+            """Say what the cluster's pods say."""
+            missing = await _aside(self.place.missing)
+            raise NoWorkersError(
+                f"the scheduler of cluster {self.place.name} did not start within start_timeout = "
+                f"{self.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
+                f"start_timeout\n{missing}".rstrip()
+            )
+
+        def close(self, timeout: float = _DELETION) -> Any:
+            """Delete the cluster with its pods, unless this is a forked child of the process that opened it."""
+            if os.getpid() != self.place.pid:
+                return None
+            try:
+                closed = super().close(timeout=timeout)
+            except BaseException:  # the guard goes on with it when this process ends
+                logger.warning("cluster %s is left to its guard, which deletes it", self.place.name)
+                raise
+            self.place.guard.release()
+            return closed
+
+        def missing(self) -> Missing:
+            """Return what keeps the workers that have not come."""
+            return self.place.missing()
+
+        def went_with_job(self, worker: str, address: str) -> bool | None:
+            """Whether a lost worker went because its pod was deleted or evicted."""
+            return self.place.went(address)
+
+        def watch_demand(self, wanted: Callable[[], bool]) -> None:
+            """Let the number of workers follow the work, where the block says `adapt`.
+
+            Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull.
+            """
+            if self.place.config.adapt is not None:
+                self.loop.add_callback(follow, self, wanted, **self.place.config.adapt)
+
+    return PodCluster
+
+
+async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
+    """Scale a cluster to `maximum` while there is work, and back after half a minute without."""
+    size, busy = minimum, time.monotonic()
+    while cluster.status.name in ("created", "starting", "running"):
+        now = time.monotonic()
+        busy = now if wanted() else busy
+        target = maximum if now == busy else minimum if now - busy > _IDLE else size
+        if target != size:
+            try:
+                await scale_pods(cluster, target)
+                size = target
+            except Exception as error:  # of a server that does not answer: it is asked again
+                logger.warning("the number of pods could not be changed to %d: %s", target, error)
+        await asyncio.sleep(_LOOK)
+
+
+async def _aside(call: Callable[[], Missing]) -> Missing:
+    """Await a call that blocks."""
+    with ThreadPoolExecutor(1) as thread:
+        return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

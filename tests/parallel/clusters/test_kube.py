@@ -41,7 +41,7 @@ def test_options_of_the_pods_go_into_the_spec_and_others_to_the_cluster():
     assert made["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 5
     assert scheduler["resources"] == worker["resources"] == resources
     assert worker["env"] == [{"name": "A", "value": "b"}]
-    assert set(made) == {"custom_cluster_spec", "create_mode", "namespace", "quiet"}
+    assert set(made) == {"custom_cluster_spec", "create_mode", "namespace", "quiet", "resource_timeout"}
     assert made["namespace"] == "lab"
 
 
@@ -83,6 +83,16 @@ def test_a_wrong_option_is_refused_before_anything_is_created(options, said):
     assert said in str(error.value)
 
 
+class NoServer:
+    """An API server that nobody asks."""
+
+    def __init__(self, namespace):
+        self.namespace = namespace
+
+    def require_operator(self):
+        pass
+
+
 def test_an_operator_that_overlooks_a_cluster_is_asked_again(monkeypatch, caplog):
     """Creation is tried three times, each with a new name; then the message says where to look."""
     names = []
@@ -94,7 +104,8 @@ def test_an_operator_that_overlooks_a_cluster_is_asked_again(monkeypatch, caplog
         raise TimeoutError("resource not actioned after 60 seconds")
 
     monkeypatch.setattr(kube, "load_cluster_class", lambda row: overlooked)
-    monkeypatch.setattr(kube, "check_server", lambda: None)
+    monkeypatch.setattr(kube, "Server", NoServer)
+    monkeypatch.setattr(kube, "_create", lambda make, block, server: make(**kube_options(block)))
     until = 2
     assert start_kube(row("kube"), config(image="i")) == "cluster"
     assert len(set(names)) == 2 and "did not act" in caplog.text

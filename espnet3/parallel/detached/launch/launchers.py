@@ -9,7 +9,7 @@ from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind, row
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch import local, scheduler, ssh
+from espnet3.parallel.detached.launch import kube, local, scheduler, ssh
 from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError
@@ -40,7 +40,14 @@ class Launcher:
 _LOCAL = Launcher(local.check, local.start, local.query, local.cancel, local.printed)
 _SCHEDULER = Launcher(scheduler.check, scheduler.start, scheduler.query, scheduler.cancel, scheduler.printed)
 _SSH = Launcher(ssh.check, ssh.start, local.query, local.cancel, local.printed)
-_LAUNCHERS = {Kind.LOCAL: _LOCAL, Kind.GPU: _LOCAL, Kind.SSH: _SSH, Kind.BATCH: _SCHEDULER}
+_KUBE = Launcher(kube.check, kube.start, kube.query, kube.cancel, kube.printed)
+_LAUNCHERS = {
+    Kind.LOCAL: _LOCAL,
+    Kind.GPU: _LOCAL,
+    Kind.SSH: _SSH,
+    Kind.BATCH: _SCHEDULER,
+    Kind.KUBERNETES: _KUBE,
+}
 
 
 def launcher(env: str) -> Launcher:
@@ -78,3 +85,5 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     launcher(plan.env).cancel(layout, plan, grace)
     if row(plan.env).scheduler is None:
         scheduler.cancel(layout, plan, grace)
+    if row(plan.env).kind is not Kind.KUBERNETES:
+        kube.cancel(layout, plan, grace)

@@ -76,6 +76,8 @@ def interpreter(config: ParallelConfig) -> str:
     """
     if row(config.env).kind is Kind.SSH:
         return worker_hosts(ssh_hosts(config.options))[0].python or sys.executable
+    if row(config.env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        return str(config.options.get("python") or "python")
     return str(config.options.get("python") or sys.executable)
 
 

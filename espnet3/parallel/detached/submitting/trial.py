@@ -38,7 +38,8 @@ class Trial:
         self._spec = spec
         self._passed = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
-        python = sys.executable if row(env).kind is Kind.SSH else spec.surroundings.python
+        elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
+        python = sys.executable if elsewhere else spec.surroundings.python
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(spec.to_json()).encode())
             told.seek(0)

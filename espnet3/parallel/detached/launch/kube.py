@@ -1,0 +1,284 @@
+"""`env: kube` without a driver: Jobs whose pods see the run folder on a volume, and what the API server says of them.
+
+specs on the volume ──> noted in the run folder ──> Jobs created          (nothing created is out of cancel's reach)
+a silent shard ──> its Job and pods, by the run's label ──> waiting, running, ended with a word, or truly gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.backends import row
+from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.launch.kube_states import shard_state
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.detached.surroundings import import_path
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.kube.jobs import INDEX, INDEXED, MOST, OWNER, SHARD, JobFacts, manifests
+from espnet3.parallel.kube.looking import log_of
+from espnet3.parallel.kube.pods import RUN, is_mounted, new_name
+from espnet3.parallel.kube.server import RefusedError, Server
+from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+
+FOLDER = "jobs"
+_LOOK = 0.5  # seconds between looks while cancelled pods end
+_LATE = 60.0  # seconds beyond their grace that pods may take to go
+_GRACE = 30.0  # of Kubernetes, for a pod that is told to end
+_ALL = 100_000  # lines of a log
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """One submission, noted before its Jobs are created.
+
+    Attributes:
+        namespace: Where they are.
+        jobs: The names of the Jobs.
+        shards: For each shard, its Job and its index in it; the index is "" for a plain Job.
+    """
+
+    namespace: str
+    jobs: list[str]
+    shards: dict[str, list[str]]
+
+
+def _folder(layout: Layout) -> Path:
+    return layout.folder / FOLDER
+
+
+def _label(layout: Layout) -> str:
+    """Return the value of a run's label: of its folder, so that it is the same for whoever looks."""
+    return hashlib.sha256(os.fsencode(layout.run)).hexdigest()[:32]
+
+
+def _noted(layout: Layout) -> list[Created]:
+    files = _folder(layout).glob("created.*.json")
+    return [Created(**read_json(file)) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))]
+
+
+def check(config: ParallelConfig) -> None:
+    """Raise where the package is missing, no API server can be used, or pods would not see this run.
+
+    Raises:
+        ConfigError: As `Server`; or the current folder is on no volume of the pods.
+        MissingPackageError: dask-kubernetes is not installed.
+    """
+    require_package(row(config.env))
+    if config.options.get("custom_cluster_spec") is not None:
+        raise ConfigError(
+            "options.custom_cluster_spec is a cluster with a driver, and detached jobs have none: give image, "
+            "volumes, volume_mounts, resources and so on as options"
+        )
+    if config.options.get("image") is None:
+        raise ConfigError(
+            "options.image is missing: detached jobs need an image that has this package and your code"
+        )
+    _check_mounts(dict(config.options), {"the current folder": os.getcwd()})
+    Server(config.options.get("namespace")).close()
+
+
+def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
+    mounts = options.get("volume_mounts") or []
+    hidden = [f"{what} {path!r}" for what, path in folders.items() if not is_mounted(path, mounts)]
+    if hidden:
+        places = ", ".join(str(mount.get("mountPath")) for mount in mounts) or "nothing"
+        raise ConfigError(
+            f"pods do not see {' and '.join(hidden)}: options.volume_mounts shows them {places}. Detached jobs read "
+            "and write the run folder: mount the disk that has it, under its own path, such as volumes: "
+            "[{name: data, persistentVolumeClaim: {claimName: data}}], volume_mounts: [{name: data, mountPath: /data}]"
+        )
+
+
+def start(
+    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
+) -> None:
+    """Create the Jobs of shards, and note them.
+
+    Raises:
+        ConfigError: Pods would not see the run, or the server refused a Job; what it had taken is deleted.
+    """
+    _check_mounts(plan.options, {"the run folder": str(layout.run), "the folder of the specs": plan.specs})
+    server = Server(plan.options.get("namespace"))
+    folder = _folder(layout)
+    make_folder(folder)
+    _forget(server, layout)
+    jobs: dict[str, str] = {}
+    path = server.path("batch/v1", "jobs")
+    for factor, group in _cut(shards, facts.get("raised", {}), server.version):
+        number = len(list(folder.glob("created.*.json")))
+        made, created = _manifests(layout, plan, group, factor, server, number)
+        write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
+        write_json(folder / f"created.{number}.json", asdict(created))
+        try:
+            for one in made:
+                server.post(path, one)
+        except RefusedError as error:
+            _delete(server, layout)
+            raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
+        except BaseException:
+            with contextlib.suppress(ParallelError):
+                _delete(server, layout)
+            raise
+        jobs.update({shard: "/".join(filter(None, place)) for shard, place in created.shards.items()})
+    server.close()
+    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+
+def _cut(
+    shards: list[int], raised: dict[str, float], version: tuple[int, int]
+) -> list[tuple[float, list[int]]]:
+    """Group shards by how many times the memory they ask for, and by what a Job may hold."""
+    groups: dict[float, list[int]] = {}
+    for shard in shards:
+        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
+    most = MOST if version >= INDEXED else len(shards)
+    return [
+        (factor, group[at : at + most])
+        for factor, group in sorted(groups.items())
+        for at in range(0, len(group), most)
+    ]
+
+
+def _manifests(
+    layout: Layout, plan: Plan, shards: list[int], factor: float, server: Server, number: int
+) -> tuple[list[dict[str, Any]], Created]:
+    tasks = _folder(layout) / f"tasks.{number}.json"
+    write_json(tasks, {"first": 0, "specs": [str(plan.spec(shard)) for shard in shards]})
+    root = import_path()
+    seen = root is not None and is_mounted(root, plan.options.get("volume_mounts") or [])
+    facts = JobFacts(
+        run=_label(layout),
+        name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
+        tasks=str(tasks),
+        python=plan.python,
+        folder=str(_folder(layout)),
+        import_path=root if seen else None,
+        n_workers=plan.n_workers,
+        memory_factor=factor,
+    )
+    made = manifests(facts, shards, plan.options, server.version)
+    names = [one["metadata"]["name"] for one in made]
+    if server.version >= INDEXED:
+        places = {str(shard): [names[0], str(at)] for at, shard in enumerate(shards)}
+    else:
+        places = {str(shard): [name] for shard, name in zip(shards, names, strict=True)}
+    return made, Created(server.namespace, names, places)
+
+
+def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
+    """Return what the API server knows about silent shards, by shard.
+
+    Its lists are complete: a Job that is not among them is gone.
+
+    Raises:
+        OSError: It does not answer.
+    """
+    server = _server(layout)
+    try:
+        found = {job["metadata"]["name"]: job for job in server.items(*_jobs_path(server), **_select(layout))}
+        pods = _pods(server, layout)
+    except RefusedError as error:
+        raise OSError(str(error)) from error
+    answer = {}
+    for shard, place in jobs.items():
+        name, _, index = place.partition("/")
+        own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        state, note = shard_state(found.get(name), index, own, has_ended=_has_ended(layout, int(shard)))
+        if own and not state.alive and state is not JobState.CANCELLED:
+            lines = log_of(server, own[-1]).splitlines()
+            note = f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
+        answer[int(shard)] = state, note
+    server.close()
+    return answer
+
+
+def _has_ended(layout: Layout, shard: int) -> bool:
+    """Whether a shard's worker has written how it ended."""
+    return (layout.shard(shard) / ENDED).exists() or (layout.shard(shard) / DONE).exists()
+
+
+def _server(layout: Layout) -> Server:
+    created = _noted(layout)
+    return Server(created[-1].namespace if created else None)
+
+
+def _jobs_path(server: Server) -> tuple[str]:
+    return (server.path("batch/v1", "jobs"),)
+
+
+def _select(layout: Layout) -> dict[str, str]:
+    return {"labelSelector": f"{RUN}={_label(layout)}"}
+
+
+def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the pods of a run by their Job and their index in it."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for pod in server.items(server.path("v1", "pods"), **_select(layout)):
+        labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
+        index = "" if SHARD in labels else str(notes.get(INDEX, ""))
+        found.setdefault((labels.get(OWNER, ""), index), []).append(pod)
+    return found
+
+
+def cancel(layout: Layout, plan: Plan, grace: float) -> None:
+    """Delete every Job of a run, and wait until its pods are gone.
+
+    Raises:
+        ParallelError: They are still there, or the server does not answer.
+    """
+    if not _noted(layout):
+        return
+    server = _server(layout)
+    _delete(server, layout)
+    end = time.monotonic() + max(grace, _GRACE) + _LATE
+    while left := [pod["metadata"]["name"] for pods in _pods(server, layout).values() for pod in pods]:
+        if time.monotonic() > end:
+            raise ParallelError(
+                f"pods of the cancelled run are still there: {', '.join(left[:5])}. "
+                f"kubectl -n {server.namespace} delete pod --force removes one whose node is lost"
+            )
+        time.sleep(_LOOK)
+    server.close()
+
+
+def _delete(server: Server, layout: Layout) -> None:
+    """Delete every Job that the run has ever noted, and those with its label."""
+    listed = {job["metadata"]["name"] for job in server.items(*_jobs_path(server), **_select(layout))}
+    for name in sorted(listed):
+        server.delete(server.path("batch/v1", "jobs", name))
+
+
+def _forget(server: Server, layout: Layout) -> None:
+    """Delete the ended Jobs of earlier submissions, when what their pods printed has been kept."""
+    for shard in {int(shard) for created in _noted(layout) for shard in created.shards}:
+        printed(layout, shard)
+    _delete(server, layout)
+
+
+def printed(layout: Layout, shard: int) -> list[Path]:
+    """Return files with what a shard's pods printed: copies, which stay when the pods are gone."""
+    folder = _folder(layout)
+    places = [created.shards[str(shard)] for created in _noted(layout) if str(shard) in created.shards]
+    if not places:
+        return []
+    with contextlib.suppress(ParallelError):  # what was copied before is there all the same
+        server = _server(layout)
+        found = _pods(server, layout)
+        for place in places:
+            for pod in found.get((place[0], place[1] if place[1:] else ""), []):
+                text = log_of(server, pod, _ALL)
+                if text:
+                    write_whole(
+                        folder / f"printed.{shard}.{pod['metadata']['name']}.txt", f"{text}\n".encode()
+                    )
+        server.close()
+    return sorted(folder.glob(f"printed.{shard}.*.txt"))

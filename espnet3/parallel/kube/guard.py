@@ -1,0 +1,94 @@
+"""Deletes a run's DaskCluster when its driver is gone: a process of its own, since a killed driver cleans nothing up.
+
+    driver ──starts──> python -m espnet3.parallel.kube.guard NAMESPACE NAME RUN
+       └── its end of the pipe closes ──> the cluster NAME is deleted, if it carries the label of this run
+
+A driver that is a pod itself owns its cluster too, so that Kubernetes deletes it together with that pod.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.kube.pods import RUN
+from espnet3.parallel.kube.server import Server
+
+CLUSTERS = "kubernetes.dask.org/v1"
+_DONE = b"d"
+_LOOK = 1.0  # seconds between looks whether the driver lives: a child that it forked holds the pipe open
+_TRY = 600.0  # seconds for which a server that does not answer is asked again
+
+
+class Guard:
+    """The driver's end of it.
+
+    Args:
+        namespace: Where the cluster is.
+        name: Its name.
+        run: The value of the label `espnet3-run` that it carries.
+    """
+
+    def __init__(self, namespace: str, name: str, run: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "espnet3.parallel.kube.guard", namespace, name, run],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))},
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """End it: the cluster is deleted. Called more than once it does nothing."""
+        pipe = self._process.stdin
+        if pipe is None or pipe.closed:
+            return
+        try:
+            pipe.write(_DONE)
+            pipe.close()
+        except OSError:  # it was killed
+            pass
+        self._process.wait()
+
+
+def main(namespace: str, name: str, run: str) -> int:
+    """Wait for the driver's end, and delete what it has left.
+
+    Returns:
+        The exit status: 1 where nobody answered for ten minutes.
+    """
+    driver = os.getppid()
+    while os.getppid() == driver:
+        if select.select([0], [], [], _LOOK)[0]:
+            if os.read(0, 1) == _DONE:
+                return 0
+            break
+    end = time.monotonic() + _TRY
+    while True:
+        try:
+            delete_cluster(Server(namespace), name, run)
+        except ParallelError:
+            if time.monotonic() > end:
+                return 1
+            time.sleep(5)  # nothing tells when a server comes back
+        else:
+            return 0
+
+
+def delete_cluster(server: Server, name: str, run: str) -> None:
+    """Delete a DaskCluster of this run; one of the same name that somebody else made stays."""
+    path = server.path(CLUSTERS, "daskclusters", name)
+    found: Any = server.get(path)
+    if found is not None and found["metadata"].get("labels", {}).get(RUN) == run:
+        server.delete(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

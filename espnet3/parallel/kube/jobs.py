@@ -1,0 +1,141 @@
+"""The Jobs of detached runs, as plain data: pure functions that golden files check.
+
+A server from 1.29 on takes one Indexed Job for all shards; an older one a plain Job for each. On both a pod that is
+evicted, preempted or deleted is replaced, and an end that another attempt would not change is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from espnet3.parallel.kube.pods import OPTIONS, RUN, more_memory, pod_fields, variables
+
+INDEXED = (1, 29)  # a limit of attempts for each index (beta there): one bad shard does not end the others
+POLICIES = (1, 26)  # podFailurePolicy (beta there)
+SHARD = "espnet3-shard"  # the label of a plain Job and its pod
+INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
+OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
+MOST = 5_000  # elements of an Indexed Job
+AGAIN = 75  # EX_TEMPFAIL: items are left, and another pod is to go on
+_FINAL = (1, 2)  # what the worker ends with where another attempt would end so, too
+_ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
+_KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
+_INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the Jobs of one submission have in common.
+
+    Attributes:
+        run: The value of their label `espnet3-run`.
+        name: The beginning of their names.
+        tasks: The file that lists the specs.
+        python: The interpreter in the image.
+        folder: Where the worker starts.
+        import_path: What PYTHONPATH needs; None: the image has the package.
+        n_workers: Pods at a time.
+        memory_factor: How many times the memory to ask for.
+    """
+
+    run: str
+    name: str
+    tasks: str
+    python: str
+    folder: str
+    import_path: str | None
+    n_workers: int
+    memory_factor: float = 1.0
+
+
+def manifests(
+    facts: JobFacts, shards: Sequence[int], options: Mapping[str, Any], version: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return the Jobs of shards: one, or one for each.
+
+    Args:
+        facts: Names and paths.
+        shards: The shards, in the order of the file that lists the specs.
+        options: Those of the `parallel` block.
+        version: The server's.
+    """
+    if version >= INDEXED:
+        policy = [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": list(_FINAL)}},
+        ]
+        spec = {
+            "completionMode": "Indexed",
+            "completions": len(shards),
+            "parallelism": min(facts.n_workers, len(shards)),
+            "backoffLimitPerIndex": _ATTEMPTS,
+            "podFailurePolicy": {"rules": policy},
+        }
+        return [_job(facts, facts.name, spec, _pod(facts, options, _INDEX_VARIABLE, final=1), {})]
+    found = []
+    for number, shard in enumerate(shards):
+        spec = {"backoffLimit": _ATTEMPTS}
+        final = 0  # without a policy any other status is tried again; the run folder says what became of the shard
+        if version >= POLICIES:
+            final = 1
+            policy = [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(_FINAL)}},
+            ]
+            spec["podFailurePolicy"] = {"rules": policy}
+        labels = {SHARD: str(shard)}
+        pod = _pod(facts, options, str(number), final=final)
+        found.append(_job(facts, f"{facts.name}-{shard}", spec, pod, labels))
+    return found
+
+
+def _job(
+    facts: JobFacts, name: str, spec: dict[str, Any], pod: dict[str, Any], labels: dict[str, str]
+) -> dict[str, Any]:
+    labels = {RUN: facts.run, **labels}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            **spec,
+            "ttlSecondsAfterFinished": _KEPT,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
+    pod, container = pod_fields(**{name: options.get(name) for name in OPTIONS})
+    env = variables(options.get("env"))
+    if facts.import_path is not None and all(each["name"] != "PYTHONPATH" for each in env):
+        env.append({"name": "PYTHONPATH", "value": facts.import_path})
+    command = [facts.python, "-m", "espnet3.parallel.worker", "--final", str(final)]
+    command += ["--tasks", facts.tasks, index]
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # a job asks Kubernetes nothing
+        **pod,
+        "containers": [
+            {
+                "name": "worker",
+                **({"image": options["image"]} if options.get("image") else {}),
+                **container,
+                "workingDir": facts.folder,
+                "command": command,
+                "env": env,
+                "resources": more_memory(options.get("resources"), facts.memory_factor),
+            }
+        ],
+    }
+
+
+def indices_of(text: str | None) -> set[int]:
+    """Return the indices that a status lists as Kubernetes writes them: "1,3-5,7"."""
+    found: set[int] = set()
+    for part in filter(None, (text or "").split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found

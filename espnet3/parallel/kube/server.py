@@ -1,0 +1,194 @@
+"""The API server of Kubernetes: who answers, as whom, and plain requests whose errors are put in words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from espnet3.parallel.errors import ConfigError, ParallelError
+
+T = TypeVar("T")
+
+_GROUP = "kubernetes.dask.org"
+_INSTALL = (
+    "helm install --repo https://helm.dask.org --create-namespace -n dask-operator --generate-name "
+    "dask-kubernetes-operator"
+)
+_NO_CREDENTIALS = (
+    "env: kube: no credentials for a Kubernetes cluster: there is no kubeconfig (KUBECONFIG, or ~/.kube/config) that "
+    "names a server, and this is no pod with a service account. `kubectl config get-contexts` lists yours"
+)
+_SECONDS = 30.0  # a server that has not answered a request by then does not answer
+_NOT_FOUND = 404
+
+
+class RefusedError(ParallelError):
+    """The API server answered a request with an error; the message is the server's own.
+
+    Attributes:
+        status: The HTTP status: 403 without the right, 409 for a name that is taken, 422 for a wrong field.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server:
+    """The API server of the current context, and the namespace of a run.
+
+    Args:
+        namespace: Where pods are; None: the namespace of the context, or of this pod.
+
+    Attributes:
+        namespace: The same, decided.
+        version: Major and minor number of the server, such as (1, 31).
+        place: It in words, with its context.
+
+    Raises:
+        ConfigError: There are no credentials, or they cannot be used; nobody answers, or this user is refused.
+    """
+
+    def __init__(self, namespace: str | None = None) -> None:
+        self.context = current_context()
+        self.place = "env: kube: the API server" + (f" of context {self.context!r}" if self.context else "")
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="espnet3-kube", daemon=True)
+        thread.start()
+        try:
+            told, own = self._sync(self._connect())
+        except BaseException:
+            self.close()
+            raise
+        self.namespace: str = namespace or own or "default"
+        self.version = _numbers(told)
+
+    def close(self) -> None:
+        """End the thread that talks to the server."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def require_operator(self) -> None:
+        """Raise unless the server knows what dask-kubernetes creates.
+
+        Raises:
+            ConfigError: The operator is not installed; the message has the command that does.
+        """
+        groups = {group["name"] for group in (self.get("/apis") or {}).get("groups", [])}
+        if _GROUP not in groups:
+            raise ConfigError(
+                f"{self.place} does not know {_GROUP}: the operator of dask-kubernetes, which makes pods of a "
+                f"DaskCluster, is not installed there. An administrator can: {_INSTALL}"
+            )
+
+    def path(self, group: str, kind: str, name: str = "") -> str:
+        """Return the path of what is in the run's namespace.
+
+        Args:
+            group: "v1", "batch/v1" and so on.
+            kind: In the plural and lower case: "pods".
+            name: One of them; "" for all.
+        """
+        base = "/api" if group == "v1" else "/apis"
+        return f"{base}/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def get(self, path: str, **query: str) -> Any:
+        """Return what the server has at a path; None where there is nothing."""
+        return self._json("GET", path, query)
+
+    def items(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """Return the objects of a list."""
+        found: list[dict[str, Any]] = (self.get(path, **query) or {}).get("items", [])
+        return found
+
+    def text(self, path: str, **query: str) -> str | None:
+        """Return a text, such as a log; None where there is none."""
+        answer = self._sync(self._request("GET", path, params=query))
+        return None if answer is None else str(answer.text)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Create an object, or ask a question that is one."""
+        return self._json("POST", path, {}, body)
+
+    def delete(self, path: str, **query: str) -> bool:
+        """Delete an object and what belongs to it; return whether it was there."""
+        return self._json("DELETE", path, {"propagationPolicy": "Background", **query}) is not None
+
+    def _json(self, method: str, path: str, query: Mapping[str, str], body: Any = None) -> Any:
+        answer = self._sync(self._request(method, path, params=query, json=body))
+        return None if answer is None else answer.json()
+
+    def _sync(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run what kr8s does on the thread of this object, and put its errors in words."""
+        import httpx
+        import kr8s
+
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except ValueError as error:
+            if "credentials" in str(error):
+                raise ConfigError(_NO_CREDENTIALS) from error
+            raise ConfigError(f"env: kube: the kubeconfig cannot be used: {error}") from error
+        except (httpx.HTTPError, kr8s.APITimeoutError, OSError, asyncio.TimeoutError) as error:
+            request = getattr(error, "_request", None)  # `error.request` raises where there is none
+            at = f" at {request.url.copy_with(path='/')}" if request is not None else ""
+            raise NoAnswerError(
+                f"{self.place}{at} does not answer: {str(error) or type(error).__name__}. `kubectl get nodes` asks it "
+                "too; `kubectl config use-context` chooses another cluster"
+            ) from error
+
+    async def _connect(self) -> tuple[Mapping[str, Any], str]:
+        import kr8s
+
+        api: Any = await kr8s.asyncio.api()
+        self._api = api
+        try:
+            return await api.async_version(), api.namespace
+        except kr8s.ServerError as error:
+            raise ConfigError(f"{self.place} refuses this user: {error}") from error
+
+    async def _request(self, method: str, path: str, **more: Any) -> Any:
+        import kr8s
+
+        base, _, last = path.rpartition("/") if path.count("/") > 1 else (path, "", "")
+        given = {name: value for name, value in more.items() if value}
+        try:
+            async with self._api.call_api(
+                method, version="", base=base, url=last, timeout=_SECONDS, **given
+            ) as answer:
+                return answer
+        except kr8s.ServerError as error:
+            status = error.response.status_code if error.response is not None else 0
+            if status == _NOT_FOUND and method != "POST":
+                return None
+            if status in (401, 403) and path == "/apis":
+                raise ConfigError(f"{self.place} refuses this user: {error}") from error
+            raise RefusedError(str(error), status) from error
+
+
+class NoAnswerError(ConfigError, OSError):
+    """No API server answers; also an `OSError`, as whoever asks for the state of a run expects."""
+
+
+def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of a version as the server tells it: {"major": "1", "minor": "31+"}."""
+    major, minor = ("".join(filter(str.isdigit, str(version.get(part, "")))) for part in ("major", "minor"))
+    return int(major or 1), int(minor or 0)
+
+
+def current_context() -> str:
+    """Return the name of the current context, as kubectl finds it: of the first file in KUBECONFIG that has one."""
+    import yaml
+
+    named = os.environ.get("KUBECONFIG")
+    for name in named.split(os.pathsep) if named else ["~/.kube/config"]:
+        try:
+            with open(os.path.expanduser(name), encoding="utf-8") as file:
+                config = yaml.safe_load(file)
+        except (OSError, ValueError, yaml.YAMLError):  # kr8s, which reads it too, has the last word
+            continue
+        if isinstance(config, dict) and config.get("current-context"):
+            return str(config["current-context"])
+    return ""

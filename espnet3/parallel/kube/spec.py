@@ -1,0 +1,129 @@
+"""The DaskCluster that the operator is asked for, from the options of `env: kube`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.kube.pods import OPTIONS, RUN, new_name, pod_fields, variables, without_devices
+from espnet3.parallel.kube.server import Server
+
+logger = logging.getLogger(__name__)
+
+_SPEC = ("image", "resources", "env", "worker_command", "scheduler_service_type", "idle_timeout", "jupyter")
+_EXAMPLE = "`espnet3 plan` prints one that is made of options"
+_SERVICE_ACCOUNT = Path(os.sep, "var", "run", "secrets", "kubernetes.io", "serviceaccount", "namespace")
+
+
+def pods_of(name: str) -> str:
+    """Return the selector of a cluster's pods."""
+    return f"dask.org/cluster-name={name}"
+
+
+def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
+    """Take what belongs to the DaskCluster out of the options, and return it.
+
+    Args:
+        options: A copy of those of the block; what is left is for KubeCluster.
+        config: The checked block.
+
+    Raises:
+        ConfigError: A `custom_cluster_spec` is no DaskCluster.
+    """
+    pod, container = pod_fields(**{name: options.pop(name, None) for name in OPTIONS})
+    given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
+    n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]
+    name = options.pop("name", None) or new_name()
+    custom = options.pop("custom_cluster_spec", None)
+    if custom is not None:
+        return _custom(
+            custom, [*given, *pod, *(each for each in container if each != "workingDir")], n_workers
+        )
+    spec = _made(name, n_workers, given)
+    scheduler, worker = spec["spec"]["scheduler"]["spec"], spec["spec"]["worker"]["spec"]
+    for each in (scheduler, worker):
+        each.update(copy.deepcopy(pod))
+        each["containers"][0].update(copy.deepcopy(container))
+        each["containers"][0]["env"] = variables(given.get("env"))
+    scheduler["containers"][0]["resources"] = without_devices(given.get("resources"))
+    return spec
+
+
+def _made(name: str, n_workers: int, given: dict[str, Any]) -> dict[str, Any]:
+    from dask_kubernetes.operator import make_cluster_spec
+
+    if "image" not in given:
+        logger.warning(
+            "options.image is not given: Dask's own image has neither this package nor your code, and perhaps "
+            "another Python than %d.%d here; build one that has them",
+            *sys.version_info[:2],
+        )
+    # KubeCluster's default names a script that distributed no longer has since 2026.6. One thread: an env is shared by
+    # the threads of a process
+    given.setdefault("worker_command", ["dask", "worker", "--nthreads", "1"])
+    spec: dict[str, Any] = make_cluster_spec(name=name, n_workers=n_workers, **given)
+    (scheduler,) = spec["spec"]["scheduler"]["spec"]["containers"]
+    if scheduler["args"][:1] == ["dask-scheduler"]:
+        scheduler["args"][:1] = ["dask", "scheduler"]
+    return spec
+
+
+def _custom(custom: Any, beside: list[str], n_workers: int) -> dict[str, Any]:
+    """Return a spec of the user's own, with the number of workers of the block."""
+    import yaml
+
+    if beside:
+        raise ConfigError(
+            f"options.custom_cluster_spec is the whole cluster: options {', '.join(beside)} beside it have no effect; "
+            "write them into it"
+        )
+    if isinstance(custom, str):
+        try:
+            custom = yaml.safe_load(Path(custom).read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(f"options.custom_cluster_spec cannot be read: {error}") from error
+    try:
+        made = copy.deepcopy(
+            {**custom, "metadata": {**custom["metadata"], "name": custom["metadata"]["name"]}}
+        )
+        made["spec"]["worker"]["replicas"] = n_workers
+        complete = bool(made["spec"]["scheduler"]["spec"]["containers"]) and made["kind"] == "DaskCluster"
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"options.custom_cluster_spec is no DaskCluster: {error} is missing or wrong; {_EXAMPLE}"
+        ) from error
+    if not complete:
+        raise ConfigError(
+            f"options.custom_cluster_spec is no DaskCluster, by its kind or containers; {_EXAMPLE}"
+        )
+    return made
+
+
+def with_run(spec: dict[str, Any], run: str, owner: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a spec with the label of a run and, where the driver is a pod, that pod as its owner."""
+    metadata = {**spec["metadata"], "labels": {**(spec["metadata"].get("labels") or {}), RUN: run}}
+    if owner is not None:
+        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
+    return {**spec, "metadata": metadata}
+
+
+def owner_of(server: Server) -> dict[str, Any] | None:
+    """Return a reference to the pod that this process runs in; None where it runs in none of the namespace."""
+    try:
+        if _SERVICE_ACCOUNT.read_text(encoding="utf-8").strip() != server.namespace:
+            return None  # an owner must be of the same namespace
+        name = socket.gethostname()
+        found = server.get(server.path("v1", "pods", name))
+    except (OSError, ParallelError) as error:
+        logger.debug("the cluster gets no owner: %s", error)
+        return None
+    if found is None:
+        return None
+    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": found["metadata"]["uid"]}

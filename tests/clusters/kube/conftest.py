@@ -1,0 +1,70 @@
+"""The lab that `make test-kube` starts, for tests: its blocks, its objects, and that nothing is left of a test."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import set_parallel
+from tests.waiting import wait_until
+
+LAB = Path(os.environ.get("KUBE_LAB", "."))
+KINDS = "daskclusters,daskworkergroups,jobs,deployments,pods,services"
+
+
+def kubectl(*words):
+    """Run kubectl and return what it prints."""
+    command = ["kubectl", "--cache-dir", str(LAB / "cache"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def left():
+    """Return everything in the namespace but the server's own service."""
+    names = kubectl("get", KINDS, "-o", "name", "--ignore-not-found").splitlines()
+    return [name for name in names if name != "service/kubernetes"]
+
+
+def block(n_workers=2, image="lab/espnet:1", **more):
+    """Return a `parallel` block; the volume is the machine's own disk, which pods of the lab see anyway."""
+    options = {
+        "image": image,
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "volumes": [{"name": "disk", "hostPath": {"path": "/"}}],
+        "volume_mounts": [{"name": "disk", "mountPath": "/"}],
+        **more.pop("options", {}),
+    }
+    return {"env": "kube", "n_workers": n_workers, "start_timeout": 90, "options": options, **more}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_here():
+    """Refuse to run where there is no lab."""
+    if "KUBE_LAB" not in os.environ:
+        pytest.exit("tests on Kubernetes run by `make test-kube`", returncode=3)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path, monkeypatch):
+    """Start from the default configuration, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    set_parallel(None)
+    yield
+    set_parallel(None)
+
+
+@pytest.fixture(autouse=True)
+def _clean(request):
+    """After every test the namespace is empty; a class keeps one cluster for all its tests."""
+    yield
+    if request.cls is None:
+        wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))
+
+
+def pytest_collection_modifyitems(items):
+    """The lab is older than the versions that kr8s supports, and it says so in every process."""
+    for item in items:
+        if "clusters/kube" in item.path.as_posix():
+            item.add_marker(pytest.mark.kube)
+            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.filterwarnings("ignore:Kubernetes version"))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
 
@@ -49,10 +49,15 @@ def read_block(path: str) -> ParallelConfig:
 @click.command()
 @conf_argument
 def plan(conf: str) -> None:
-    """Print the job script of CONF; nothing is submitted."""
+    """Print the job script or manifest of CONF; nothing is submitted."""
     try:
         config = read_block(conf)
         row = BACKENDS[config.env]
+        if row.kind is Kind.KUBERNETES:
+            from espnet3.cli.kubernetes import planned as manifests
+
+            print(manifests(config))
+            return
         if row.scheduler is None:
             print(f"{config.n_workers} workers, {row.title}: no job script")
             return

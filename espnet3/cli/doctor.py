@@ -90,6 +90,10 @@ def _look_at_block(
             _look_at_scheduler(row, config, tell_on)
         if row.kind is Kind.GPU:
             _look_at_gpus(config, tell_on)
+        if row.kind is Kind.KUBERNETES:
+            from espnet3.cli.kubernetes import look_at_kubernetes
+
+            look_at_kubernetes(config, tell_on)
     except ParallelError as error:
         tell_on(False, str(error))
     here = _look_at_code(config, wanted, tell_on)

@@ -88,8 +88,10 @@ def variables(env: Mapping[str, Any] | list[dict[str, Any]] | None) -> list[dict
 
 
 def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str, Any]:
-    """Return resources with so many times the memory."""
-    found: dict[str, Any] = {kind: dict(each) for kind, each in (resources or {}).items()}
+    """Return resources with so many times the memory; amounts are text, as Kubernetes writes them."""
+    found: dict[str, Any] = {
+        kind: {name: str(amount) for name, amount in each.items()} for kind, each in (resources or {}).items()
+    }
     for each in found.values():
         parts = _UNITS.fullmatch(str(each.get("memory", "")))
         if parts is not None and factor != 1.0:

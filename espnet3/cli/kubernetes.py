@@ -1,0 +1,186 @@
+"""What `espnet3 plan` prints for Kubernetes, and what `espnet3 doctor` asks its API server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from espnet3.parallel.backends import BACKENDS, load_cluster_class
+from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.kube.jobs import INDEXED, JobFacts, manifests
+from espnet3.parallel.kube.pods import is_mounted
+from espnet3.parallel.kube.server import RefusedError, Server
+from espnet3.parallel.kube.spec import cluster_spec
+
+Tell = Callable[[bool | None, str], None]
+
+_SHARDS = 4  # for each worker, unless the block says how many
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+# what a run with a driver needs, and what a detached one does: verb, group, resource
+_RIGHTS = {
+    "with a driver": (
+        ("create", "kubernetes.dask.org", "daskclusters"),
+        ("delete", "kubernetes.dask.org", "daskclusters"),
+        ("patch", "kubernetes.dask.org", "daskworkergroups"),
+        ("list", "", "pods"),
+        ("get", "", "services"),
+        ("list", "", "events"),
+        ("get", "", "pods/log"),
+    ),
+    "detached": (
+        ("create", "batch", "jobs"),
+        ("list", "batch", "jobs"),
+        ("delete", "batch", "jobs"),
+        ("list", "", "pods"),
+        ("get", "", "pods/log"),
+    ),
+}
+
+
+def planned(config: ParallelConfig) -> str:
+    """Return the manifests of a block: the DaskCluster of a run with a driver, and the Job of a detached one.
+
+    Raises:
+        ConfigError: The options make none.
+        MissingPackageError: dask-kubernetes is not installed.
+    """
+    load_cluster_class(BACKENDS[config.env])
+    options = dict(config.options)
+    parts = [
+        "# a run with a driver",
+        _text(cluster_spec(dict(options), config)),
+    ]
+    if options.get("custom_cluster_spec") is None:
+        n_shards = DetachedSettings.of(config.detached).shards or _SHARDS * config.n_workers
+        facts = JobFacts(
+            run="RUN",
+            name="espnet3-NAME",
+            tasks="RUN/detached/jobs/tasks.0.json",
+            python=str(options.get("python") or "python"),
+            folder="RUN/detached/jobs",
+            import_path=None,
+            n_workers=config.n_workers,
+        )
+        (job,) = manifests(facts, range(n_shards), options, INDEXED)
+        older = ".".join(map(str, INDEXED))
+        parts += [
+            "---",
+            f"# a detached run, whose folder is RUN; a server older than {older} gets a plain Job for each shard",
+            _text(job),
+        ]
+    return "\n".join(parts)
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    import yaml
+
+    alone = json.loads(json.dumps(manifest))  # parts that are one object would be written as references
+    text: str = yaml.safe_dump(alone, sort_keys=False)
+    return text.rstrip()
+
+
+def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
+    """Ask the API server what can be asked before a pod is started.
+
+    Raises:
+        ConfigError: No API server can be used.
+    """
+    server = Server(config.options.get("namespace"))
+    version = ".".join(map(str, server.version))
+    kind = "an Indexed Job" if server.version >= INDEXED else "a Job for each shard"
+    tell(
+        True,
+        f"{server.place.removeprefix('env: kube: ')} answers: Kubernetes {version}, namespace {server.namespace}",
+    )
+    tell(None, f"a detached run would be {kind}")
+    for ask in (_operator, _rights, _quotas, _named):
+        try:
+            ask(server, config.options, tell)
+        except RefusedError as error:
+            tell(None, f"{ask.__name__.strip('_')}: {error}")
+    mounts = config.options.get("volume_mounts") or []
+    here = os.getcwd()
+    tell(
+        True if is_mounted(here, mounts) else None,
+        f"pods see {here} by options.volume_mounts"
+        if is_mounted(here, mounts)
+        else f"{here} is not among options.volume_mounts: a detached run from here would be refused",
+    )
+    image = config.options.get("image")
+    tell(
+        None,
+        f"that nodes can pull {image}, and that it has this package: espnet3 doctor --start starts a pod of it",
+    )
+    server.close()
+
+
+def _operator(server: Server, options: Any, tell: Tell) -> None:
+    try:
+        server.require_operator()
+    except ParallelError as error:
+        tell(False, f"{error}. Detached runs do without it")
+    else:
+        tell(True, "the operator's resources are known: kubernetes.dask.org")
+
+
+def _rights(server: Server, options: Any, tell: Tell) -> None:
+    for what, needed in _RIGHTS.items():
+        asked = {
+            f"{verb} {resource}": _may(server, verb, group, resource) for verb, group, resource in needed
+        }
+        missing = ", ".join(right for right, given in asked.items() if not given)
+        tell(
+            not missing, f"runs {what}: this user may not {missing}" if missing else f"rights for runs {what}"
+        )
+
+
+def _may(server: Server, verb: str, group: str, resource: str) -> bool:
+    name, _, part = resource.partition("/")
+    attributes = {
+        "namespace": server.namespace,
+        "verb": verb,
+        "group": group,
+        "resource": name,
+        "subresource": part,
+    }
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = server.post(_REVIEW, {**review, "spec": {"resourceAttributes": attributes}})
+    return bool(answer["status"].get("allowed"))
+
+
+def _quotas(server: Server, options: Any, tell: Tell) -> None:
+    for quota in server.items(server.path("v1", "resourcequotas")):
+        status, name = quota.get("status", {}), quota["metadata"]["name"]
+        used = status.get("used", {})
+        full = [
+            f"{kind} ({used[kind]})"
+            for kind, hard in status.get("hard", {}).items()
+            if used.get(kind) == hard
+        ]
+        shown = ", ".join(
+            f"{kind} {used.get(kind, 0)} of {hard}" for kind, hard in status.get("hard", {}).items()
+        )
+        tell(not full, f"quota {name} is used up: {', '.join(full)}" if full else f"quota {name}: {shown}")
+
+
+def _named(server: Server, options: Any, tell: Tell) -> None:
+    """Look for what the options name: claims, the service account, secrets of the image's registry."""
+    for volume in options.get("volumes") or []:
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        if claim is not None:
+            found = server.get(server.path("v1", "persistentvolumeclaims", claim))
+            phase = "is not there" if found is None else f"is {found.get('status', {}).get('phase')}"
+            tell(
+                found is not None and phase == "is Bound",
+                f"claim {claim} of volume {volume.get('name')} {phase}",
+            )
+    named = [("serviceaccounts", options.get("service_account"))]
+    named += [("secrets", name) for name in options.get("image_pull_secrets") or []]
+    for kind, name in named:
+        if name is not None:
+            there = server.get(server.path("v1", kind, name)) is not None
+            tell(there, f"{kind.removesuffix('s')} {name} {'is there' if there else 'is not there'}")

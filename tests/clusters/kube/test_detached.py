@@ -1,0 +1,134 @@
+"""Detached runs on a real control plane of Kubernetes, whose pods are processes; the server is one for plain Jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, set_parallel
+from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.states import JobState
+from tests.clusters.kube.conftest import KINDS, block, kubectl, left
+from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
+from tests.parallel.detached.work import Provider, Squares, calls, held, hold, let_go
+from tests.waiting import wait_until
+
+CUT = ("test_sets.prompts.at_most=12", f"data_dir={os.environ.get('ESPNET3_CORPUS')}")
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Any:
+    """Jobs that have ended stay for a day, with what their pods printed: only they may, and they are removed."""
+    yield
+    assert not [name for name in left() if not name.startswith(("pod/", "job."))]
+    kubectl("delete", "jobs", "--all", "--wait=false")
+    wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))
+
+
+def submit(folder: Path, n: int = 12, **more: Any) -> DetachedRun:
+    """Submit squares from this process."""
+    set_parallel({**block(2, **more), "detached": {"shards": 3}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
+    return runner(range(n))  # type: ignore[no-any-return]
+
+
+def finished(run: DetachedRun, seconds: float = 150) -> list[int]:
+    """Wait for a run and merge it."""
+    status = run.wait(seconds)
+    assert status.done, (status, dict(run.logs()), kubectl("get", KINDS))
+    return [value["square"] for value in run.merge()]
+
+
+def test_the_text_is_the_same_after_the_submitter_was_killed(tmp_path: Path) -> None:
+    """The submitter gets SIGKILL; `status`, `wait` and `merge` elsewhere leave the `text` of one process."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    run = submit_and_die(tmp_path, {**block(2), "detached": {"shards": 2}}, *CUT)
+    assert merged_elsewhere(run, elsewhere) == recognised(here, *CUT)
+
+
+def test_all_shards_run_as_jobs_and_are_merged(tmp_path: Path) -> None:
+    """Each shard is a Job with the run's label; the results are those of one process."""
+    run = submit(tmp_path)
+    jobs = json.loads(kubectl("get", "jobs", "-o", "json"))["items"]
+    assert len(jobs) == 3 and len({job["metadata"]["labels"]["espnet3-run"] for job in jobs}) == 1
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
+    """The pods at work are deleted: others go on where they were, without a retry, and no item is blamed."""
+    hold(tmp_path, 1)
+    run = submit(tmp_path)
+    held(tmp_path, 1)
+    kubectl("delete", "pods", "--all", "--wait=false")
+    let_go(tmp_path, 1)
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_cancel_removes_jobs_and_pods_and_retry_goes_on(tmp_path: Path) -> None:
+    """After `cancel` the namespace is empty and every shard is cancelled or done; `retry` computes what is missing."""
+    hold(tmp_path, 1)
+    run = submit(tmp_path)
+    held(tmp_path, 1)
+    status = run.cancel(grace=1)
+    assert not left()
+    assert {shard.state for shard in status.shards} <= {
+        JobState.CANCELLED,
+        JobState.NOT_STARTED,
+        JobState.DONE,
+    }
+    let_go(tmp_path, 1, dead=True)
+    run.retry()
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_an_image_that_is_absent_is_said_by_status(tmp_path: Path) -> None:
+    """A pod that waits for its image is pending, with the image in the note; `cancel` removes it."""
+    run = submit(tmp_path, image="absent/espnet:1")
+    note = "waits: ErrImagePull: Failed to pull image"
+    wait_until(lambda: any(note in shard.note for shard in run.status().shards), 60, every=0.3)
+    run.cancel()
+    assert not left()
+
+
+def test_a_job_that_somebody_deleted_is_lost_and_only_then(tmp_path: Path) -> None:
+    """A shard is lost once its Job is truly gone: until then it waits or runs."""
+    hold(tmp_path, 1)
+    run = submit(tmp_path)
+    held(tmp_path, 1)
+    assert all(shard.state.alive for shard in run.status().shards)
+    kubectl("delete", "jobs", "--all")
+    wait_until(lambda: not left(), 60, every=0.3)
+    states = run.status().counts
+    assert states.get(JobState.LOST, 0) >= 1 and not run.status().alive
+    let_go(tmp_path, 1, dead=True)
+    run.retry()
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_a_worker_that_cannot_start_is_tried_again_and_its_words_are_kept(tmp_path: Path) -> None:
+    """A Python that the image lacks the package for: another pod follows, and `logs` has what the first one printed."""
+    (tmp_path / "python").write_text("#!/bin/sh\necho no module named espnet3\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    run = submit(tmp_path, options={"python": str(tmp_path / "python")})
+    wait_until(lambda: "another one takes its place" in str(run.status()), 60, every=0.3)
+    assert "no module named espnet3" in "".join(text for _, text in run.logs())
+    run.cancel()
+    assert not left()
+
+
+def test_a_run_folder_that_pods_do_not_see_is_refused(tmp_path: Path) -> None:
+    """Without a volume that shows the folder nothing is written or created."""
+    options = {"volume_mounts": [{"name": "disk", "mountPath": "/elsewhere"}]}
+    with pytest.raises(
+        ConfigError, match="pods do not see the current folder .*volume_mounts shows them /elsewhere"
+    ):
+        submit(tmp_path, options=options)
+    assert not (tmp_path / "run").exists() and not left()
+    assert not calls(tmp_path)

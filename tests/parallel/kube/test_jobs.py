@@ -1,0 +1,153 @@
+"""The Jobs of detached runs: golden manifests, field names that Kubernetes has, and states read from its answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from espnet3.parallel import ConfigError
+from espnet3.parallel.detached.launch.kube_states import shard_state
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.kube.jobs import JobFacts, indices_of, manifests
+from espnet3.parallel.kube.pods import is_mounted, more_memory
+
+GOLDEN = Path(__file__).parent / "golden"
+FACTS = JobFacts(
+    "0123abcd",
+    "espnet3-ann-11112222",
+    "/data/run/detached/jobs/tasks.0.json",
+    "python",
+    "/data/run",
+    "/data/code",
+    8,
+)
+OPTIONS = {
+    "image": "lab/espnet:1",
+    "resources": {
+        "requests": {"cpu": "2", "memory": "4Gi"},
+        "limits": {"memory": "4Gi", "nvidia.com/gpu": 1},
+    },
+    "env": {"OMP_NUM_THREADS": 2},
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    "volume_mounts": [{"name": "data", "mountPath": "/data"}],
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "node_selector": {"gpu": "a100"},
+    "service_account": "speech",
+    "image_pull_secrets": ["registry"],
+    "image_pull_policy": "IfNotPresent",
+    "security_context": {"runAsUser": 1000, "fsGroup": 1000},
+}
+VERSIONS = {"indexed": (1, 31), "policy": (1, 27), "plain": (1, 20)}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_the_manifests_are_the_golden_ones(name: str) -> None:
+    """Each kind of server is sent exactly what its file holds."""
+    made = manifests(FACTS, [3, 5], OPTIONS, VERSIONS[name])
+    assert made == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_every_field_is_one_that_kubernetes_has(name: str) -> None:
+    """Read into the models of the official client and written again, a manifest is the same: no name is made up."""
+    api = client.ApiClient()
+    for each in manifests(FACTS, [3, 5], OPTIONS, VERSIONS[name]):
+        model = api._ApiClient__deserialize(each, "V1Job")  # `deserialize` takes an open answer of a server
+        assert api.sanitize_for_serialization(model) == each
+
+
+def test_memory_is_raised_without_losing_a_fraction() -> None:
+    """A factor is applied to every memory of the resources, and to nothing else."""
+    raised = more_memory(OPTIONS["resources"], 1.5)
+    assert raised["limits"] == {"memory": "6144Mi", "nvidia.com/gpu": "1"} and raised["requests"]["cpu"] == "2"
+    with pytest.raises(ConfigError, match="a memory of unit 'G' cannot be raised"):
+        more_memory({"limits": {"memory": "4G"}}, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"), [("/data/run", True), ("/data", True), ("/database", False), ("/", False)]
+)
+def test_a_mount_shows_what_is_below_it(path: str, seen: bool) -> None:
+    """A folder is seen where a mount's path is the beginning of its own, name by name."""
+    assert is_mounted(path, [{"name": "d", "mountPath": "/data"}]) is seen
+
+
+def test_lists_of_indices_are_read_as_kubernetes_writes_them() -> None:
+    """Stretches and single numbers are told apart; nothing is an empty set."""
+    assert indices_of("1,3-5,7") == {1, 3, 4, 5, 7} and indices_of("") == indices_of(None) == set()
+
+
+def job(conditions: Any = (), **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "j"},
+        "spec": {},
+        "status": {"conditions": [{"type": c, "status": "True"} for c in conditions], **status},
+    }
+
+
+def pod(phase: str, state: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    containers = [{"state": state}] if state else []
+    return {"metadata": {"name": "p"}, "status": {"phase": phase, "containerStatuses": containers, **status}}
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+FAILED_INDEX = job(failedIndexes="0-2", completedIndexes="3")
+CASES = {
+    "gone": (None, "", [], JobState.LOST, "its Job is gone"),
+    "job deleted": (None, "", [pod("Running")], JobState.RUNNING, "its pod is still there"),
+    "new": (job(), "", [], JobState.PENDING, "has not made its pod yet"),
+    "no room": (
+        job(),
+        "",
+        [pod("Pending", conditions=[UNSCHEDULABLE])],
+        JobState.PENDING,
+        "Unschedulable: no node",
+    ),
+    "no image": (
+        job(),
+        "",
+        [pod("Pending", {"waiting": {"reason": "ImagePullBackOff"}})],
+        JobState.PENDING,
+        "ImagePull",
+    ),
+    "runs": (job(), "", [pod("Running")], JobState.RUNNING, "pod p runs"),
+    "replaced": (
+        job(),
+        "",
+        [pod("Failed", ended(137, "OOMKilled"))],
+        JobState.PENDING,
+        "another one takes its place",
+    ),
+    "memory": (job(["Failed"]), "", [pod("Failed", ended(137, "OOMKilled"))], JobState.OUT_OF_MEMORY, "137"),
+    "evicted": (
+        job(["Failed"]),
+        "",
+        [pod("Failed", ended(143), conditions=[DISRUPTED])],
+        JobState.PREEMPTED,
+        "143",
+    ),
+    "cut": (job(["Failed"]), "", [pod("Failed", ended(75))], JobState.UNFINISHED, "status 75"),
+    "crash": (job(["Failed"]), "", [pod("Failed", ended(139))], JobState.FAILED, "status 139"),
+    "complete": (job(["Complete"]), "", [pod("Succeeded")], JobState.FAILED, "its worker wrote no outcome"),
+    "index failed": (FAILED_INDEX, "1", [pod("Failed", ended(1))], JobState.FAILED, "FailedIndexes"),
+    "index done": (FAILED_INDEX, "3", [pod("Succeeded")], JobState.FAILED, "is complete"),
+    "index waits": (FAILED_INDEX, "4", [], JobState.PENDING, "has not made its pod yet"),
+    "other index": (job(failedIndexes="0"), "1", [pod("Running")], JobState.RUNNING, "runs"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_shard_is_what_its_job_and_pods_say(name: str) -> None:
+    """Each answer of the API has its state; a shard is lost only where its Job is gone."""
+    found, index, pods, state, note = CASES[name]
+    assert shard_state(found, index, pods, has_ended=False)[0] is state
+    assert note in shard_state(found, index, pods, has_ended=False)[1]

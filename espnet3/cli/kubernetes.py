@@ -89,7 +89,11 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
     Raises:
         ConfigError: No API server can be used.
     """
-    server = Server(config.options.get("namespace"))
+    with Server(config.options.get("namespace")) as server:
+        _ask_all(server, config, tell)
+
+
+def _ask_all(server: Server, config: ParallelConfig, tell: Tell) -> None:
     version = ".".join(map(str, server.version))
     kind = "an Indexed Job" if server.version >= INDEXED else "a Job for each shard"
     tell(
@@ -97,11 +101,11 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
         f"{server.place.removeprefix('env: kube: ')} answers: Kubernetes {version}, namespace {server.namespace}",
     )
     tell(None, f"a detached run would be {kind}")
-    for ask in (_operator, _rights, _quotas, _named):
+    for ask in (_operator, _rights, _quotas, _claims_and_secrets):
         try:
             ask(server, config.options, tell)
         except RefusedError as error:
-            tell(None, f"{ask.__name__.strip('_')}: {error}")
+            tell(None, f"{ask.__name__.strip('_').replace('_', ' ')}: {error}")
     mounts = config.options.get("volume_mounts") or []
     here = os.getcwd()
     tell(
@@ -115,7 +119,6 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
         None,
         f"that nodes can pull {image}, and that it has this package: espnet3 doctor --start starts a pod of it",
     )
-    server.close()
 
 
 def _operator(server: Server, options: Any, tell: Tell) -> None:
@@ -167,7 +170,7 @@ def _quotas(server: Server, options: Any, tell: Tell) -> None:
         tell(not full, f"quota {name} is used up: {', '.join(full)}" if full else f"quota {name}: {shown}")
 
 
-def _named(server: Server, options: Any, tell: Tell) -> None:
+def _claims_and_secrets(server: Server, options: Any, tell: Tell) -> None:
     """Look for what the options name: claims, the service account, secrets of the image's registry."""
     for volume in options.get("volumes") or []:
         claim = volume.get("persistentVolumeClaim", {}).get("claimName")

@@ -202,13 +202,13 @@ def open_client(
         cluster.close()
         raise
     known = weakref.ref(client)  # the cluster must not keep its client alive
-    cluster_of(client).watch_demand(lambda: _wants_workers(cluster, known()))
+    cluster_of(client).watch_demand(lambda: _wants_workers(known()))
     return client
 
 
-def _wants_workers(cluster: Any, client: Any) -> bool:
+def _wants_workers(client: Any) -> bool:
     """Whether there is work for workers: items of ours, or tasks of the user's own."""
-    return client is not None and (has_work(client) or has_tasks(cluster))
+    return client is not None and (has_work(client) or has_tasks(client))
 
 
 def abort(client: Any) -> None:

@@ -49,7 +49,15 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     """
     make = load_cluster_class(row)
     server = Server(config.options.get("namespace"))
-    server.require_operator()
+    try:
+        server.require_operator()
+        return _tries(make, config, server)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _tries(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _create(make, config, server)
@@ -184,6 +192,7 @@ def pod_cluster(make: Any) -> Any:
                 logger.warning("cluster %s is left to its guard, which deletes it", self.place.name)
                 raise
             self.place.guard.release()
+            self.place.server.close()
             return closed
 
         def missing(self) -> Missing:

@@ -62,9 +62,15 @@ def loop_runs_here(client: Any) -> bool:
     return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
 
-def has_tasks(cluster: Any) -> bool:
-    """Whether a cluster's scheduler, which runs in this process, holds any task: `Scheduler.tasks`."""
-    return bool(cluster.scheduler.tasks)
+def has_tasks(client: Any) -> bool:
+    """Whether a client's scheduler holds any task: `Scheduler.tasks`.
+
+    Of a scheduler that runs elsewhere it is known what this client still waits for: `Client.futures`.
+    """
+    scheduler = getattr(client.cluster, "scheduler", None)
+    if scheduler is not None:
+        return bool(scheduler.tasks)
+    return any(future.status == "pending" for future in list(client.futures.values()))
 
 
 def dashboard_link(host: str, port: int | None) -> str:

@@ -30,7 +30,18 @@ class StartsInTime:
             return
         start.cancel()
         await asyncio.wait({start}, timeout=_END)
-        await self.too_late()
+        try:
+            await self.too_late()
+        finally:
+            await close_locally(self)
+
+
+async def close_locally(cluster: Any) -> None:
+    """Close what a cluster has in this process, and delete nothing: `Cluster._close`."""
+    from distributed.deploy import Cluster
+
+    close: Any = Cluster._close
+    await close(cluster)
 
 
 async def scale_pods(cluster: Any, workers: int) -> None:

@@ -73,7 +73,8 @@ def main(namespace: str, name: str, run: str) -> int:
     end = time.monotonic() + _TRY
     while True:
         try:
-            delete_cluster(Server(namespace), name, run)
+            with Server(namespace) as server:
+                delete_cluster(server, name, run)
         except ParallelError:
             if time.monotonic() > end:
                 return 1

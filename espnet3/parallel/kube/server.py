@@ -56,8 +56,9 @@ class Server:
         self.context = current_context()
         self.place = "env: kube: the API server" + (f" of context {self.context!r}" if self.context else "")
         self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name="espnet3-kube", daemon=True)
-        thread.start()
+        self._api: Any = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="espnet3-kube", daemon=True)
+        self._thread.start()
         try:
             told, own = self._sync(self._connect())
         except BaseException:
@@ -66,9 +67,25 @@ class Server:
         self.namespace: str = namespace or own or "default"
         self.version = _numbers(told)
 
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """End the thread that talks to the server."""
+        """Close the connections, and end the thread that talks to the server."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _disconnect(self) -> None:
+        session = getattr(self._api, "_session", None)  # kr8s has no way to close it
+        if session is not None:
+            await session.aclose()
 
     def require_operator(self) -> None:
         """Raise unless the server knows what dask-kubernetes creates.

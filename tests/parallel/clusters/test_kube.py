@@ -89,6 +89,9 @@ class NoServer:
     def __init__(self, namespace):
         self.namespace = namespace
 
+    def close(self):
+        pass
+
     def require_operator(self):
         pass
 

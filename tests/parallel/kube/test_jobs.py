@@ -63,7 +63,9 @@ def test_every_field_is_one_that_kubernetes_has(name: str) -> None:
 def test_memory_is_raised_without_losing_a_fraction() -> None:
     """A factor is applied to every memory of the resources, and to nothing else."""
     raised = more_memory(OPTIONS["resources"], 1.5)
-    assert raised["limits"] == {"memory": "6144Mi", "nvidia.com/gpu": "1"} and raised["requests"]["cpu"] == "2"
+    assert (
+        raised["limits"] == {"memory": "6144Mi", "nvidia.com/gpu": "1"} and raised["requests"]["cpu"] == "2"
+    )
     with pytest.raises(ConfigError, match="a memory of unit 'G' cannot be raised"):
         more_memory({"limits": {"memory": "4G"}}, 2.0)
 

@@ -107,13 +107,21 @@ def start(
         ConfigError: Pods would not see the run, or the server refused a Job; what it had taken is deleted.
     """
     _check_mounts(plan.options, {"the run folder": str(layout.run), "the folder of the specs": plan.specs})
-    server = Server(plan.options.get("namespace"))
+    with Server(plan.options.get("namespace")) as server:
+        jobs = _create(server, layout, plan, shards, facts.get("raised", {}))
+    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+
+def _create(
+    server: Server, layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]
+) -> dict[str, str]:
+    """Create the Jobs of shards; return the id of each shard's."""
     folder = _folder(layout)
     make_folder(folder)
     _forget(server, layout)
     jobs: dict[str, str] = {}
     path = server.path("batch/v1", "jobs")
-    for factor, group in _cut(shards, facts.get("raised", {}), server.version):
+    for factor, group in _cut(shards, raised, server.version):
         number = len(list(folder.glob("created.*.json")))
         made, created = _manifests(layout, plan, group, factor, server, number)
         write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
@@ -129,8 +137,7 @@ def start(
                 _delete(server, layout)
             raise
         jobs.update({shard: "/".join(filter(None, place)) for shard, place in created.shards.items()})
-    server.close()
-    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    return jobs
 
 
 def _cut(
@@ -182,23 +189,33 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     Raises:
         OSError: It does not answer.
     """
-    server = _server(layout)
-    try:
-        found = {job["metadata"]["name"]: job for job in server.items(*_jobs_path(server), **_select(layout))}
-        pods = _pods(server, layout)
-    except RefusedError as error:
-        raise OSError(str(error)) from error
-    answer = {}
-    for shard, place in jobs.items():
-        name, _, index = place.partition("/")
-        own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        state, note = shard_state(found.get(name), index, own, has_ended=_has_ended(layout, int(shard)))
-        if own and not state.alive and state is not JobState.CANCELLED:
-            lines = log_of(server, own[-1]).splitlines()
-            note = f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
-        answer[int(shard)] = state, note
-    server.close()
-    return answer
+    with _server(layout) as server:
+        try:
+            found = {
+                job["metadata"]["name"]: job for job in server.items(*_jobs_path(server), **_select(layout))
+            }
+            pods = _pods(server, layout)
+        except RefusedError as error:
+            raise OSError(str(error)) from error
+        return {
+            int(shard): _state(server, layout, shard, place, found, pods) for shard, place in jobs.items()
+        }
+
+
+def _state(
+    server: Server,
+    layout: Layout,
+    shard: str,
+    place: str,
+    jobs: dict[str, dict[str, Any]],
+    pods: dict[tuple[str, str], list[dict[str, Any]]],
+) -> tuple[JobState, str]:
+    """Return the state of a silent shard, with the last line that its pod printed where it has ended."""
+    name, _, index = place.partition("/")
+    own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+    state, note = shard_state(jobs.get(name), index, own, has_ended=_has_ended(layout, int(shard)))
+    lines = log_of(server, own[-1]).splitlines() if own and not state.alive else []
+    return state, f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
 
 
 def _has_ended(layout: Layout, shard: int) -> bool:
@@ -237,17 +254,16 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """
     if not _noted(layout):
         return
-    server = _server(layout)
-    _delete(server, layout)
-    end = time.monotonic() + max(grace, _GRACE) + _LATE
-    while left := [pod["metadata"]["name"] for pods in _pods(server, layout).values() for pod in pods]:
-        if time.monotonic() > end:
-            raise ParallelError(
-                f"pods of the cancelled run are still there: {', '.join(left[:5])}. "
-                f"kubectl -n {server.namespace} delete pod --force removes one whose node is lost"
-            )
-        time.sleep(_LOOK)
-    server.close()
+    with _server(layout) as server:
+        _delete(server, layout)
+        end = time.monotonic() + max(grace, _GRACE) + _LATE
+        while left := [pod["metadata"]["name"] for pods in _pods(server, layout).values() for pod in pods]:
+            if time.monotonic() > end:
+                raise ParallelError(
+                    f"pods of the cancelled run are still there: {', '.join(left[:5])}. "
+                    f"kubectl -n {server.namespace} delete pod --force removes one whose node is lost"
+                )
+            time.sleep(_LOOK)
 
 
 def _delete(server: Server, layout: Layout) -> None:
@@ -270,8 +286,10 @@ def printed(layout: Layout, shard: int) -> list[Path]:
     places = [created.shards[str(shard)] for created in _noted(layout) if str(shard) in created.shards]
     if not places:
         return []
-    with contextlib.suppress(ParallelError):  # what was copied before is there all the same
-        server = _server(layout)
+    with (
+        contextlib.suppress(ParallelError),
+        _server(layout) as server,
+    ):  # what was copied before is there all the same
         found = _pods(server, layout)
         for place in places:
             for pod in found.get((place[0], place[1] if place[1:] else ""), []):
@@ -280,5 +298,4 @@ def printed(layout: Layout, shard: int) -> list[Path]:
                     write_whole(
                         folder / f"printed.{shard}.{pod['metadata']['name']}.txt", f"{text}\n".encode()
                     )
-        server.close()
     return sorted(folder.glob(f"printed.{shard}.*.txt"))

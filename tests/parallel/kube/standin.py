@@ -1,0 +1,208 @@
+"""A small API server: it keeps Jobs as its pages describe them, and runs their pods as processes of this machine.
+
+It is not Kubernetes: it schedules at once, knows no images, and answers only what this package asks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+GROUPS = {"kind": "APIGroupList", "groups": [{"name": "kubernetes.dask.org"}, {"name": "batch"}]}
+
+
+class Cluster:
+    """What it holds.
+
+    Attributes:
+        version: Major and minor number.
+        jobs: The Jobs, by name.
+        pods: The pods, by name.
+        runs: Whether pods run; else they wait for their image.
+        refuses: An answer to the creation of Jobs, in place of creating them.
+        allowed: Whether its user has every right.
+    """
+
+    def __init__(self, version: tuple[int, int], folder: Path) -> None:
+        self.version, self.folder = version, folder
+        self.jobs: dict[str, Any] = {}
+        self.pods: dict[str, Any] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.runs, self.allowed = True, True
+        self.refuses: tuple[int, str] | None = None
+        self.lock = threading.RLock()
+        self.count = 0
+
+    def create(self, job: dict[str, Any]) -> None:
+        """Take a Job, and start its pods; it starts all at once, whatever `parallelism` says."""
+        self.jobs[job["metadata"]["name"]] = {**job, "status": {}}
+        indexed = job["spec"].get("completionMode") == "Indexed"
+        for index in range(job["spec"]["completions"]) if indexed else (None,):
+            self.start(job, index)
+
+    def start(self, job: dict[str, Any], index: int | None) -> None:
+        """Start a pod of a Job."""
+        self.count += 1
+        name = f"{job['metadata']['name']}-{self.count}"
+        labels = {**job["spec"]["template"]["metadata"]["labels"], "job-name": job["metadata"]["name"]}
+        notes = {} if index is None else {INDEX: str(index)}
+        created = f"2026-01-01T00:{self.count // 60:02d}:{self.count % 60:02d}Z"
+        meta = {"name": name, "labels": labels, "annotations": notes, "creationTimestamp": created}
+        waiting = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
+        status = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
+        self.pods[name] = {"metadata": meta, "status": status}
+        if not self.runs:
+            return
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["command"]]
+        words[0] = sys.executable if words[0] == "python" else words[0]
+        env = {**os.environ, **{each["name"]: each["value"] for each in container["env"]}}
+        with open(self.folder / f"{name}.log", "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                words, env=env, cwd=container["workingDir"], stdout=log, stderr=log, start_new_session=True
+            )
+        self.pods[name]["status"] = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+
+    def look(self) -> None:
+        """Note which processes have ended, as the controller of Jobs would."""
+        for name, process in self.processes.items():
+            pod = self.pods.get(name)
+            code = process.poll()
+            if pod is None or code is None or pod["status"]["phase"] != "Running":
+                continue
+            ended = {
+                "exitCode": code if code >= 0 else 128 - code,
+                "reason": "Error" if code else "Completed",
+            }
+            state = {"containerStatuses": [{"state": {"terminated": ended}}]}
+            pod["status"] = {"phase": "Failed" if code else "Succeeded", **state}
+            self.settle(pod, ended["exitCode"])
+
+    def settle(self, pod: dict[str, Any], code: Any) -> None:
+        """Go by the rules of the Job: another pod, or the end of it or of the index."""
+        job = self.jobs[pod["metadata"]["labels"]["job-name"]]
+        index = pod["metadata"]["annotations"].get(INDEX)
+        rules = job["spec"].get("podFailurePolicy", {}).get("rules", [])
+        final = any(code in rule.get("onExitCodes", {}).get("values", []) for rule in rules)
+        status = job["status"]
+        if code and not final:
+            self.start(job, None if index is None else int(index))
+        elif index is None:
+            status["conditions"] = [{"type": "Failed" if code else "Complete", "status": "True"}]
+        else:
+            key = "failedIndexes" if code else "completedIndexes"
+            status[key] = ",".join(filter(None, [status.get(key), index]))
+
+    def delete(self, name: str) -> None:
+        """Delete a Job with its pods."""
+        del self.jobs[name]
+        for pod in [each for each, at in self.pods.items() if at["metadata"]["labels"]["job-name"] == name]:
+            if pod in self.processes:
+                self.processes[pod].terminate()
+                self.processes[pod].wait()
+            del self.pods[pod]
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the body of the answer to a request."""
+        parts, query = urlsplit(url), parse_qs(urlsplit(url).query)
+        path = parts.path.rstrip("/")
+        self.look()
+        if path == "/version":
+            major, minor = self.version
+            return 200, {"major": str(major), "minor": f"{minor}+", "gitVersion": f"v{major}.{minor}.0"}
+        if path == "/apis":
+            return 200, GROUPS
+        if path.endswith("selfsubjectaccessreviews"):
+            return 201, {"status": {"allowed": self.allowed}}
+        if method == "POST" and path.endswith("/jobs"):
+            if self.refuses is not None:
+                return self.refuses[0], {"message": self.refuses[1]}
+            self.create(body)
+            return 201, body
+        return self.look_up(method, path, query)
+
+    def look_up(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        """Return the answer to a question about Jobs and pods."""
+        found = re.fullmatch(r"/api(?:s/batch)?/v1/namespaces/default/(jobs|pods)(?:/([^/]+))?(/log)?", path)
+        if found is None:
+            return (
+                (200, {"items": []}) if "namespaces/default/" in path and path.endswith("s") else (404, None)
+            )
+        held = self.jobs if found[1] == "jobs" else self.pods
+        if found[2] is None:
+            label, _, value = query.get("labelSelector", [""])[0].partition("=")
+            items = [each for each in held.values() if each["metadata"]["labels"].get(label) == value]
+            return 200, {"items": items}
+        if found[2] not in held:
+            return 404, None
+        if found[3]:
+            file = self.folder / f"{found[2]}.log"
+            return 200, file.read_text() if file.exists() else ""
+        if method == "DELETE":
+            self.delete(found[2])
+        return 200, held.get(found[2], {})
+
+
+@contextmanager
+def kubernetes(folder: Path, version: tuple[int, int] = (1, 31)) -> Iterator[Cluster]:
+    """Serve a cluster on loopback, and write `kubeconfig` into a folder; what still runs at the end is killed."""
+    cluster = Cluster(version, folder)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(size)) if size else None
+            with cluster.lock:
+                status, said = cluster.answer(self.command, self.path, body)
+            text = (
+                said.encode()
+                if isinstance(said, str)
+                else json.dumps(said or {"message": "not found"}).encode()
+            )
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815  as the base calls them
+
+        def log_message(self, *args: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": address}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "lab",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    try:
+        yield cluster
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        for process in cluster.processes.values():
+            process.kill()
+            process.wait()

@@ -1,0 +1,144 @@
+"""Detached runs of `env: kube` on a small API server whose pods are processes: Indexed Jobs, and plain ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, set_parallel
+from espnet3.parallel.detached.states import JobState
+from tests.parallel.detached.work import Provider, Squares
+from tests.parallel.kube.standin import Cluster, kubernetes
+
+SQUARES = [x * x for x in range(8)]
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    """Serve the stand-in, and be in a folder that pods see."""
+    version: tuple[int, int] = getattr(request, "param", (1, 31))
+    (tmp_path / "lab").mkdir()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "lab" / "kubeconfig"))
+    monkeypatch.chdir(tmp_path)
+    with kubernetes(tmp_path / "lab", version) as found:
+        yield found
+
+
+def submit(folder: Path, config: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Submit squares in two shards."""
+    mounts = [{"name": "disk", "mountPath": str(folder)}]
+    options = {"image": "lab/espnet:1", "volume_mounts": mounts, **options}
+    set_parallel({"env": "kube", "n_workers": 2, "options": options, "detached": {"shards": 2}})
+    runner = Squares(
+        Provider({"folder": str(folder), **(config or {})}),
+        output_dir=folder / "run",
+        async_specs_dir=folder / "specs",
+        async_mode=True,
+        progress=False,
+    )
+    return runner(range(8))
+
+
+@pytest.mark.filterwarnings("ignore:Kubernetes version")
+@pytest.mark.parametrize(
+    ("cluster", "jobs"), [((1, 31), 1), ((1, 27), 2), ((1, 20), 2)], indirect=["cluster"]
+)
+def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
+    cluster: Cluster, jobs: int, tmp_path: Path
+) -> None:
+    """By the server's version, and with the same results."""
+    run = submit(tmp_path)
+    assert len(cluster.jobs) == jobs
+    assert run.wait(60).done
+    assert [value["square"] for value in run.merge()] == SQUARES
+
+
+def test_a_shard_that_fails_is_final_and_keeps_its_reason(cluster: Cluster, tmp_path: Path) -> None:
+    """An item that fails ends its index at once: no other pod would do better; `retry` goes on once it is mended."""
+    run = submit(tmp_path, {"bad": [5, "raise"]})
+    status = run.wait(60)
+    assert status.shards[1].state is JobState.FAILED and "no square of 5" in status.shards[1].note
+    assert len(cluster.pods) == 2
+    (tmp_path / "repaired").touch()
+    run.retry()
+    assert run.wait(60).done and [value["square"] for value in run.merge()] == SQUARES
+    assert len(cluster.jobs) == 1  # the one before is deleted
+
+
+def test_a_pod_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """A crash is charged to its item, and another pod goes on with the rest of the shard."""
+    run = submit(tmp_path, {"bad": [5, "die"]})
+    status = run.wait(60)
+    assert len(cluster.pods) > 2 and status.shards[0].state is JobState.DONE
+    assert "5" in str(status.shards[1].note)
+
+
+def test_what_waits_says_why_and_cancel_removes_it(cluster: Cluster, tmp_path: Path) -> None:
+    """A pod without its image is pending, with the reason; `cancel` leaves neither Job nor pod."""
+    cluster.runs = False
+    run = submit(tmp_path)
+    assert {shard.state for shard in run.status().shards} == {JobState.PENDING}
+    assert "waits: ErrImagePull: not found" in run.status().shards[0].note
+    status = run.cancel()
+    assert not cluster.jobs and not cluster.pods
+    assert {shard.state for shard in status.shards} == {JobState.CANCELLED}
+
+
+def test_a_job_is_lost_only_where_the_server_has_none(cluster: Cluster, tmp_path: Path) -> None:
+    """A Job that somebody deleted is gone for good; a server that does not answer makes nothing lost."""
+    cluster.runs = False
+    run = submit(tmp_path)
+    config = tmp_path / "lab" / "kubeconfig"
+    kept = config.read_text()
+    config.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:9", kept))
+    status = run.status()
+    assert status.counts == {JobState.UNKNOWN: 2} and "does not answer" in status.notes[0]
+    config.write_text(kept)
+    cluster.delete(*cluster.jobs)
+    assert run.status().counts == {JobState.LOST: 2}
+
+
+def test_logs_come_through_the_api(cluster: Cluster, tmp_path: Path) -> None:
+    """What a pod printed before its worker began is kept as a file of the run."""
+    run = submit(tmp_path, python="echo")
+    run.wait(60)
+    assert "-m espnet3.parallel.worker --final 1 --tasks" in dict(run.logs())[0]
+    assert "its output ends with: -m espnet3.parallel.worker" in run.status().shards[0].note
+
+
+def test_a_job_that_is_refused_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """A quota that is used up is an error with the server's words, and no Job stays."""
+    cluster.refuses = (403, "jobs.batch is forbidden: exceeded quota: lab")
+    with pytest.raises(ConfigError, match="of context 'lab' refused a Job of .*: .*exceeded quota: lab"):
+        submit(tmp_path)
+    assert not cluster.jobs
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"volume_mounts": None},
+            "pods do not see the current folder '.*': options.volume_mounts shows them nothing",
+        ),
+        ({"image": None}, "options.image is missing: detached jobs need an image"),
+        (
+            {"custom_cluster_spec": {"kind": "DaskCluster"}},
+            "a cluster with a driver, and detached jobs have none",
+        ),
+    ],
+    ids=["volume", "image", "spec"],
+)
+def test_what_no_pod_could_do_is_refused_before_anything_is_written(
+    cluster: Cluster, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """An option that is missing, or means nothing here, is named together with what to write."""
+    with pytest.raises(ConfigError, match=said):
+        submit(tmp_path, **options)
+    assert not (tmp_path / "run").exists() and not cluster.jobs

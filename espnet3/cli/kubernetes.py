@@ -11,7 +11,7 @@ from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.kube.jobs import INDEXED, JobFacts, manifests
+from espnet3.parallel.kube.jobs import INDEXED, PER_INDEX, JobFacts, manifests
 from espnet3.parallel.kube.pods import is_mounted
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
@@ -65,11 +65,12 @@ def planned(config: ParallelConfig) -> str:
             import_path=None,
             n_workers=config.n_workers,
         )
-        (job,) = manifests(facts, range(n_shards), options, INDEXED)
+        (job,) = manifests(facts, range(n_shards), options, PER_INDEX)
         older = ".".join(map(str, INDEXED))
         parts += [
             "---",
-            f"# a detached run, whose folder is RUN; a server older than {older} gets a plain Job for each shard",
+            "# a detached run, whose folder is RUN; older servers get less of it, and one before "
+            f"{older} a plain Job for each shard",
             _text(job),
         ]
     return "\n".join(parts)

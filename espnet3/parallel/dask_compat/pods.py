@@ -38,7 +38,7 @@ class StartsInTime:
 
 async def close_locally(cluster: Any) -> None:
     """Close what a cluster has in this process, and delete nothing: `Cluster._close`."""
-    from distributed.deploy import Cluster
+    from distributed.deploy.cluster import Cluster
 
     close: Any = Cluster._close
     await close(cluster)

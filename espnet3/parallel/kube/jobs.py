@@ -1,6 +1,6 @@
 """The Jobs of detached runs, as plain data: pure functions that golden files check.
 
-A server from 1.29 on takes one Indexed Job for all shards; an older one a plain Job for each. On both a pod that is
+A server from 1.24 on takes one Indexed Job for all shards; an older one a plain Job for each. On both a pod that is
 evicted, preempted or deleted is replaced, and an end that another attempt would not change is final.
 """
 
@@ -12,7 +12,8 @@ from typing import Any
 
 from espnet3.parallel.kube.pods import OPTIONS, RUN, more_memory, pod_fields, variables
 
-INDEXED = (1, 29)  # a limit of attempts for each index (beta there): one bad shard does not end the others
+INDEXED = (1, 24)
+PER_INDEX = (1, 29)  # a limit of attempts for each index (beta there): one bad shard does not end the others
 POLICIES = (1, 26)  # podFailurePolicy (beta there)
 SHARD = "espnet3-shard"  # the label of a plain Job and its pod
 INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
@@ -61,34 +62,36 @@ def manifests(
         options: Those of the `parallel` block.
         version: The server's.
     """
-    if version >= INDEXED:
-        policy = [
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": list(_FINAL)}},
+    if version < INDEXED:
+        return [
+            _job(
+                facts,
+                f"{facts.name}-{shard}",
+                {"backoffLimit": _ATTEMPTS},
+                _pod(facts, options, str(number), final=0),
+                {SHARD: str(shard)},
+            )
+            for number, shard in enumerate(shards)
         ]
-        spec = {
-            "completionMode": "Indexed",
-            "completions": len(shards),
-            "parallelism": min(facts.n_workers, len(shards)),
-            "backoffLimitPerIndex": _ATTEMPTS,
-            "podFailurePolicy": {"rules": policy},
-        }
-        return [_job(facts, facts.name, spec, _pod(facts, options, _INDEX_VARIABLE, final=1), {})]
-    found = []
-    for number, shard in enumerate(shards):
-        spec = {"backoffLimit": _ATTEMPTS}
-        final = 0  # without a policy any other status is tried again; the run folder says what became of the shard
-        if version >= POLICIES:
-            final = 1
-            policy = [
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(_FINAL)}},
-            ]
-            spec["podFailurePolicy"] = {"rules": policy}
-        labels = {SHARD: str(shard)}
-        pod = _pod(facts, options, str(number), final=final)
-        found.append(_job(facts, f"{facts.name}-{shard}", spec, pod, labels))
-    return found
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": len(shards),
+        "parallelism": min(facts.n_workers, len(shards)),
+    }
+    rules: list[dict[str, Any]] = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ]
+    each = version >= PER_INDEX
+    if each:
+        spec["backoffLimitPerIndex"] = _ATTEMPTS
+        rules.append({"action": "FailIndex", "onExitCodes": {"operator": "In", "values": list(_FINAL)}})
+    else:
+        spec["backoffLimit"] = _ATTEMPTS * len(shards)
+    if version >= POLICIES:
+        spec["podFailurePolicy"] = {"rules": rules}
+    # where an index cannot fail alone, an end that is final counts as complete: the run folder says what it was
+    pod = _pod(facts, options, _INDEX_VARIABLE, final=1 if each else 0)
+    return [_job(facts, facts.name, spec, pod, {})]
 
 
 def _job(

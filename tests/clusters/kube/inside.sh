@@ -9,7 +9,7 @@ state=$1 bin=$2 python=$3
 shift 3
 export PATH=$(dirname "$python"):$bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 cd "$state"
-mkdir -p log etcd certs pods home temporary
+mkdir -p log etcd certs pods home temporary tmp
 export HOME=$state/home TMPDIR=$state/temporary
 
 # --- a network without a way out: a bridge for the pods, and names for services

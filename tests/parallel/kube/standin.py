@@ -29,6 +29,7 @@ class Cluster:
         version: Major and minor number.
         jobs: The Jobs, by name.
         pods: The pods, by name.
+        clusters: DaskClusters, by name; nothing is made of them.
         runs: Whether pods run; else they wait for their image.
         refuses: An answer to the creation of Jobs, in place of creating them.
         allowed: Whether its user has every right.
@@ -38,10 +39,12 @@ class Cluster:
         self.version, self.folder = version, folder
         self.jobs: dict[str, Any] = {}
         self.pods: dict[str, Any] = {}
+        self.clusters: dict[str, Any] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.runs, self.allowed = True, True
         self.refuses: tuple[int, str] | None = None
         self.lock = threading.RLock()
+        self.deleted = threading.Event()
         self.count = 0
 
     def create(self, job: dict[str, Any]) -> None:
@@ -134,12 +137,14 @@ class Cluster:
 
     def look_up(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         """Return the answer to a question about Jobs and pods."""
-        found = re.fullmatch(r"/api(?:s/batch)?/v1/namespaces/default/(jobs|pods)(?:/([^/]+))?(/log)?", path)
+        found = re.fullmatch(
+            r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclusters)(?:/([^/]+))?(/log)?", path
+        )
         if found is None:
             return (
                 (200, {"items": []}) if "namespaces/default/" in path and path.endswith("s") else (404, None)
             )
-        held = self.jobs if found[1] == "jobs" else self.pods
+        held = {"jobs": self.jobs, "pods": self.pods, "daskclusters": self.clusters}[found[1]]
         if found[2] is None:
             label, _, value = query.get("labelSelector", [""])[0].partition("=")
             items = [each for each in held.values() if each["metadata"]["labels"].get(label) == value]
@@ -149,7 +154,10 @@ class Cluster:
         if found[3]:
             file = self.folder / f"{found[2]}.log"
             return 200, file.read_text() if file.exists() else ""
-        if method == "DELETE":
+        if method == "DELETE" and found[1] == "daskclusters":
+            del held[found[2]]
+            self.deleted.set()
+        elif method == "DELETE":
             self.delete(found[2])
         return 200, held.get(found[2], {})
 

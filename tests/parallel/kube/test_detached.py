@@ -47,7 +47,7 @@ def submit(folder: Path, config: dict[str, Any] | None = None, **options: Any) -
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize(
-    ("cluster", "jobs"), [((1, 31), 1), ((1, 27), 2), ((1, 20), 2)], indirect=["cluster"]
+    ("cluster", "jobs"), [((1, 31), 1), ((1, 27), 1), ((1, 20), 2)], indirect=["cluster"]
 )
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     cluster: Cluster, jobs: int, tmp_path: Path
@@ -59,6 +59,8 @@ def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     assert [value["square"] for value in run.merge()] == SQUARES
 
 
+@pytest.mark.filterwarnings("ignore:Kubernetes version")
+@pytest.mark.parametrize("cluster", [(1, 31), (1, 24)], indirect=True)
 def test_a_shard_that_fails_is_final_and_keeps_its_reason(cluster: Cluster, tmp_path: Path) -> None:
     """An item that fails ends its index at once: no other pod would do better; `retry` goes on once it is mended."""
     run = submit(tmp_path, {"bad": [5, "raise"]})

@@ -41,7 +41,7 @@ OPTIONS = {
     "image_pull_policy": "IfNotPresent",
     "security_context": {"runAsUser": 1000, "fsGroup": 1000},
 }
-VERSIONS = {"indexed": (1, 31), "policy": (1, 27), "plain": (1, 20)}
+VERSIONS = {"indexed": (1, 31), "policy": (1, 27), "early": (1, 24), "plain": (1, 20)}
 
 
 @pytest.mark.parametrize("name", VERSIONS)

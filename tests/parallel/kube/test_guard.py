@@ -1,0 +1,62 @@
+"""The process that deletes a DaskCluster when its driver is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.kube.standin import kubernetes
+
+LABELS = {"espnet3-run": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("said", "labels", "stays"),
+    [(b"", LABELS, False), (b"d", LABELS, True), (b"", {"espnet3-run": "theirs"}, True), (b"", {}, True)],
+    ids=["driver killed", "closed in order", "another run's", "somebody's own"],
+)
+def test_a_cluster_is_deleted_where_its_driver_left_it(
+    said: bytes, labels: dict[str, str], stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe closes without a word: the cluster goes, if it is that of the run; else nothing is touched."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kubernetes(tmp_path) as server:
+        server.clusters["mine"] = {"metadata": {"name": "mine", "labels": labels}}
+        command = [sys.executable, "-m", "espnet3.parallel.kube.guard", "default", "mine", "ours"]
+        subprocess.run(command, input=said, timeout=60, check=True)
+        assert ("mine" in server.clusters) is stays
+
+
+DRIVER = """
+import os, signal, time
+from espnet3.parallel.kube.guard import Guard
+
+Guard("default", "mine", "ours")
+if os.fork() == 0:
+    print("forked", flush=True)
+    time.sleep(600)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_outlives_the_driver_does_not_keep_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that the driver forked holds the pipe open: the guard sees that its parent is gone."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kubernetes(tmp_path) as server:
+        server.clusters["mine"] = {"metadata": {"name": "mine", "labels": LABELS}}
+        with subprocess.Popen(
+            [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, start_new_session=True
+        ) as driver:
+            try:
+                driver.wait(60)
+                server.deleted.wait(60)
+                assert "mine" not in server.clusters
+            finally:
+                os.killpg(driver.pid, signal.SIGKILL)  # the child

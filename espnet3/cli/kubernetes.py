@@ -69,8 +69,7 @@ def planned(config: ParallelConfig) -> str:
         older = ".".join(map(str, INDEXED))
         parts += [
             "---",
-            "# a detached run, whose folder is RUN; older servers get less of it, and one before "
-            f"{older} a plain Job for each shard",
+            f"# a detached run, whose folder is RUN; a server before {older} gets a plain Job for each shard",
             _text(job),
         ]
     return "\n".join(parts)

@@ -20,7 +20,7 @@ from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import give_up_cluster, kube_create_mode
 from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
-from espnet3.parallel.errors import NoWorkersError, ParallelError
+from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.looking import events_of, is_going, log_of, sentence
 from espnet3.parallel.kube.server import Server
@@ -92,7 +92,18 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
             logger.warning("%s", left)
             raise error from None
         guard.release()
+        refused = refusal(error)
+        if refused is not None:
+            raise ConfigError(f"{server.place} refused what a cluster needs: {refused}") from error
         raise
+
+
+def refusal(error: BaseException) -> str | None:
+    """Return the API server's own words where an exception of KubeCluster is its refusal; None elsewhere."""
+    import kr8s
+
+    answer = error.response if isinstance(error, kr8s.ServerError) else None
+    return str(error) if answer is not None and answer.is_client_error else None
 
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
@@ -184,7 +195,7 @@ def pod_cluster(make: Any) -> Any:
 
         def close(self, timeout: float = _DELETION) -> Any:
             """Delete the cluster with its pods, unless this is a forked child of the process that opened it."""
-            if os.getpid() != self.place.pid:
+            if os.getpid() != self.place.pid or self.status.name == "closed":
                 return None
             try:
                 closed = super().close(timeout=timeout)

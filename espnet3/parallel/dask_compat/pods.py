@@ -1,4 +1,4 @@
-"""What dask-kubernetes does not document: `KubeCluster._start`, `_close` and `_scale`."""
+"""What dask-kubernetes and its client do not document: `KubeCluster._start` and `_scale`, `Api._session` of kr8s."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class StartsInTime:
     async def _start(self) -> None:
         start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
         done, _ = await asyncio.wait({start}, timeout=self.start_timeout)
-        if done:
-            start.result()
-            return
-        start.cancel()
-        await asyncio.wait({start}, timeout=_END)
         try:
+            if done:
+                start.result()
+                return
+            start.cancel()
+            await asyncio.wait({start}, timeout=_END)
             await self.too_late()
-        finally:
+        except BaseException:
             await close_locally(self)
+            raise
 
 
 async def close_locally(cluster: Any) -> None:
@@ -47,3 +48,10 @@ async def close_locally(cluster: Any) -> None:
 async def scale_pods(cluster: Any, workers: int) -> None:
     """Have the operator start or retire workers: `KubeCluster._scale`, from its event loop."""
     await cluster._scale(workers)
+
+
+async def close_connections(api: Any) -> None:
+    """Close what kr8s has open, for which it has no way: `Api._session`, made by the first request."""
+    session = getattr(api, "_session", None)
+    if session is not None:
+        await session.aclose()

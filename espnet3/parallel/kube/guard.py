@@ -1,6 +1,6 @@
 """Deletes a run's DaskCluster when its driver is gone: a process of its own, since a killed driver cleans nothing up.
 
-    driver ──starts──> python -m espnet3.parallel.kube.guard NAMESPACE NAME RUN
+    driver ──starts──> python -m espnet3.parallel.kube.guard NAMESPACE NAME RUN PID
        └── its end of the pipe closes ──> the cluster NAME is deleted, if it carries the label of this run
 
 A driver that is a pod itself owns its cluster too, so that Kubernetes deletes it together with that pod.
@@ -36,7 +36,7 @@ class Guard:
 
     def __init__(self, namespace: str, name: str, run: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "espnet3.parallel.kube.guard", namespace, name, run],
+            [sys.executable, "-m", "espnet3.parallel.kube.guard", namespace, name, run, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -58,14 +58,13 @@ class Guard:
         self._process.wait()
 
 
-def main(namespace: str, name: str, run: str) -> int:
+def main(namespace: str, name: str, run: str, driver: str) -> int:
     """Wait for the driver's end, and delete what it has left.
 
     Returns:
         The exit status: 1 where nobody answered for ten minutes.
     """
-    driver = os.getppid()
-    while os.getppid() == driver:
+    while os.getppid() == int(driver):
         if select.select([0], [], [], _LOOK)[0]:
             if os.read(0, 1) == _DONE:
                 return 0

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from espnet3.parallel.dask_compat.pods import close_connections
 from espnet3.parallel.errors import ConfigError, ParallelError
 
 T = TypeVar("T")
@@ -77,15 +78,10 @@ class Server:
         """Close the connections, and end the thread that talks to the server."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(close_connections(self._api), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    async def _disconnect(self) -> None:
-        session = getattr(self._api, "_session", None)  # kr8s has no way to close it
-        if session is not None:
-            await session.aclose()
 
     def require_operator(self) -> None:
         """Raise unless the server knows what dask-kubernetes creates.

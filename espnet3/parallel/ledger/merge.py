@@ -237,12 +237,12 @@ class _Window:
         self._most = most
         self._fd = os.open(path, os.O_RDONLY) if stay_open else -1
         self._data = b""
-        self._start = 0
+        self._begin = 0
         self._size = _LEAST_READ
 
     def line(self, offset: int) -> tuple[bytes, bytes, int]:
         """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
-        at = offset - self._start
+        at = offset - self._begin
         if 0 <= at < len(self._data):
             end = self._data.find(b"\n", at)
             if end >= 0:
@@ -255,7 +255,7 @@ class _Window:
             if end >= 0 or len(data) < size:
                 break
             size *= 4  # a line longer than the stretch
-        self._data, self._start = data, offset
+        self._data, self._begin = data, offset
         end = end + 1 if end >= 0 else len(data)
         return data[:end], data, end
 

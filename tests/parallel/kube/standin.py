@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 INDEX = "batch.kubernetes.io/job-completion-index"
+PATH = re.compile(r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclusters)(?:/([^/]+))?(/log)?")
 GROUPS = {"kind": "APIGroupList", "groups": [{"name": "kubernetes.dask.org"}, {"name": "batch"}]}
 
 
@@ -137,9 +138,7 @@ class Cluster:
 
     def look_up(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         """Return the answer to a question about Jobs and pods."""
-        found = re.fullmatch(
-            r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclusters)(?:/([^/]+))?(/log)?", path
-        )
+        found = PATH.fullmatch(path)
         if found is None:
             return (
                 (200, {"items": []}) if "namespaces/default/" in path and path.endswith("s") else (404, None)

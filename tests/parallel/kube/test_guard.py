@@ -27,7 +27,15 @@ def test_a_cluster_is_deleted_where_its_driver_left_it(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with kubernetes(tmp_path) as server:
         server.clusters["mine"] = {"metadata": {"name": "mine", "labels": labels}}
-        command = [sys.executable, "-m", "espnet3.parallel.kube.guard", "default", "mine", "ours"]
+        command = [
+            sys.executable,
+            "-m",
+            "espnet3.parallel.kube.guard",
+            "default",
+            "mine",
+            "ours",
+            str(os.getpid()),
+        ]
         subprocess.run(command, input=said, timeout=60, check=True)
         assert ("mine" in server.clusters) is stays
 

@@ -1,5 +1,6 @@
 """What Kubernetes would be asked for: the real spec of dask-kubernetes, without a cluster."""
 
+import json
 import sys
 
 import pytest
@@ -71,16 +72,106 @@ def test_a_missing_image_is_reported_with_the_python_it_needs(caplog):
         ({"resources": {"memory": "4Gi"}}, "must be such as resources: {requests: {cpu: 1}"),
         ({"resources": "4Gi"}, "must be such as resources: {requests: {cpu: 1}"),
         ({"env": "A=b"}, "options.env = 'A=b': must be a mapping"),
+        ({"volumes": {"name": "data"}}, "must be a list of mappings, as in a pod: volumes: [{name: data,"),
+        ({"volume_mounts": [{"name": "data"}]}, "each needs a mountPath that begins with a slash"),
+        ({"tolerations": ["gpu"]}, "must be a list of mappings, as in a pod: tolerations:"),
+        ({"node_selector": "gpu"}, "must be a mapping, such as node_selector: {gpu: a100}"),
+        ({"image_pull_secrets": "registry"}, "must be a list of names of secrets"),
+        ({"image_pull_policy": "always"}, "Did you mean 'Always'?"),
+        ({"service_account": 7}, "options.service_account = 7: must be text"),
         ({"imagee": "x"}, "Did you mean 'image'?"),
         ({"memory_limit": "4GB"}, "use resources: {limits: {memory: ...}}"),
     ],
-    ids=["name", "mode", "resources", "text", "env", "slip", "memory"],
+    ids=[
+        *(
+            "name",
+            "mode",
+            "resources",
+            "text",
+            "env",
+            "volumes",
+            "mounts",
+            "tolerations",
+            "selector",
+            "secrets",
+        ),
+        *("pull", "account", "slip", "memory"),
+    ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_created(options, said):
     """Names, modes and resources are checked with the block."""
     with pytest.raises(ConfigError) as error:
         config(**options)
     assert said in str(error.value)
+
+
+POD = {
+    "volumes": [{"name": "data", "emptyDir": {}}],
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "node_selector": {"gpu": "a100"},
+    "service_account": "speech",
+    "image_pull_secrets": ["registry"],
+    "security_context": {"runAsUser": 1000},
+}
+
+
+def test_both_kinds_of_pods_get_what_the_options_say_of_pods(tmp_path, monkeypatch):
+    """Volumes, tolerations and the rest are in the scheduler's pod and in the workers'; devices only in theirs."""
+    monkeypatch.chdir(tmp_path)
+    mounts = [{"name": "data", "mountPath": str(tmp_path.parent)}]
+    resources = {"limits": {"memory": "4Gi", "nvidia.com/gpu": 1}}
+    made = kube_options(
+        config(image="i", resources=resources, volume_mounts=mounts, image_pull_policy="Never", **POD)
+    )
+    parts = made["custom_cluster_spec"]["spec"]
+    for each in (parts["scheduler"]["spec"], parts["worker"]["spec"]):
+        assert each["volumes"] == POD["volumes"] and each["tolerations"] == POD["tolerations"]
+        assert each["nodeSelector"] == {"gpu": "a100"} and each["serviceAccountName"] == "speech"
+        assert each["imagePullSecrets"] == [{"name": "registry"}] and each["securityContext"] == {
+            "runAsUser": 1000
+        }
+    scheduler, worker = containers(made)
+    for each in (scheduler, worker):
+        assert each["volumeMounts"] == mounts and each["imagePullPolicy"] == "Never"
+        assert each["workingDir"] == str(tmp_path)
+    assert worker["resources"] == resources and scheduler["resources"] == {"limits": {"memory": "4Gi"}}
+    assert not set(made) & {*POD, "volume_mounts", "image_pull_policy", "resources", "image"}
+
+
+def test_a_spec_of_the_users_own_is_taken_with_the_number_of_workers(tmp_path):
+    """As a mapping or the path of one; the caller's object stays as it is."""
+    own = kube_options(config(image="i", name="mine"))["custom_cluster_spec"]
+    (tmp_path / "own.yaml").write_text(json.dumps(own))
+    for given in (own, str(tmp_path / "own.yaml")):
+        made = kube_options(config(5, custom_cluster_spec=given))["custom_cluster_spec"]
+        assert made["metadata"]["name"] == "mine" and made["spec"]["worker"]["replicas"] == 5
+    assert own["spec"]["worker"]["replicas"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"custom_cluster_spec": {"kind": "DaskCluster"}},
+            "is no DaskCluster: 'metadata' is missing or wrong",
+        ),
+        ({"custom_cluster_spec": "nowhere.yaml"}, "cannot be read: .*No such file"),
+        ({"custom_cluster_spec": {}, "image": "i", "volumes": []}, "options image beside it have no effect"),
+    ],
+    ids=["wrong", "missing", "beside"],
+)
+def test_a_spec_that_cannot_be_used_is_refused(options, said):
+    """What is missing in it, or stands beside it without effect, is named."""
+    with pytest.raises(ConfigError, match=said):
+        kube_options(config(**options))
+
+
+def test_adapt_starts_with_the_minimum():
+    """The number of workers follows the work from there on."""
+    block = ParallelConfig.parse(
+        {"env": "kube", "options": {"image": "i"}, "adapt": {"minimum": 1, "maximum": 9}}
+    )
+    assert kube_options(block)["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 1
 
 
 class NoServer:

@@ -126,14 +126,6 @@ def test_a_script_without_a_guard_that_needs_arguments_is_refused(tmp_path: Path
     assert re.search(r"cannot run .*script\.py: IndexError.* `if __name__ == '__main__':`", done.stderr)
 
 
-def test_an_env_without_detached_jobs_is_refused(tmp_path: Path) -> None:
-    """`kube` has no detached jobs yet: the message lists those that have."""
-    set_parallel({"env": "kube"})
-    with pytest.raises(ConfigError, match="env: kube cannot run detached jobs; these can: .*local"):
-        Squares(Provider({"folder": ""}), output_dir=tmp_path / "run", async_mode=True)(range(2))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("block", "problem"),
     [

@@ -174,7 +174,8 @@ def _look_at_code(
     python = config.options.get("python") or config.options.get("remote_python")
     if python is None or here.wrong:
         return here
-    if BACKENDS[config.env].kind is Kind.SSH or not os.path.isabs(str(python)):
+    elsewhere = BACKENDS[config.env].kind in (Kind.SSH, Kind.KUBERNETES)
+    if elsewhere or not os.path.isabs(str(python)):
         tell(None, f"{python}: it belongs to the machines of the workers; --start asks it there")
         return here
     there = look_as_job(str(python), wanted)

@@ -19,7 +19,6 @@ from espnet3.parallel.kube.spec import cluster_spec
 Tell = Callable[[bool | None, str], None]
 
 _SHARDS = 4  # for each worker, unless the block says how many
-_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 # what a run with a driver needs, and what a detached one does: verb, group, resource
 _RIGHTS = {
     "with a driver": (
@@ -132,27 +131,11 @@ def _operator(server: Server, options: Any, tell: Tell) -> None:
 
 def _rights(server: Server, options: Any, tell: Tell) -> None:
     for what, needed in _RIGHTS.items():
-        asked = {
-            f"{verb} {resource}": _may(server, verb, group, resource) for verb, group, resource in needed
-        }
+        asked = {f"{verb} {resource}": server.may(verb, group, resource) for verb, group, resource in needed}
         missing = ", ".join(right for right, given in asked.items() if not given)
         tell(
             not missing, f"runs {what}: this user may not {missing}" if missing else f"rights for runs {what}"
         )
-
-
-def _may(server: Server, verb: str, group: str, resource: str) -> bool:
-    name, _, part = resource.partition("/")
-    attributes = {
-        "namespace": server.namespace,
-        "verb": verb,
-        "group": group,
-        "resource": name,
-        "subresource": part,
-    }
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    answer = server.post(_REVIEW, {**review, "spec": {"resourceAttributes": attributes}})
-    return bool(answer["status"].get("allowed"))
 
 
 def _quotas(server: Server, options: Any, tell: Tell) -> None:

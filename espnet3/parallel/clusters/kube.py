@@ -51,6 +51,7 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     server = Server(config.options.get("namespace"))
     try:
         server.require_operator()
+        server.require_rights()
         return _tries(make, config, server)
     except BaseException:
         server.close()

@@ -17,7 +17,7 @@ from typing import Any
 
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.kube.pods import RUN
-from espnet3.parallel.kube.server import Server
+from espnet3.parallel.kube.server import RefusedError, Server
 
 CLUSTERS = "kubernetes.dask.org/v1"
 _DONE = b"d"
@@ -74,8 +74,8 @@ def main(namespace: str, name: str, run: str, driver: str) -> int:
         try:
             with Server(namespace) as server:
                 delete_cluster(server, name, run)
-        except ParallelError:
-            if time.monotonic() > end:
+        except ParallelError as error:
+            if isinstance(error, RefusedError) or time.monotonic() > end:
                 return 1
             time.sleep(5)  # nothing tells when a server comes back
         else:

@@ -14,6 +14,7 @@ from espnet3.parallel.errors import ConfigError, ParallelError
 T = TypeVar("T")
 
 _GROUP = "kubernetes.dask.org"
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _INSTALL = (
     "helm install --repo https://helm.dask.org --create-namespace -n dask-operator --generate-name "
     "dask-kubernetes-operator"
@@ -87,7 +88,7 @@ class Server:
         """Raise unless the server knows what dask-kubernetes creates.
 
         Raises:
-            ConfigError: The operator is not installed; the message has the command that does.
+            ConfigError: The operator is not installed; the message has the command that installs it.
         """
         groups = {group["name"] for group in (self.get("/apis") or {}).get("groups", [])}
         if _GROUP not in groups:
@@ -95,6 +96,42 @@ class Server:
                 f"{self.place} does not know {_GROUP}: the operator of dask-kubernetes, which makes pods of a "
                 f"DaskCluster, is not installed there. An administrator can: {_INSTALL}"
             )
+
+    def require_rights(self) -> None:
+        """Raise unless this user may create and delete clusters.
+
+        kr8s asks again with a fresh connection when it is refused, and closes one that it is using meanwhile: its own
+        error need not say what was refused.
+
+        Raises:
+            ConfigError: A right is missing; the message names it.
+        """
+        missing = [verb for verb in ("get", "create", "delete") if not self.may(verb, _GROUP, "daskclusters")]
+        if missing:
+            raise ConfigError(
+                f"{self.place}: this user may not {', '.join(missing)} daskclusters ({_GROUP}) in the namespace "
+                f"{self.namespace!r}; `espnet3 doctor` lists every right that a run needs, and an administrator gives them"
+            )
+
+    def may(self, verb: str, group: str, resource: str) -> bool:
+        """Return whether this user has a right in the namespace.
+
+        Args:
+            verb: "create", "list" and so on.
+            group: Of the resource: "batch"; "" for those of v1.
+            resource: In the plural, with its part: "pods/log".
+        """
+        name, _, part = resource.partition("/")
+        asked = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": name,
+            "subresource": part,
+        }
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        answer = self.post(_REVIEW, {**review, "spec": {"resourceAttributes": asked}})
+        return bool(answer["status"].get("allowed"))
 
     def path(self, group: str, kind: str, name: str = "") -> str:
         """Return the path of what is in the run's namespace.

@@ -186,6 +186,9 @@ class NoServer:
     def require_operator(self):
         pass
 
+    def require_rights(self):
+        pass
+
 
 def test_an_operator_that_overlooks_a_cluster_is_asked_again(monkeypatch, caplog):
     """Creation is tried three times, each with a new name; then the message says where to look."""

@@ -132,14 +132,14 @@ def _edges(low: float, high: float, bins: int, logarithmic: bool) -> list[float]
 class _scale:  # noqa: N801  called like the function it stands for
     """Maps values to places, linearly."""
 
-    __slots__ = ("_factor", "_low", "_start")
+    __slots__ = ("_factor", "_low", "_begin")
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self._low, self._start = low, start
+        self._low, self._begin = low, start
         self._factor = (end - start) / (high - low) if high > low else 0.0
 
     def __call__(self, value: float) -> float:
-        return self._start + (value - self._low) * self._factor
+        return self._begin + (value - self._low) * self._factor
 
 
 def _levels(most: float, y: _scale, unit: str) -> list[str]:

@@ -132,7 +132,7 @@ def _edges(low: float, high: float, bins: int, logarithmic: bool) -> list[float]
 class _scale:  # noqa: N801  called like the function it stands for
     """Maps values to places, linearly."""
 
-    __slots__ = ("_factor", "_low", "_begin")
+    __slots__ = ("_begin", "_factor", "_low")
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self._low, self._begin = low, start

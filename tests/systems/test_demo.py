@@ -99,7 +99,7 @@ class Counting:
 
 
 def test_the_workers_load_the_model_once_and_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both workers of the block hold the model before the first call, no call makes another, and the block is gone after."""
+    """Both workers of the block hold the model before the first call, and no call makes another."""
     (tmp_path / "counting_model.py").write_text(MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from espnet3.components.instantiate import instantiate_block
+from espnet3.components.instantiate import as_plain, instantiate_block
 from espnet3.parallel import get_client
 from espnet3.systems.base.blocks import stage_parallel
-from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import StageConfigError, require
 from espnet3.systems.demo.recordings import RefusedError, read_recording
 
@@ -71,7 +70,8 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
         WorkerSetupError: The model cannot be loaded.
     """
     require(config, "demo", ("model",))
-    plain = as_dict(config)
+    # these keys alone: others may refer to a training config that is not there
+    plain = {key: as_plain(config.get(key)) for key in ("model", "model_kwargs", "input")}
     kwargs = plain.get("model_kwargs") or {}
     wanted = _input_of(plain.get("input"))
     with (

@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-kube test-torch test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
 		tests/egs3/test_asterisk_comparison.py $(ARGS)
+
+test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
+	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py $(ARGS)
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)
@@ -99,6 +102,11 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 $(VENV)/torch.stamp: pyproject.toml | $(RUN)
 	@echo "installing torch and what needs it into $(VENV)"
 	@$(PIP) $(TORCH) --editable '.[data,train,report,dev]'
+	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
+
+$(VENV)/demo.stamp: pyproject.toml | $(RUN)
+	@echo "installing gradio and playwright into $(VENV)"
+	@$(PIP) --editable '.[demo,dev]' playwright
 	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)

@@ -10,14 +10,14 @@ from typing import Any
 
 from espnet3.components.data.dataset_builder import SourceError
 from espnet3.parallel import DetachedRun, ParallelConfig
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.systems.base.inference import InferResult
 from espnet3.systems.configs.loading import StageConfigs, load_configs
 from espnet3.systems.configs.mistakes import StageConfigError
 from espnet3.systems.configs.places import place_of
 from espnet3.systems.configs.roles import ROLES, role_of
 from espnet3.systems.logs import show_logs
-from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
+from espnet3.systems.stages import StageSpec, chosen, roles_of, specs_of, stage_names
 
 
 def launch(
@@ -65,6 +65,8 @@ def launch(
         return 1
     except StageConfigError as error:
         parser.error(_with_place(error, configs))
+    except MissingPackageError as error:
+        parser.error(str(error))
     (show or show_results)(results)
     return 0
 
@@ -76,16 +78,15 @@ def build_parser(system: type, description: str | None = None) -> argparse.Argum
         system: The system's class; its stages and the roles of its configs become options.
         description: Printed by `--help`.
     """
-    names = stage_names(system)
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--stages",
         nargs="+",
-        default=list(names),
+        default=["all"],
         metavar="STAGE",
-        help=f"{', '.join(names)}; all, which is the default",
+        help=_stages_help(system),
     )
     for role in _roles(system):
         usual = " or ".join(f"conf/{name}" for name in role_of(role).files)
@@ -103,6 +104,12 @@ def build_parser(system: type, description: str | None = None) -> argparse.Argum
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     return parser
+
+
+def _stages_help(system: type) -> str:
+    alone = [each.name for each in specs_of(system) if not each.in_all]
+    but = f" and has not {', '.join(alone)}" if alone else ""
+    return f"{', '.join(stage_names(system))}; all, which is the default{but}"
 
 
 def show_results(results: Mapping[str, Any]) -> None:

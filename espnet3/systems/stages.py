@@ -18,10 +18,12 @@ class StageSpec:
         name: Its name, and that of the system's method.
         config: The role of the config that it reads ("training" for `training_config`), or several roles; the stage
             takes what it needs from the first that is there.
+        in_all: Whether "all" asks for it; not for one that ends only when somebody ends it.
     """
 
     name: str
     config: str | tuple[str, ...] = ()
+    in_all: bool = True
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ def roles_of(system: type) -> tuple[str, ...]:
 
 
 def chosen(system: type, wanted: Iterable[str]) -> tuple[StageSpec, ...]:
-    """Return the stages that are asked for, in the system's order; "all" asks for every one.
+    """Return the stages that are asked for, in the system's order; "all" asks for every one with `in_all`.
 
     Raises:
         ValueError: There is no such stage.
@@ -64,4 +66,4 @@ def chosen(system: type, wanted: Iterable[str]) -> tuple[StageSpec, ...]:
             raise ValueError(
                 f"no stage {name!r}; {system.__name__} has {', '.join(names)}.{did_you_mean(name, names)}"
             )
-    return tuple(each for each in specs_of(system) if each.name in wanted or ALL in wanted)
+    return tuple(each for each in specs_of(system) if each.name in wanted or (ALL in wanted and each.in_all))

@@ -335,7 +335,7 @@ def test_a_wrong_block_of_any_config_is_refused_before_the_first_stage(
 
 def test_an_unknown_stage_is_refused_before_any_runs(config: Any, tmp_path: Path) -> None:
     """A typo in the last stage does not cost the first one's work."""
-    stages = "create_dataset, collect_stats, train, infer, measure"
+    stages = "create_dataset, collect_stats, train, infer, measure, demo"
     with pytest.raises(
         ValueError, match=f"no stage 'mesure'; BaseSystem has {stages}. Did you mean 'measure'"
     ):

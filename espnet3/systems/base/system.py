@@ -15,6 +15,7 @@ from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
 from espnet3.systems.base.training import train
+from espnet3.systems.demo.stage import demo
 from espnet3.systems.stages import StageSpec, chosen, roles_of
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class BaseSystem:
         inference_config: Config of `infer`; of `create_dataset` too, where the training config has no data.
         metrics_config: Config of `measure`.
         training_config: Config of `create_dataset` and `collect_stats`.
-        demo_config: Config of a demo.
+        demo_config: Config of `demo`.
 
     Each stage works with the `parallel` block of its own config, for as long as it runs. Where that has none, it
     works with what `set_parallel` has registered.
@@ -43,6 +44,7 @@ class BaseSystem:
         StageSpec("train", "training"),
         StageSpec("infer", "inference"),
         StageSpec("measure", "metrics"),
+        StageSpec("demo", "demo", in_all=False),  # it ends when somebody ends it
     )
 
     def __init__(
@@ -62,7 +64,7 @@ class BaseSystem:
         """Run stages in the system's order, whatever order they are given in.
 
         Args:
-            stages: Their names; "all" for every one.
+            stages: Their names; "all" for every one but `demo`.
 
         Returns:
             What each stage returned, by its name.
@@ -139,6 +141,10 @@ class BaseSystem:
     def measure(self) -> dict[str, dict[str, Any]]:
         """Compute the metrics; see `espnet3.systems.base.metric.measure`."""
         return measure(_needed(self, "metrics_config", "measure"))
+
+    def demo(self) -> str:
+        """Show a page that recognises recordings, until Ctrl-C; see `espnet3.systems.demo.stage.demo`."""
+        return demo(_needed(self, "demo_config", "demo"))
 
 
 # functions, not methods: a subclass may name its own as it likes

@@ -86,7 +86,7 @@ _TABLE = (
         ("demo.yaml",),
         defaults=_EXPERIMENT,
         takes={"training": _EXPERIMENT_KEYS},
-        keys=frozenset(_EVERYWHERE | {"model", "ui"}),
+        keys=frozenset(_EVERYWHERE | {"model", "model_kwargs", "input", "ui"}),
     ),
 )
 

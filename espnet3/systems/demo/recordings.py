@@ -1,0 +1,65 @@
+"""A recording as a person brings it: any rate, any channels, any file; samples for a model, or a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from espnet3.components.data.audio import read_audio
+
+
+class RefusedError(ValueError):
+    """What was given is not taken; the text is for the person at the page."""
+
+
+def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> Any:
+    """Read a recording as a model wants it: its channels averaged, and brought to the rate.
+
+    Args:
+        path: The file; None where nothing was given.
+        rate: Samples a second of the result.
+        max_seconds: A longer one is refused.
+
+    Returns:
+        16-bit mono samples, a numpy array.
+
+    Raises:
+        RefusedError: Nothing was given, or it is no audio, or empty, or too long.
+    """
+    if path is None:
+        raise RefusedError("Choose a sound file or record something first.")
+    path = Path(path)
+    try:
+        samples, found = read_audio(path, path.name, end=max_seconds + 1)
+    except (OSError, ValueError):  # libsndfile's own words would say little to the person at the page
+        kind = (
+            "is empty"
+            if path.is_file() and not path.stat().st_size
+            else "is not a sound file that can be read"
+        )
+        raise RefusedError(f"{path.name} {kind}. A wav, flac or ogg file will do.") from None
+    if not len(samples):
+        raise RefusedError(f"{path.name} holds no sound: it is 0 seconds long.")
+    if len(samples) > max_seconds * found:
+        raise RefusedError(f"{path.name} is longer than {max_seconds:g} seconds; give a shorter one.")
+    mono = samples.mean(axis=1) if samples.ndim > 1 else samples
+    return _as_int16(_resampled(mono, found, rate))
+
+
+def _resampled(samples: Any, found: int, wanted: int) -> Any:
+    """Bring samples to another rate, by cutting or lengthening their spectrum."""
+    import numpy
+
+    if found == wanted:
+        return samples
+    length = max(1, round(len(samples) * wanted / found))
+    spectrum = numpy.fft.rfft(samples)[: length // 2 + 1]
+    return numpy.fft.irfft(spectrum, n=length) * (length / len(samples))
+
+
+def _as_int16(samples: Any) -> Any:
+    import numpy
+
+    # read_audio divides by 2 ** 15: this gives back the samples of a 16-bit file as they were
+    whole = numpy.rint(numpy.nan_to_num(samples) * 32768.0)
+    return numpy.clip(whole, -32768, 32767).astype(numpy.int16)

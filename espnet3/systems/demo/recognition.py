@@ -76,8 +76,9 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
     wanted = _input_of(plain.get("input"))
     with (
         stage_parallel(config),
-        get_client(setup_fn=partial(_load, plain["model"])) as client,
+        get_client(setup_fn=partial(_load, plain["model"])) as opened,
     ):
+        client: Any = opened  # distributed says that it is typed, and mostly is not
         workers = client.espnet3_config.n_workers
         client.wait_for_workers(workers, timeout=client.espnet3_config.start_timeout)
         loading = [
@@ -98,7 +99,7 @@ def _input_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         StageConfigError: It has a key that is none, or a value that is no positive number.
     """
-    known = {"rate": int, "max_seconds": (int, float)}
+    known: dict[str, tuple[type, ...]] = {"rate": (int,), "max_seconds": (int, float)}
     for key, value in (block or {}).items():
         if key not in known:
             raise StageConfigError(

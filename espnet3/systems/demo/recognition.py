@@ -99,7 +99,7 @@ def _input_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         StageConfigError: It has a key that is none, or a value that is no positive number.
     """
-    known: dict[str, tuple[type, ...]] = {"rate": (int,), "max_seconds": (int, float)}
+    known: dict[str, Any] = {"rate": int, "max_seconds": (int, float)}
     for key, value in (block or {}).items():
         if key not in known:
             raise StageConfigError(

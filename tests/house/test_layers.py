@@ -224,7 +224,9 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     core = {_name(line) for line in project["dependencies"]}
-    rest = core | {_name(line) for extra in ("recipe", "train", "data", "demo", "report") for line in extras[extra]}
+    rest = core | {
+        _name(line) for extra in ("recipe", "train", "data", "demo", "report") for line in extras[extra]
+    }
     backends = {_name(line) for extra in ("jobqueue", "ssh", "kube", "gpu") for line in extras[extra]}
     used: set[str] = set()
     for module, found in IMPORTS.items():

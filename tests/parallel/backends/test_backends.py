@@ -113,6 +113,8 @@ def test_each_signature_but_the_last_hands_its_keywords_on(env):
     for reference in row(env).signatures[:-1]:
         if reference == "dask_jobqueue.core:JobQueueCluster.__init__":
             continue  # its **job_kwargs go to the job, checked below
+        if reference.startswith("espnet3."):
+            continue  # what we write into a pod, before the cluster is given the rest
         kinds = [p.kind for p in live(reference).parameters.values()]
         assert inspect.Parameter.VAR_KEYWORD in kinds, reference
 

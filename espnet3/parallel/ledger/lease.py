@@ -136,9 +136,8 @@ class Lease:
             "token": token,
             "folder": self._place(),
         }
-        _HELD.add(
-            token
-        )  # before the file is there: other threads take a token that is not held for a dead one's
+        # before the file is there: other threads take a token that is not held for a dead one's
+        _HELD.add(token)
         taken = False
         try:
             taken = self._create(number)

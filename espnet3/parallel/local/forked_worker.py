@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 import dask
-import psutil
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
@@ -21,19 +20,11 @@ from espnet3.parallel.backends.gpus import VARIABLE, pinned
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.dask_compat import memory_limit_in_bytes
 from espnet3.parallel.local.fork_server import ForkServer, kill_group, send_boot
-from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
+from espnet3.parallel.local.memory_limit import EVERY, MemoryWatch
+from espnet3.parallel.local.supervisor import EARLY, GRACE, NO_SERVER, PAUSE, STARTS
+from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
-
-_NO_SERVER = "the server that forks local workers is gone"
-_STARTS = 3  # failed starts in a row after which a worker is given up
-_PAUSE = 0.2  # seconds after the first of them; more after each further one
-_EARLY = (
-    20  # workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
-)
-_GRACE = 2.0  # seconds a worker has to close by itself
-_MEMORY_SHARE = 0.95  # of memory_limit, as Dask's nanny has it
-_MEMORY_EVERY = 0.5  # seconds between looks at a worker's memory
 
 
 class _EndedEarlyError(RuntimeError):
@@ -94,10 +85,7 @@ class ForkedWorker(ProcessInterface):
         self._watch: asyncio.Task[None] | None = None
         self._restart: asyncio.Task[None] | None = None
         self._up = False
-        self._over_limit = (
-            0,
-            0,
-        )  # pid of the process that was killed for the memory it used, and how many bytes those were
+        self._memory = MemoryWatch(self.memory_limit, nthreads)
 
     async def start(self) -> None:
         """Fork the process and wait until its worker is registered with the scheduler.
@@ -107,13 +95,13 @@ class ForkedWorker(ProcessInterface):
         Raises:
             RuntimeError: It does not start, with its traceback; or several in a row were killed.
         """
-        for failed in range(1, _STARTS + 1):
+        for failed in range(1, STARTS + 1):
             try:
                 await self._spawn()
             except (_EndedEarlyError, _KilledAtStartError):
-                if failed == _STARTS or self.status != Status.created:  # closed meanwhile
+                if failed == STARTS or self.status != Status.created:  # closed meanwhile
                     raise
-                await asyncio.sleep(_PAUSE * failed)
+                await asyncio.sleep(PAUSE * failed)
             else:
                 break
         await super().start()
@@ -129,14 +117,14 @@ class ForkedWorker(ProcessInterface):
             def on_pid(number: int) -> None:
                 self.pid = number or None
                 if not number:
-                    pid.set_exception(RuntimeError(_NO_SERVER))
+                    pid.set_exception(RuntimeError(NO_SERVER))
                 elif not pid.cancelled():  # else: closed while it was starting; its socket lets it know
                     pid.set_result(number)
 
             self.server.fork(theirs.fileno(), on_pid, self._on_exit)
         except OSError as error:
             ours.close()
-            raise RuntimeError(_NO_SERVER) from error
+            raise RuntimeError(NO_SERVER) from error
         finally:
             theirs.close()
         boot = {
@@ -173,7 +161,7 @@ class ForkedWorker(ProcessInterface):
         """Say how a process ended that had not started yet; nothing is left of it."""
         kill_group(pid)  # what is left of it would be in the way of the next one
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gone.wait(), _GRACE)
+            await asyncio.wait_for(self._gone.wait(), GRACE)
         return f"its process {self.exits.get(pid) or ProcessEnd()} while it was starting"
 
     def _read_server(self) -> None:
@@ -185,7 +173,7 @@ class ForkedWorker(ProcessInterface):
         with suppress(ConnectionError):  # it ended before it read what we sent, or before we sent it
             await reader.read()
         try:
-            await asyncio.wait_for(self._gone.wait(), _GRACE)
+            await asyncio.wait_for(self._gone.wait(), GRACE)
         except asyncio.TimeoutError:
             if pid not in self.exits:
                 self._on_exit(pid, None)
@@ -193,11 +181,8 @@ class ForkedWorker(ProcessInterface):
     def _on_exit(self, pid: int, status: int | None) -> None:
         if status is None:
             self.exits[pid] = ProcessEnd()
-        elif pid == self._over_limit[0]:
-            used, limit = self._over_limit[1], self.memory_limit or 0
-            self.exits[pid] = ProcessEnd.from_wait_status(status, MEMORY_LIMIT, used, limit)
         else:
-            self.exits[pid] = ProcessEnd.from_wait_status(status)
+            self.exits[pid] = self._memory.end_of(pid, status)
         if pid != self.pid:  # reported late: another has taken its place
             return
         if self._watch is not None:
@@ -214,7 +199,7 @@ class ForkedWorker(ProcessInterface):
 
     async def _respawn(self) -> None:
         failed = early = 0
-        while failed < _STARTS and early < _EARLY:
+        while failed < STARTS and early < EARLY:
             try:
                 if self.address is not None:
                     # a process that an item started may hold the dead worker's connections open: the scheduler
@@ -229,7 +214,7 @@ class ForkedWorker(ProcessInterface):
             ) as error:  # of any kind: it is logged below, or raised to whoever waits for a worker
                 self.failure = str(error)
                 failed += 1
-                await asyncio.sleep(_PAUSE * failed)
+                await asyncio.sleep(PAUSE * failed)
             else:
                 self.failure = None
                 return
@@ -238,23 +223,9 @@ class ForkedWorker(ProcessInterface):
         )
 
     async def _watch_memory(self, pid: int) -> None:
-        process, limit = psutil.Process(pid), self.memory_limit
         while True:
-            await asyncio.sleep(_MEMORY_EVERY)
-            try:
-                used = process.memory_info().rss
-            except psutil.NoSuchProcess:
-                return
-            if limit is not None and used > _MEMORY_SHARE * limit:
-                logger.warning(
-                    "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed",
-                    self.name,
-                    used / 2**30,
-                    limit / 2**30,
-                )
-                self._over_limit = pid, used
-                kill_group(pid)
-                return
+            await asyncio.sleep(EVERY)
+            self._memory.look({self.name: pid})
 
     async def close(self) -> None:
         """Ask the worker to stop; after two seconds, and for all that it started, SIGKILL."""
@@ -272,10 +243,10 @@ class ForkedWorker(ProcessInterface):
         assert self._writer is not None and self.pid is not None
         try:
             self._writer.write(b"stop\n")
-            await asyncio.wait_for(self._gone.wait(), _GRACE)
+            await asyncio.wait_for(self._gone.wait(), GRACE)
         except (asyncio.TimeoutError, OSError):
             kill_group(self.pid)
-            await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=_GRACE)
+            await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=GRACE)
 
     def kill(self) -> None:
         """SIGKILL the process without replacing it; callable from any thread."""

@@ -17,7 +17,7 @@ from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
-_EVERY = 0.5  # seconds between looks at a worker's memory
+EVERY = 0.5  # seconds between looks at a worker's memory
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
@@ -42,7 +42,7 @@ class MemoryWatch:
         self._threads = threads
         self._limit: int | None = None
         self._over: dict[int, int] = {}  # bytes that processes used when they were killed for it
-        self.next_look = float("inf") if limit is None else time.monotonic() + _EVERY
+        self.next_look = float("inf") if limit is None else time.monotonic() + EVERY
 
     def look(self, pids: Mapping[str, int]) -> None:
         """Look at the processes, by the names of their workers, if it is time to."""
@@ -67,7 +67,7 @@ class MemoryWatch:
                 )
                 self._over[pid] = used
                 kill_group(pid)
-        self.next_look = time.monotonic() + _EVERY
+        self.next_look = time.monotonic() + EVERY
 
     def end_of(self, pid: int, status: int) -> ProcessEnd:
         """Return how a process ended, from its wait status."""
@@ -101,9 +101,8 @@ def limit_in_bytes(value: Any, threads: int) -> int | None:
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(
-            f"memory_limit: {text!r} is no size such as 4GB"
-        )  # checked before: never a user's own
+        # the config was checked before, so this is never a user's own mistake
+        raise ValueError(f"memory_limit: {text!r} is no size such as 4GB")
     number, unit = found.groups()
     return int(float(number) * {**_UNITS, **_BINARY}[(unit or "").lower()])
 

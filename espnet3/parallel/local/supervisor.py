@@ -1,7 +1,7 @@
 """Watches worker processes of our own from a thread: starts them, notices how they end, replaces them.
 
 supervisor ──> fork server: starts a process, says how it ended
-──> each process: "check", "stop"; its end of the socket says that it is gone
+supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
-_NO_SERVER = "the server that forks local workers is gone"
-_STARTS = 3  # failed starts in a row after which a worker is given up
-_PAUSE = 0.2  # seconds after the first of them; more after each further one
-_EARLY = (
-    20  # workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
-)
+# the rules of every kind of worker that is forked here
+NO_SERVER = "the server that forks local workers is gone"
+STARTS = 3  # failed starts in a row after which a worker is given up
+PAUSE = 0.2  # seconds after the first of them; more after each further one
+# workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
+EARLY = 20
+GRACE = 2.0  # seconds a worker has to end by itself
+
 _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
-_GRACE = 2.0  # seconds a worker has to end by itself
 _ANSWER = 1.0  # seconds that workers have to say whether they are as new
 
 
@@ -167,7 +168,7 @@ class Supervisor:
         while not (self._closing and all(worker.ended or not worker.pid for worker in self.workers)):
             now = time.monotonic()
             if self._closing and end == float("inf"):
-                end = now + _GRACE
+                end = now + GRACE
             pauses = [worker._again for worker in self.workers if worker._again is not None]
             until = min([end, self._memory.next_look, *pauses])
             for key, _ in self._selector.select(max(0.0, until - now)):
@@ -175,7 +176,7 @@ class Supervisor:
             while self._calls:
                 self._calls.popleft()()
             if self._closing:
-                if time.monotonic() > end + _GRACE:
+                if time.monotonic() > end + GRACE:
                     return  # the server kills what is left
                 if time.monotonic() > end:
                     self._kill_all()
@@ -216,9 +217,10 @@ class Supervisor:
             ours, theirs = socket.socketpair()
         except OSError as error:  # no descriptor is free just now
             worker.failure = f"worker {worker.name} cannot be started: {error}"
-            worker._again = time.monotonic() + _PAUSE
+            worker._again = time.monotonic() + PAUSE
             return
         worker._again, worker.up, worker.ended, worker.pid, worker._inbox = None, False, False, 0, b""
+        worker.failure = ""  # of an earlier start
 
         def on_pid(pid: int) -> None:
             worker.pid = pid
@@ -291,8 +293,8 @@ class Supervisor:
             worker.failure = worker.failure or (
                 f"worker {worker.name} did not start: its process {end} while it was starting"
             )
-            worker._again = time.monotonic() + _PAUSE * worker._failed
-        if worker._failed >= _STARTS or worker._early >= _EARLY:
+            worker._again = time.monotonic() + PAUSE * worker._failed
+        if worker._failed >= STARTS or worker._early >= EARLY:
             self._give_up(worker)
 
     def _read_rest(self, worker: Worker) -> None:
@@ -330,7 +332,7 @@ class Supervisor:
             kill_group(worker.pid)  # it may have closed its socket, and nothing else
             self.exits[worker.pid] = ProcessEnd()
         self._forget_socket(worker)
-        worker.ended, worker._again, worker.failure = True, None, _NO_SERVER
+        worker.ended, worker._again, worker.failure = True, None, NO_SERVER
         worker.given_up = not self._closing
 
     def _tell_to_stop(self) -> None:

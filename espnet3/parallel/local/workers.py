@@ -12,7 +12,7 @@ from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, kill_group
 from espnet3.parallel.local.supervisor import Supervisor
-from espnet3.parallel.pilots.pool import Pool, private_listener
+from espnet3.parallel.pilots.pool import Pool, folder_names, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim
 from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
@@ -53,7 +53,8 @@ class OwnWorkers(WorkerCluster):
         listener, folder = private_listener()
         self.pool = Pool(listener, folder)
         try:
-            server.remove_at_end(folder)
+            for name in folder_names(folder):
+                server.remove_at_end(name)
             boot = {
                 "kind": "pilots",
                 "threads": settings.threads,

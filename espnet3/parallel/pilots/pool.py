@@ -218,14 +218,22 @@ def private_listener() -> tuple[socket.socket, str]:
     return door, folder
 
 
+def folder_names(folder: str) -> tuple[str, str]:
+    """Return what a pool's folder is called while the pool is open, and while it is being removed."""
+    return folder, f"{folder}-gone"
+
+
 def _remove(folder: str) -> None:
     """Remove a pool's folder, in which workers that have lost their slots may be putting the marks of new ones."""
-    gone = f"{folder}-gone"
+    _, gone = folder_names(folder)
     try:
         os.rename(folder, gone)  # nothing can be put into it any more
+        shutil.rmtree(gone, ignore_errors=True)
     except OSError:  # it is gone already
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    except BaseException:  # Ctrl-C between the two, or within the second
+        shutil.rmtree(gone, ignore_errors=True)
+        raise
 
 
 def _private_folder() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
+from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from tests.parallel.detached.work import (
@@ -224,8 +225,11 @@ def test_a_job_that_dies_in_a_hook_names_the_hook(hook: str, how: str, end: str,
     assert shard.failed == 0
 
 
-def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(tmp_path: Path) -> None:
+def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody but the scheduler saw end is explained by the hook that its mark names."""
+    monkeypatch.setattr(asking, "LATE_FILES", 0.5)  # PBS says F of a job that is done and of one that was killed
     with standin("pbs"):
         set_parallel(
             {

@@ -23,12 +23,17 @@ from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFil
 
 TWO = {"env": "local", "n_workers": 2}
 CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
-TIMEOUT = 0.5  # seconds an env may take in these tests; the hanging one takes 100
+TIMEOUT = 2.0  # seconds that the env which hangs may take; it takes 100
+PLENTY = 60.0  # seconds that the others may take, on a busy machine
 
 
-def config(n_workers: int) -> dict[str, Any]:
-    """Return a configuration with a short timeout for envs."""
-    return {"env": "local", "n_workers": n_workers, "setup_timeout": TIMEOUT}
+def config(n_workers: int, kind: str) -> dict[str, Any]:
+    """Return a configuration with a short timeout for the env that hangs."""
+    return {
+        "env": "local",
+        "n_workers": n_workers,
+        "setup_timeout": TIMEOUT if kind == "hanging_env" else PLENTY,
+    }
 
 
 def check(error: BaseException, kind: str, *, travelled: bool = True) -> None:
@@ -65,7 +70,7 @@ def check(error: BaseException, kind: str, *, travelled: bool = True) -> None:
 )
 def test_of_a_runner(kind: str, n_workers: int) -> None:
     """A provider that fails is a `WorkerSetupError` with its traceback; nothing is left."""
-    set_parallel(config(n_workers))
+    set_parallel(config(n_workers, kind))
     with nothing_left(), pytest.raises(WorkerSetupError) as caught:
         Square(BadProvider(kind), progress=False)(range(10))
     check(caught.value, kind)
@@ -93,7 +98,7 @@ def test_of_a_runner_with_files(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["raising_env", "listing_env", "hanging_env"])
 def test_of_functions(kind: str, n_workers: int) -> None:
     """A `setup_fn` that fails reaches the caller of `parallel_map` and `parallel_for` in the same way."""
-    set_parallel(config(n_workers))
+    set_parallel(config(n_workers, kind))
     with nothing_left():
         with pytest.raises(WorkerSetupError) as mapped:
             parallel_map(abs, range(10), setup_fn=ENVS[kind])
@@ -107,7 +112,7 @@ def test_of_functions(kind: str, n_workers: int) -> None:
 @pytest.mark.parametrize("kind", ["raising_env", "listing_env"])
 def test_of_a_future(kind: str, n_workers: int) -> None:
     """A `setup_fn` that fails is what the future of `parallel_submit` raises."""
-    set_parallel(config(n_workers))
+    set_parallel(config(n_workers, kind))
     with nothing_left(), pytest.raises(WorkerSetupError) as caught:
         parallel_submit(abs, 1, setup_fn=ENVS[kind]).result()
     check(caught.value, kind, travelled=False)
@@ -116,7 +121,7 @@ def test_of_a_future(kind: str, n_workers: int) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in ENVS if kind != "wrong_key_env"])
 def test_of_an_open_client(kind: str) -> None:
     """From `get_client(setup_fn=...)`, `parallel_map` and plain `client.map` raise the same error."""
-    set_parallel(config(2))
+    set_parallel(config(2, kind))
     with nothing_left(), get_client(setup_fn=ENVS[kind]) as client:
         with pytest.raises(WorkerSetupError) as mapped:
             parallel_map(abs, range(10))
@@ -128,7 +133,7 @@ def test_of_an_open_client(kind: str) -> None:
 
 def test_of_an_open_client_with_its_own_timeout() -> None:
     """The `setup_timeout` given to `get_client` holds for what runs in it, whatever is registered."""
-    with nothing_left(), get_client(config(2), setup_fn=hanging_env):
+    with nothing_left(), get_client(config(2, "hanging_env"), setup_fn=hanging_env):
         with pytest.raises(WorkerSetupError) as caught:
             parallel_map(abs, range(10))
         check(caught.value, "hanging_env")
@@ -136,7 +141,7 @@ def test_of_an_open_client_with_its_own_timeout() -> None:
 
 def test_an_open_client_survives() -> None:
     """After a call whose env could not be built, the same client runs other calls."""
-    with nothing_left(), get_client(config(2)):
+    with nothing_left(), get_client(config(2, "raising_env")):
         for _ in range(3):
             with pytest.raises(WorkerSetupError):
                 parallel_map(abs, range(10), setup_fn=ENVS["raising_env"])
@@ -156,7 +161,7 @@ def test_a_module_that_hangs_when_workers_import_it(folder: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(folder))
     same = importlib.import_module("slow_to_import").same
 
-    set_parallel(config(2))
+    set_parallel(config(2, "hanging_env"))
     with nothing_left(), pytest.raises(WorkerSetupError, match="setup_timeout"):
         parallel_map(same, range(10))
 

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distributed import get_worker
+from distributed import CancelledError, get_worker
 from distributed.scheduler import KilledWorker
 
 from espnet3.parallel.dask_compat import threads_of
@@ -189,6 +189,7 @@ class TaskChannel:
         self._blob = b""
         self._hearing: Any = None
         self._sent: deque[Any] = deque()
+        self._called: set[str] = set()  # what of it has called back
         self._order = threading.Lock()
 
     def fileno(self) -> int:
@@ -231,13 +232,20 @@ class TaskChannel:
             self._sent.append(future)
         future.add_done_callback(self._finished)
 
-    def _finished(self, _: Any) -> None:
+    def _finished(self, future: Any) -> None:
         """Pass on what has finished, in the order it was sent: the driver relies on a channel's order."""
         with self._order:
+            self._called.add(future.key)
             while self._sent and self._sent[0].done():
-                answer = _answer_of(self._sent.popleft())
+                first = self._sent.popleft()
+                self._called.discard(first.key)
+                answer = _answer_of(first)
                 for message in answer if isinstance(answer, list) else [answer]:
                     self._put(message)
+            if self._sent and self._sent[0].key in self._called:
+                # its worker died with the result, it runs again, and Dask calls back once for each asking
+                self._called.discard(self._sent[0].key)
+                self._sent[0].add_done_callback(self._finished)
 
     def _put(self, answer: Any) -> None:
         self._answers.put(answer)
@@ -265,11 +273,11 @@ class TaskChannel:
 
 
 def _answer_of(future: Any) -> Any:
-    if future.status != "finished":
-        return future.exception() or ChannelClosedError("the task was cancelled")
     try:
-        return future.result()
-    except Exception as error:  # the scheduler or its connection is gone; `recv` raises it
+        return future.result()  # waits for a result that has just died with its worker, and is computed again
+    except CancelledError:
+        return ChannelClosedError("the task was cancelled")
+    except Exception as error:  # the task's, or the scheduler or its connection is gone; `recv` raises it
         return error
 
 

@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 AUDIO  ?=
 ARGS   ?=
-JOBS   ?= 3
+JOBS   ?= 4
 N      ?= 200
 TORCH  ?=
 

@@ -10,6 +10,20 @@ import pytest
 from espnet3.parallel.testing import Habit
 
 
+def each_in_turn(names: Sequence[str], cases: dict[str, tuple[Habit, ...]]) -> list[Any]:
+    """Return the product of schedulers and cases, as parameters `name, habits`; by default each has one, in turn."""
+    return [
+        pytest.param(
+            name,
+            habits,
+            id=f"{name}-{case}",
+            marks=() if number % len(cases) == at else pytest.mark.matrix,
+        )
+        for number, name in enumerate(names)
+        for at, (case, habits) in enumerate(cases.items())
+    ]
+
+
 def pairs(names: Sequence[str], shift: int = 0, *, together: bool = True) -> list[Any]:
     """Return the product of schedulers and habits, as parameters `name, habits`.
 

@@ -14,6 +14,7 @@ from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import each_in_turn
 from tests.parallel.detached.work import Provider, Squares, held, hold
 from tests.waiting import wait_until
 
@@ -28,8 +29,9 @@ def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
     return runner(range(2))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("habits", [(), (Habit.LATE_LOGS,)], ids=["logs", "late logs"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "habits"), each_in_turn(list(NAMES), {"logs": (), "late logs": (Habit.LATE_LOGS,)})
+)
 def test_a_script_that_fails_before_its_worker_is_shown(
     name: str, habits: tuple[Habit, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,8 +49,9 @@ def test_a_script_that_fails_before_its_worker_is_shown(
         run.cancel(grace=0.2)
 
 
-@pytest.mark.parametrize("habits", [(), (Habit.NO_HISTORY,)], ids=["history", "no history"])
-@pytest.mark.parametrize("name", ["pbs", "moab"])
+@pytest.mark.parametrize(
+    ("name", "habits"), each_in_turn(["pbs", "moab"], {"history": (), "no history": (Habit.NO_HISTORY,)})
+)
 def test_a_shard_that_met_its_walltime_says_timeout(
     name: str, habits: tuple[Habit, ...], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import living_pid
+from espnet3.parallel.testing.standins.place import NAMES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -164,7 +166,10 @@ def status_json(run: Path, cwd: Path) -> Any:
 
 
 def shut(run: DetachedRun) -> None:
-    """End whatever a test has left, however it went."""
+    """End whatever a test has left, however it went; the end of a stand-in has killed its jobs."""
+    commands = NAMES.get(Layout(run.path).plan().env, ())
+    if not all(shutil.which(command) for command in commands):
+        return
     if run.status().alive:
         run.cancel(grace=0.2)
 

@@ -60,7 +60,7 @@ def _combined(kind: type[Any]) -> type[ItemError]:
     return made  # type: ignore[no-any-return]  # new_class knows no more than that it is a class
 
 
-def _reduced(error: ItemError, _: object) -> Any:
+def _reduced(error: ItemError, _: object = None) -> Any:
     attributes = {name: value for name, value in vars(error).items() if name not in _OWN}
     state = {"__notes__": error.__notes__} if hasattr(error, "__notes__") else None
     return _rebuilt, (getattr(type(error), _KIND), error.failure, _fields(error), attributes), state
@@ -74,6 +74,7 @@ _LOOKS: dict[str, Any] = {
     "__str__": ItemError.__str__,
     "__repr__": BaseException.__repr__,
     "__reduce_ex__": _reduced,
+    "__reduce__": _reduced,  # what tblib asks for, which distributed has pickle exceptions of the time of its import
     "__eq__": object.__eq__,
     "__hash__": object.__hash__,
 }

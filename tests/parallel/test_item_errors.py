@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import json
 import pickle
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -189,3 +191,18 @@ def test_frozen_exceptions_keep_their_fields():
     found = error_of(FrozenError(5))
     assert isinstance(found, ItemError)
     assert found.__cause__.code == 5
+
+
+def test_it_is_pickled_where_dask_is_imported_after_it():
+    """distributed has every exception class of that moment pickled by tblib, which asks in a way of its own."""
+    program = """if True:
+        import pickle
+        from espnet3.parallel.item_errors import item_error_of
+        from espnet3.parallel.records import ItemFailure
+        first = item_error_of(KeyError("k"), ItemFailure(7, "KeyError", "k", "", 1, "1"))
+        import distributed
+        second = pickle.loads(pickle.dumps(first))
+        assert isinstance(second, KeyError) and second.index == 7 and type(second) is type(first)
+        assert str(second) == str(first) and isinstance(second.__cause__, KeyError)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -12,10 +12,11 @@ import queue
 import socket
 import threading
 from collections import deque
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distributed import CancelledError, get_worker
+from distributed import get_worker
 from distributed.scheduler import KilledWorker
 
 from espnet3.parallel.dask_compat import threads_of

@@ -15,11 +15,11 @@ from espnet3.parallel.errors import ConfigError, ParallelError
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
 
-def read_block(path: str) -> ParallelConfig:
-    """Return the `parallel` block of a YAML file, or the whole file if it is one.
+def read_file(path: str) -> Any:
+    """Return what a YAML file holds, as OmegaConf's mapping.
 
     Raises:
-        ConfigError: The file has none, or it is wrong.
+        ConfigError: It cannot be read, or holds something else.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -32,6 +32,27 @@ def read_block(path: str) -> ParallelConfig:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
+    return loaded
+
+
+def has_block(path: str) -> bool:
+    """Whether a YAML file has a `parallel` block, or is one; True where it cannot be read: `read_block` says why."""
+    try:
+        loaded = read_file(path)
+    except ConfigError:
+        return True
+    return "parallel" in loaded or "env" in loaded
+
+
+def read_block(path: str) -> ParallelConfig:
+    """Return the `parallel` block of a YAML file, or the whole file if it is one.
+
+    Raises:
+        ConfigError: The file has none, or it is wrong.
+    """
+    from omegaconf.errors import OmegaConfBaseException
+
+    loaded = read_file(path)
     try:
         block = loaded.get("parallel", loaded if "env" in loaded else None)
     except OmegaConfBaseException as error:  # an interpolation of something that is not there

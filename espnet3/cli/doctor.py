@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from espnet3.cli.configs import read_block
+from espnet3.cli.configs import has_block, read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
@@ -39,8 +39,26 @@ from espnet3_parallel.layer import Finding
     is_flag=True,
     help="Start one worker: it runs an item, imports the classes and looks at the folders.",
 )
+@click.option(
+    "--same-answer",
+    is_flag=True,
+    help="Run the runner on a few items in this process, on workers, in batches and detached, and compare.",
+)
+@click.option(
+    "--items",
+    type=click.IntRange(2),
+    default=12,
+    show_default=True,
+    help="With --same-answer: how many items, from index 0 on.",
+)
 def doctor(
-    conf: str | None, runner: str | None, provider: str | None, folders: tuple[str, ...], start: bool
+    conf: str | None,
+    runner: str | None,
+    provider: str | None,
+    folders: tuple[str, ...],
+    start: bool,
+    same_answer: bool,
+    items: int,
 ) -> None:
     """Say which espnet3.parallel is in use; try what can be tried of CONF before anything is queued."""
     findings: list[Finding] = []
@@ -51,10 +69,10 @@ def doctor(
 
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
-    if conf is not None:
-        wanted = {
-            what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
-        }
+    wanted = {
+        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
+    }
+    if conf is not None and (has_block(conf) or not same_answer):
         try:
             config = read_block(conf)
         except ParallelError as error:
@@ -62,6 +80,10 @@ def doctor(
             sys.exit(1)
         tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
         _look_at_block(config, wanted, folders, start, tell)
+    if same_answer:
+        from espnet3.cli.answers import try_answers
+
+        try_answers(None if conf is None else read_file(conf), wanted, items, tell)
     wrong = sum(each.good is False for each in findings)
     print(f"{len(findings)} checks, {wrong} wrong")
     sys.exit(1 if wrong else 0)

@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from espnet3.parallel.testing.answers import equal as equal
     from espnet3.parallel.testing.answers import same_answer as same_answer
     from espnet3.parallel.testing.contract import BackendContract as BackendContract
+    from espnet3.parallel.testing.equality import equal as equal
     from espnet3.parallel.testing.standins import Habit as Habit
     from espnet3.parallel.testing.standins import StandIn as StandIn
     from espnet3.parallel.testing.standins import standin as standin
 
 _HOME = {
     "BackendContract": "contract",
-    "equal": "answers",
+    "equal": "equality",
     "same_answer": "answers",
     "standin": "standins",
     "Habit": "standins",

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.parallel import get_client
-from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.testing.equality import equal
+from espnet3.parallel.testing.reasons import why
+from espnet3.parallel.testing.trials import Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first item that has one result here and another there.
+
+    Attributes:
+        index: The item.
+        one: Its result where the runner ran first.
+        where: How that was.
+        other: Its result where it differs.
+        here: How that was.
+        why: What further trials with that item say of the reason.
+    """
+
+    index: Any
+    one: Any
+    where: str
+    other: Any
+    here: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"item {self.index!r} differs: {self.one!r:.300} with {self.where}, {self.other!r:.300} with {self.here}; "
+            f"{self.why}"
+        )
 
 
 def same_answer(
@@ -16,84 +43,68 @@ def same_answer(
     indices: Sequence[Any],
     n_workers: Sequence[int] = (1, 2, 3),
     batch_sizes: Sequence[int | None] = (None, 1, 7),
+    detached: bool = False,
 ) -> list[Any]:
     """Check that a runner gives equal results wherever it runs, and return them.
 
-    It is run in this process (once with the items in reverse order), on 2 and 3 local workers, and with several
-    batch sizes. That finds models that keep state between items, random numbers without `seed=`, batches whose
-    padding leaks into their items, and results that depend on the order.
+    It is run in this process (twice, and with the items in reverse order), on 2 and 3 local workers, with several
+    batch sizes, and as detached jobs if asked. That finds models that keep state between items, random numbers without
+    `seed=`, batches whose padding leaks into their items, and results that depend on the order.
 
     Args:
-        runner: A `BaseRunner`; its `batch_size` and `output_dir` are put back afterwards. With an
-            `output_dir` each run goes to a temporary folder of its own, so that none is resumed.
+        runner: A `BaseRunner`; what is changed of it is put back afterwards. With an `output_dir` each run goes to a
+            temporary folder of its own, so that none is resumed.
         indices: What to run.
         n_workers: Worker counts to try; 1 is this process.
         batch_sizes: Batch sizes to try.
+        detached: Try detached jobs of this machine as well; the classes must be in files, as for any detached run.
 
     Raises:
-        AssertionError: Names the first index whose result differs, both results, and where.
+        AssertionError: Names the first index whose result differs, both results, where, and the likely reason.
     """
     items = list(indices)
-    before = runner.batch_size, runner.progress, runner.output_dir
-    reference: list[Any] | None = None
-    where = ""
-    try:
-        runner.progress = False
-        for n in n_workers:
-            for size in batch_sizes:
-                runner.batch_size = size
-                results = _run(runner, items, n)
-                here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
-                if reference is None:
-                    reference, where = results, here
-                    results, here = _run(runner, items[::-1], n)[::-1], f"{here}, backwards"
-                _compare(items, reference, where, results, here)
-    finally:
-        runner.batch_size, runner.progress, runner.output_dir = before
-    return reference or []
+    results, difference = first_difference(runner, items, n_workers, batch_sizes, detached)
+    if difference is not None:
+        raise AssertionError(str(difference))
+    return results
 
 
-def _compare(items: list[Any], one: list[Any], where: str, other: list[Any], here: str) -> None:
-    for index, a, b in zip(items, one, other, strict=True):
-        if not equal(a, b):
-            raise AssertionError(f"item {index!r} differs: {a!r:.300} with {where}, {b!r:.300} with {here}")
+def first_difference(
+    runner: Any,
+    items: list[Any],
+    n_workers: Sequence[int],
+    batch_sizes: Sequence[int | None],
+    detached: bool,
+) -> tuple[list[Any], Difference | None]:
+    """Return the results of the first way of running, and the first that another way has not; for `same_answer`."""
+    with Trials(runner) as trials:
+        ways = _ways(trials, items, n_workers, batch_sizes, detached)
+        where, reference, _ = next(ways)
+        for here, results, batched in ways:
+            for at, (one, other) in enumerate(zip(reference, results, strict=True)):
+                if not equal(one, other):
+                    reason = why(trials, items, at, one, other, reference if batched else None)
+                    return reference, Difference(items[at], one, where, other, here, reason)
+    return reference, None
 
 
-def _run(runner: Any, items: list[Any], n_workers: int) -> list[Any]:
-    if runner.output_dir is None:
-        return _run_on(runner, items, n_workers)
-    with TemporaryDirectory(prefix="espnet3-same-answer-") as folder:
-        runner.output_dir = Path(folder)
-        return _run_on(runner, items, n_workers)
-
-
-def _run_on(runner: Any, items: list[Any], n_workers: int) -> list[Any]:
-    if n_workers == 1:
-        from espnet3.parallel.parallel import get_parallel_config, set_parallel
-
-        config = get_parallel_config()
-        set_parallel(None)
-        try:
-            return list(runner(items))
-        finally:
-            set_parallel(config)
-    with get_client({"env": "local", "n_workers": n_workers}):
-        return list(runner(items))
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Compare two results: arrays by value, nan equal to nan, failures by index and type."""
-    if isinstance(one, ItemFailure) and isinstance(other, ItemFailure):
-        return (one.index, one.error_type) == (other.index, other.error_type)
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(v, other[k]) for k, v in one.items())
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if hasattr(one, "dtype") and hasattr(one, "tobytes"):  # numpy, without importing it
-        same_kind = one.dtype == other.dtype and one.shape == other.shape
-        return bool(same_kind and one.tobytes() == other.tobytes())
-    if isinstance(one, float) and one != one:
-        return bool(other != other)
-    return bool(one == other)
+def _ways(
+    trials: Trials,
+    items: list[Any],
+    n_workers: Sequence[int],
+    batch_sizes: Sequence[int | None],
+    detached: bool,
+) -> Iterator[tuple[str, list[Any], bool]]:
+    """Run the items in one way after the other: how, the results, and whether by `batch_forward`."""
+    first = True
+    for n in n_workers:
+        for size in batch_sizes:
+            here = f"{n} worker{'s' if n > 1 else ''}, batch_size={size}"
+            batched = size is not None and trials.has_batches
+            yield here, trials.run(items, n, size), batched
+            if first:
+                yield f"{here}, again", trials.run(items, n, size), batched
+                yield f"{here}, backwards", trials.run(items[::-1], n, size)[::-1], batched
+            first = False
+    if detached:
+        yield "detached jobs", trials.detached(items), False

@@ -1,0 +1,98 @@
+"""`espnet3 doctor --same-answer`: whether a runner gives the same answer in this process, on workers and detached."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from espnet3.cli.importable import look
+from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.messages import counted
+from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner.writers.hooks import writes_files
+from espnet3.parallel.testing.answers import first_difference
+
+_WORKERS = (1, 2, 3)
+_SIZES = (1, 4)
+
+Tell = Callable[[bool | None, str], None]
+
+
+def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
+    """Run a runner in several ways, and say whether the results are equal, or what differs first and why.
+
+    Args:
+        whole: The configuration that the provider is made with; None: it is made without.
+        wanted: "module:Class" of the runner and the provider; what is missing is taken from the `_target_` of the
+            configuration's block of that name.
+        n_items: The runner is run on the indices 0 to `n_items - 1`.
+        tell: Told of each finding.
+    """
+    named = {what: wanted.get(what) or _target(whole, what) for what in ("runner", "provider")}
+    if missing := [f"--{what} MODULE:CLASS" for what, name in named.items() if name is None]:
+        tell(False, f"the same answer everywhere: which classes are meant? Give {' and '.join(missing)}")
+        return
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = {what: str(name) for what, name in named.items()}
+    if wrong := look(found).wrong:
+        for line in wrong:
+            tell(False, line)
+        return
+    runner_class, provider_class = (_class(found[what]) for what in ("runner", "provider"))
+    try:
+        provider = provider_class() if whole is None else provider_class(whole)
+        runner = runner_class(provider, progress=False, on_error="record")
+        if writes_files(runner_class):
+            tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
+            runner = _without_hooks(runner_class)(provider, progress=False, on_error="record")
+        _compare(runner, n_items, not writes_files(runner_class), tell)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:  # the user's code, and what the runner says of it
+        tell(False, f"the same answer everywhere: {type(error).__name__}: {error}")
+
+
+def _compare(runner: Any, n_items: int, detached: bool, tell: Tell) -> None:
+    batches = type(runner).batch_forward is not BaseRunner.batch_forward
+    sizes = (None, *_SIZES) if batches else (None,)
+    results, difference = first_difference(runner, list(range(n_items)), _WORKERS, sizes, detached)
+    failures = [result for result in results if isinstance(result, ItemFailure)]
+    if difference is not None:
+        tell(False, f"not the same answer everywhere: {difference}")
+        return
+    if failures:
+        first = failures[0]
+        tell(
+            len(failures) < n_items,
+            f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way; the first is item "
+            f"{first.index!r}: {first.error_type}: {first.message}",
+        )
+    ways = ["in this process, twice and backwards", "on 2 and 3 workers"]
+    ways += [f"in batches of {' and '.join(map(str, _SIZES))}"] if batches else []
+    ways += ["as detached jobs"] if detached else []
+    if len(failures) < n_items:
+        tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
+
+
+def _target(whole: Any, what: str) -> str | None:
+    """Return "module:Class" of a block's `_target_`, if it has one."""
+    block = whole.get(what) if isinstance(whole, Mapping) else None
+    target = block.get("_target_") if isinstance(block, Mapping) else None
+    return ":".join(str(target).rsplit(".", 1)) if target else None
+
+
+def _class(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _without_hooks(runner: Any) -> type[BaseRunner]:
+    """Return a runner of the same items, whose results are returned and not written."""
+    body = {"forward": staticmethod(runner.forward), "__module__": runner.__module__}
+    if runner.batch_forward is not BaseRunner.batch_forward:
+        body["batch_forward"] = staticmethod(runner.batch_forward)
+    return type(runner.__name__, (BaseRunner,), {**body, "__qualname__": runner.__qualname__})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
-from espnet3.cli.importable import look
+from espnet3.cli.classes import runner_and_provider
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.writers.hooks import writes_files
@@ -31,20 +29,8 @@ def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell)
         n_items: The runner is run on the indices 0 to `n_items - 1`.
         tell: Told of each finding.
     """
-    named = {what: wanted.get(what) or _target(whole, what) for what in ("runner", "provider")}
-    if missing := [f"--{what} MODULE:CLASS" for what, name in named.items() if name is None]:
-        tell(False, f"the same answer everywhere: which classes are meant? Give {' and '.join(missing)}")
-        return
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found = {what: str(name) for what, name in named.items()}
-    if wrong := look(found).wrong:
-        for line in wrong:
-            tell(False, line)
-        return
-    runner_class, provider_class = (_class(found[what]) for what in ("runner", "provider"))
     try:
-        provider = provider_class() if whole is None else provider_class(whole)
+        runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
         runner = runner_class(provider, progress=False, on_error="record")
         if writes_files(runner_class):
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
@@ -52,6 +38,8 @@ def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell)
         _compare(runner, n_items, not writes_files(runner_class), tell)
     except KeyboardInterrupt:
         raise
+    except ConfigError as error:
+        tell(False, f"the same answer everywhere: {error}")
     except Exception as error:  # the user's code, and what the runner says of it
         tell(False, f"the same answer everywhere: {type(error).__name__}: {error}")
 
@@ -76,18 +64,6 @@ def _compare(runner: Any, n_items: int, detached: bool, tell: Tell) -> None:
     ways += ["as detached jobs"] if detached else []
     if len(failures) < n_items:
         tell(True, f"{counted(n_items, 'item')}: the same answer {', '.join(ways)}")
-
-
-def _target(whole: Any, what: str) -> str | None:
-    """Return "module:Class" of a block's `_target_`, if it has one."""
-    block = whole.get(what) if isinstance(whole, Mapping) else None
-    target = block.get("_target_") if isinstance(block, Mapping) else None
-    return ":".join(str(target).rsplit(".", 1)) if target else None
-
-
-def _class(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _without_hooks(runner: Any) -> type[BaseRunner]:

@@ -9,13 +9,24 @@ from typing import Any
 
 import click
 
-from espnet3.cli.configs import conf_argument, read_block
+from espnet3.cli.classes import runner_and_provider
+from espnet3.cli.configs import conf_argument, read_block, read_file
 from espnet3.cli.runs import explained
 from espnet3.cli.showing import size as amount
 from espnet3.cli.showing import wrapped
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views.conclusions import duration
-from espnet3.parallel.views.sizing import Measured, Size, around, block_for, measured_by, recommended
+from espnet3.parallel.views.sizing import (
+    Measured,
+    Size,
+    around,
+    block_for,
+    measured_by,
+    measured_here,
+    recommended,
+)
 
+_SAMPLE = 8  # items
 _PYTHON = 0.3  # seconds: no process is started and has imported anything in less
 
 
@@ -25,23 +36,34 @@ _PYTHON = 0.3  # seconds: no process is started and has imported anything in les
 @click.option(
     "--run",
     type=click.Path(exists=True, file_okay=False),
-    required=True,
     help="An earlier run of the same runner, with an output_dir: a few items are enough.",
 )
+@click.option(
+    "--runner", metavar="MODULE:CLASS", help="Without an earlier run: run this on a few items here."
+)
+@click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
 @click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
 @click.option(
     "--sample",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Run so many items of that run again here, to measure memory.",
+    default=None,
+    help=f"Run so many items here: of that run, to measure memory [0]; without one, of the runner [{_SAMPLE}].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @explained
-def size(conf: str, items: int, run: str, within: float | None, sample: int, as_json: bool) -> None:
+def size(
+    conf: str,
+    items: int,
+    run: str | None,
+    runner: str | None,
+    provider: str | None,
+    within: float | None,
+    sample: int | None,
+    as_json: bool,
+) -> None:
     """Say how many workers --items need on the backend of CONF, for how long, and print the options to paste."""
     config = read_block(conf)
-    measured = measured_by(Path(os.path.abspath(run)), sample)
+    measured = _measured(conf, items, run, runner, provider, sample)
     chosen = recommended(measured, items, None if within is None else within * 3600)
     block = block_for(config, chosen, measured)
     if as_json:
@@ -64,6 +86,23 @@ def size(conf: str, items: int, run: str, within: float | None, sample: int, as_
             ).strip()
         )
     print(f"\n{_yaml(block)}", end="")
+
+
+def _measured(
+    conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
+) -> Measured:
+    """Read an earlier run, or run a few items here."""
+    if run is not None:
+        if runner or provider:
+            raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
+        return measured_by(Path(os.path.abspath(run)), sample or 0)
+    try:
+        found = runner_and_provider(read_file(conf), runner, provider)
+    except ConfigError as error:
+        if runner is None and provider is None:
+            raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
+        raise
+    return measured_here(*found, min(items, sample or _SAMPLE))
 
 
 def _said_of(measured: Measured, items: int) -> str:

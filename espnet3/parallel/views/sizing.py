@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
 
@@ -97,6 +99,31 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
             "some of its items here with --sample 5"
         )
     return Measured(seconds, start, env, int(items), memory)
+
+
+def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
+    """Run the items 0 to `sample - 1` in one worker process of this machine and return what they cost.
+
+    Args:
+        runner: The class of the runner.
+        provider: Its provider.
+        sample: How many items.
+
+    Raises:
+        ItemError: One of them failed.
+    """
+    import resource
+
+    before = get_parallel_config()
+    set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
+    try:
+        with TemporaryDirectory(prefix="espnet3-size-") as folder:
+            runner(provider, output_dir=folder, progress=False)(range(sample))
+            found = measured_by(Path(folder))
+    finally:
+        set_parallel(before)
+    # Linux counts in KiB
+    return replace(found, memory=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 
 def size_for(measured: Measured, items: int, workers: int) -> Size:

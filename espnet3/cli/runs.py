@@ -18,6 +18,7 @@ from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.messages import counted
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -150,8 +151,14 @@ def retry(run: str, failed_items: bool, on_error: str | None) -> None:
 @_run
 @explained
 def merge(run: str) -> None:
-    """Put the outcomes of RUN in order, and prove that none is missing."""
-    print(DetachedRun.open(run).merge())
+    """Put the outcomes of RUN in order, prove that none is missing, and print what the runner's merge returns."""
+    opened = DetachedRun.open(run)
+    found = opened.merge()
+    if found is None:
+        status = opened.status()
+        failed = f"{status.failed:,} of them failed" if status.failed else "none failed"
+        found = f"merged {counted(status.ok + status.failed, 'item')}, {failed}, in {opened.path}"
+    print(found)
 
 
 def _exit_status(found: RunStatus | FolderStatus) -> int:

@@ -161,6 +161,22 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
+class Quiet(Files):
+    """A runner whose merge leaves files, and returns nothing."""
+
+    @staticmethod
+    def merge(shard_dirs: list[Path]) -> None:
+        """Leave them where they are."""
+
+
+def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothing(tmp_path: Path) -> None:
+    """A count and the folder, in place of None."""
+    run = run_of(tmp_path / "a", n=3, runner=Quiet)
+    assert run.wait(60).done
+    printed = espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout
+    assert printed == f"merged 3 items, none failed, in {tmp_path / 'a/run'}\n"
+
+
 def test_a_runner_with_writers_gives_the_same_files(tmp_path: Path) -> None:
     """Hooks run for each shard, and `merge` gets the folders, also in a process that only has the run folder."""
     run = run_of(tmp_path / "a", n=3, runner=Files)

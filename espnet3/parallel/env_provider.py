@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
-from espnet3.parallel.checks import refuse_incomplete
+from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 
 _MOST_COPIED = 10_000  # lists, dicts and configs among a provider's arguments: more are data, and no settings
 # In these a provider sets what every process sets for itself
@@ -36,6 +36,8 @@ class EnvironmentProvider(ABC):
     _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _espnet3_made_from: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same, as they were then
     _espnet3_set: frozenset[str] = frozenset()
+
+    __signature__ = SignatureOfInit()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvironmentProvider:
         """Remember the arguments: a worker makes the same provider from them."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 DISTRIBUTION = "espnet3-parallel"
 SYSTEMS = "espnet3-parallel-systems"
@@ -136,6 +140,8 @@ def _espnet(layer: Layer) -> str:
 
 def installed(distribution: str) -> metadata.Distribution | None:
     """Return what is installed in the folder that holds this package, and None if it is not there."""
+    from importlib import metadata  # 30 ms, which `espnet3 --help` should not wait for
+
     # another folder of the path may hold another version's description
     return next(iter(metadata.distributions(name=distribution, path=[str(ROOT)])), None)
 

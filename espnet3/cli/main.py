@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-from importlib import import_module, metadata
+import sys
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,43 @@ import click
 from espnet3.parallel.messages import did_you_mean
 
 _PACKAGE = "espnet3-parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """Where a verb is, and what the list of verbs says of it: to say that, its module need not be loaded."""
+
+    module: str
+    text: str
+
+
 # In the order in which they are listed.
 _VERBS = {
-    "submit": "espnet3.cli.runs",
-    "status": "espnet3.cli.runs",
-    "wait": "espnet3.cli.runs",
-    "watch": "espnet3.cli.watching",
-    "logs": "espnet3.cli.runs",
-    "report": "espnet3.cli.reports",
-    "replay": "espnet3.cli.replays",
-    "cancel": "espnet3.cli.runs",
-    "retry": "espnet3.cli.runs",
-    "merge": "espnet3.cli.runs",
-    "doctor": "espnet3.cli.doctor",
-    "plan": "espnet3.cli.configs",
-    "size": "espnet3.cli.sizes",
-    "migrate": "espnet3.cli.migrate.verb",
-    "overlay": "espnet3_parallel.overlay",
+    "submit": _Verb("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
+    "status": _Verb("espnet3.cli.runs", "Say how far RUN is, and what its jobs or its driver do."),
+    "wait": _Verb("espnet3.cli.runs", "Wait until nobody works on RUN any more."),
+    "watch": _Verb("espnet3.cli.watching", "Show RUN, or all runs in FOLDER, live."),
+    "logs": _Verb("espnet3.cli.runs", "Print what the jobs of RUN printed."),
+    "report": _Verb("espnet3.cli.reports", "Write what RUN says of itself as one HTML page."),
+    "replay": _Verb("espnet3.cli.replays", "Run one item of RUN again, in this process."),
+    "cancel": _Verb("espnet3.cli.runs", "End every job of RUN; what has been computed stays."),
+    "retry": _Verb("espnet3.cli.runs", "Submit again what is missing of RUN, and nothing else."),
+    "merge": _Verb("espnet3.cli.runs", "Put the outcomes of RUN in order; none may be missing."),
+    "doctor": _Verb("espnet3.cli.doctor", "Try what can be tried of CONF before anything is queued."),
+    "plan": _Verb("espnet3.cli.configs", "Print the job script or manifest of CONF."),
+    "size": _Verb("espnet3.cli.sizes", "Say how many workers --items need, and for how long."),
+    "migrate": _Verb("espnet3.cli.migrate.verb", "Turn Kaldi's or ESPnet2's settings into a parallel block."),
+    "overlay": _Verb("espnet3_parallel.overlay", "Use this layer in TREE, a checkout of ESPnet."),
 }
 
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.text) for name, verb in _VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -48,18 +63,20 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        found: Any = getattr(import_module(_VERBS[cmd_name]), cmd_name)
+        found: Any = getattr(import_module(_VERBS[cmd_name].module), cmd_name)
         return found if isinstance(found, click.Command) else None
 
 
 def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
+    from importlib import metadata  # 30 ms, which no other verb should wait for
+
     try:
         number = metadata.version(_PACKAGE)
     except metadata.PackageNotFoundError:
         number = f"of the checkout in {Path(__file__).resolve().parents[2]}, not installed"
-    print(f"{_PACKAGE} {number}, Python {platform.python_version()}")
+    print(f"{_PACKAGE} {number}, Python {sys.version.split()[0]}")
     context.exit()
 
 

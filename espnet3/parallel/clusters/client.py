@@ -8,7 +8,7 @@ import uuid
 import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
@@ -99,6 +99,21 @@ class EnvClient(Client):
 
     espnet3_env: str | None = None
     espnet3_dashboard_shown = False
+
+    if TYPE_CHECKING:  # Dask's own have no types, and `mypy --strict` of a user would refuse to call them
+        gather: Callable[..., Any]
+        scatter: Callable[..., Any]
+        compute: Callable[..., Any]
+        persist: Callable[..., Any]
+        cancel: Callable[..., Any]
+        retry: Callable[..., Any]
+        replicate: Callable[..., Any]
+        rebalance: Callable[..., Any]
+        nthreads: Callable[..., Any]
+        ncores: Callable[..., Any]
+        who_has: Callable[..., Any]
+        has_what: Callable[..., Any]
+        run_on_scheduler: Callable[..., Any]
 
     def __init__(self, cluster: Any, config: ParallelConfig, *, default: bool = False) -> None:
         self._espnet3_cluster = cluster

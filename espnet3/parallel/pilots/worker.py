@@ -112,14 +112,11 @@ class Slots:
     def _connect(self, hello: Hello) -> Channel | None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                channel = connect(self._address, self._key, tls=self._tls)
-                channel.send(hello)
+                return _introduced(connect(self._address, self._key, tls=self._tls), hello)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError):
                 break  # the driver has gone, or is another one
             except OSError:  # it cannot be reached from here, or is too busy just now
                 time.sleep(_PAUSE * attempt)
-            else:
-                return channel
         return None
 
     def _control(self) -> None:
@@ -150,6 +147,15 @@ class Slots:
                 self._pilots.discard(pilot)
             if pilot.leaving or (pilot.broken and not pilot.answered):
                 return  # a process that breaks every slot at once is of no use to the run
+
+
+def _introduced(channel: Channel, hello: Hello) -> Channel:
+    try:
+        channel.send(hello)
+    except OSError:
+        channel.close()
+        raise
+    return channel
 
 
 class Pilot:

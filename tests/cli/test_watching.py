@@ -121,7 +121,7 @@ def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
         assert worker.doing.startswith("item") and worker.since > 0 and str(pid) in worker.where
         assert facts.memory == worker.memory > 0 and facts.left == 4 - facts.status.ok
         let_go(folder, 1)
-        assert run.wait(60).done
+        assert run.wait(150).done
         assert Watcher(run.path).look().status.ok == 4
     finally:
         shut(run)
@@ -153,7 +153,7 @@ def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
         os.close(ours)
         assert b"driver" in seen and b"of 3 items" in seen
         let_go(tmp_path, 1)
-        assert driver.wait(60) == 0
+        assert driver.wait(150) == 0
     assert read_json(tmp_path / "run/receipt.json")["ok"] == 3
 
 

@@ -50,7 +50,7 @@ def test_the_statistics_are_the_same_to_the_byte(
     ]
     assert isinstance(run, DetachedRun)
     try:
-        assert run.wait(600).done, dict(run.logs())
+        assert run.wait(1500).done, dict(run.logs())
     finally:
         run.cancel()
     run.merge()

@@ -64,7 +64,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.send_signal(2)
-        process.wait(60)
+        process.wait(150)
         process.stdout.close()
     assert process.returncode == 0
 

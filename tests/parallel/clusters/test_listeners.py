@@ -169,7 +169,7 @@ def test_a_detached_run_has_no_listener(
         assert psutil.Process(job).environ()[MARK] == mark  # its listeners would be found
         assert listeners(mark) == before
         let_go(tmp_path, 0)
-        assert run.wait(60).done
+        assert run.wait(150).done
 
 
 @pytest.mark.parametrize("env", ["local", "pbs"])

@@ -41,7 +41,7 @@ def detached(options: dict[str, Any], folder: Path) -> list[int]:
     set_parallel({"env": "ssh", "n_workers": 2, "options": options, "detached": {"shards": 2}})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
     run = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)(range(4))
-    status = run.wait(60)
+    status = run.wait(150)
     assert status.done, (status, dict(run.logs()))
     return [each["square"] for each in run.merge()]
 

@@ -52,7 +52,7 @@ def worker(*words: object) -> int:
 def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     """With too little time for another item it ends `unfinished` and asks to be queued again; no item runs twice."""
     run = run_of(tmp_path / "a", n=4, shards=1)
-    assert run.wait(60).done
+    assert run.wait(150).done
     spec = json.loads(run[0].spec.read_text())
     layout = Layout(run.path)
     for name in ("done", "mark.json"):
@@ -90,7 +90,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
 def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
     """The element's index picks the spec, and what the job prints goes to the shard's log."""
     run = run_of(tmp_path / "a", n=4, shards=2)
-    assert run.wait(60).done
+    assert run.wait(150).done
     layout = Layout(run.path)
     (layout.shard(1) / "done").unlink()
     tasks = tmp_path / "tasks.json"
@@ -107,7 +107,7 @@ def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
 def test_the_documented_entry_runs_a_spec(tmp_path: Path) -> None:
     """`python espnet3/parallel/base_runner.py SPEC` is a job's process, too."""
     run = run_of(tmp_path / "a", n=2, shards=1)
-    assert run.wait(60).done
+    assert run.wait(150).done
     (Layout(run.path).shard(0) / "done").unlink()
     command = [sys.executable, ROOT / "espnet3/parallel/base_runner.py", run[0].spec]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=True)
@@ -131,7 +131,7 @@ def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MINE": "a b", "TZ": "UTC"}
     subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
     run = DetachedRun.open(tmp_path / "run")
-    assert run.wait(60).done
+    assert run.wait(150).done
     assert json.loads(run[0].spec.read_text())["surroundings"]["variables"]["MINE"] == "a b"
     assert list(run.merge()) == [[str(tmp_path), "a b", None]]
 
@@ -167,7 +167,7 @@ def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) 
         from mine.runner import Provider, Times
         set_parallel({{"env": "local", "detached": {{"shards": 1, "snapshot": {snapshot}}}}})
         run = Times(Provider(), output_dir="run", async_mode=True)(range(3))
-        run.wait(60)
+        run.wait(150)
         run.cancel()
         """)
     )
@@ -179,7 +179,7 @@ def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) 
     (code / "late.py").write_text("shift = 1000\n")
     notes = run.status().notes
     run.retry()
-    assert run.wait(60).done
+    assert run.wait(150).done
     assert list(run.merge()) == ([0, 2, 4] if snapshot else [1000, 1100, 1200])
     assert bool(notes) is not snapshot
     assert snapshot or str(code / "times.py") in notes[0]

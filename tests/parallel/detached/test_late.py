@@ -103,7 +103,7 @@ def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
     assert calls(tmp_path / "a")[5] == 2
     (tmp_path / "a/repaired").touch()
     run.retry()  # what it was given up for is forgotten
-    assert run.wait(60).done
+    assert run.wait(150).done
     assert [result["square"] for result in run.merge()] == [i * i for i in range(12)]
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     for idx in (0, 1):
         let_go(folder, idx, dead=True)
     run.retry()
-    assert run.wait(60).done
+    assert run.wait(150).done
     assert calls(folder) == {0: 2, 1: 2}
 
 
@@ -176,6 +176,6 @@ def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     mark = Layout(run.path).shard(0) / "mark.json"
     wait_until(lambda: "stopping" in mark.read_text())  # the child says that it knows
     let_go(folder, 0)
-    assert run.wait(60).done and len(run.merge()) == 2
+    assert run.wait(150).done and len(run.merge()) == 2
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[0]

@@ -18,7 +18,9 @@ from tests.parallel.faults.watching import TOKEN, Hang, Mailbox, hang_guard, kil
 
 # "dask": local workers are those of a LocalCluster also where no client is open; else processes of our own
 WAY = os.environ.get("FAULTS_WAY", "own")
-GUARD = float(os.environ.get("FAULTS_GUARD", "30"))  # seconds: far more than any test here needs
+GUARD = float(
+    os.environ.get("FAULTS_GUARD", "120")
+)  # seconds: far more than any test here needs on a busy machine
 
 
 @pytest.hookimpl(wrapper=True)

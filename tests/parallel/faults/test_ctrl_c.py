@@ -31,7 +31,7 @@ SCENES = [  # what the driver does, and how many items (or envs) are then in the
 def interrupt(driver: Driver, *, group: bool = False) -> None:
     """Interrupt a driver and check how it ends: soon, with nothing left, and with not much to read."""
     driver.signal(signal.SIGINT, group=group)
-    code = driver.end(10)
+    code = driver.end()
     text = driver.text
     assert driver.survivors() == []
     assert driver.folders() == []
@@ -95,7 +95,7 @@ def test_while_a_pool_closes(monkeypatch: pytest.MonkeyPatch) -> None:
 def interrupt_uncaught(driver: Driver) -> None:
     """Interrupt a driver that does not catch it, and check what it leaves and shows."""
     driver.signal(signal.SIGINT)
-    code = driver.end(10)
+    code = driver.end()
     text = driver.text
     assert driver.survivors() == []
     assert driver.folders() == []

@@ -45,7 +45,7 @@ def ran(code: str, folder: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=100,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr

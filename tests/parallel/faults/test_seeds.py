@@ -152,7 +152,7 @@ def in_a_new_process(n_workers: int, hash_seed: int) -> Any:
         env={**os.environ, "PYTHONPATH": str(REPO), "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=100,
     )
     return json.loads(done.stdout)
 

@@ -63,8 +63,8 @@ def test_a_child_that_outlives_the_driver_does_not_keep_the_cluster(
             [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, start_new_session=True
         ) as driver:
             try:
-                driver.wait(60)
-                server.deleted.wait(60)
+                driver.wait(150)
+                server.deleted.wait(150)
                 assert "mine" not in server.clusters
             finally:
                 os.killpg(driver.pid, signal.SIGKILL)  # the child

@@ -74,7 +74,7 @@ def test_one_worker_keeps_to_its_memory_limit():
         def forward(idx):
             if idx == 3:
                 held = bytearray(os.urandom(1 << 20) * 900)
-                threading.Event().wait(60)
+                threading.Event().wait(150)
                 return len(held)
             return idx
 

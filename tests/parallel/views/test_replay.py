@@ -95,7 +95,7 @@ def test_an_item_of_a_detached_run(tmp_path: Path) -> None:
     """A detached run knows its indices and how its provider is made; an index that is not one of them is refused."""
     run = run_of(tmp_path, n=4, workers=1, shards=1, on_error="record", config={"bad": [2, "raise"]})
     try:
-        assert run.wait(60).done
+        assert run.wait(150).done
     finally:
         shut(run)
     done = espnet3("replay", run.path, "3", cwd=tmp_path)

@@ -150,7 +150,7 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
         live = read_facts(run.path)
         assert live.state == "at work" and live.shards[-1].ended == "alive"
         let_go(tmp_path, 5)
-        assert run.wait(60).done
+        assert run.wait(150).done
     finally:
         shut(run)
     facts = read_facts(run.path)

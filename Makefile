@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs clean
+.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,7 +36,7 @@ test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
-		tests/egs3/test_asterisk_comparison.py $(ARGS)
+		tests/egs3/test_asterisk_comparison.py tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
 	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py $(ARGS)
@@ -75,6 +75,12 @@ bench: $(VENV)/bench.stamp ## compare with other libraries: half an hour; ARGS=-
 docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table of backends
 	$(RUN) -m pytest tests/docs $(ARGS)
 
+site: $(VENV)/site.stamp ## build the documentation site into build/site, with warnings as errors
+	cd website && NO_MKDOCS_2_WARNING=1 "$(abspath $(RUN))" -m mkdocs build --quiet $(ARGS)
+
+recording: $(VENV)/site.stamp ## record the commands of README on a terminal: docs/recording.svg
+	$(RUN) website/recording.py
+
 clean: ## remove the environment, caches and build products; data and results stay
 	rm -rf "$(VENV)" build dist .pytest_cache .ruff_cache .mypy_cache ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -108,6 +114,11 @@ $(VENV)/demo.stamp: pyproject.toml | $(RUN)
 	@echo "installing gradio and playwright into $(VENV)"
 	@$(PIP) --editable '.[demo,dev]' playwright
 	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
+
+$(VENV)/site.stamp: pyproject.toml | $(RUN)
+	@echo "installing mkdocs into $(VENV)"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"

@@ -110,7 +110,7 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
         table.add_row(
             worker.name,
             Text(worker.state.replace("_", " "), style=style),
-            f"{worker.done:,}/{worker.items:,}",
+            f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
             worker.doing or worker.note,
             span(max(0.0, now - worker.since)) if worker.since else "",
             f"{worker.where}{', ' + size(worker.memory) if worker.memory else ''}",

@@ -15,7 +15,7 @@ from espnet3.cli.runs import explained
 from espnet3.cli.showing import size as amount
 from espnet3.cli.showing import wrapped
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.views.conclusions import duration
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.sizing import (
     Measured,
     Size,

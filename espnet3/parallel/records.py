@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from espnet3.parallel.messages import html_table
@@ -209,6 +209,8 @@ class Tally:
         present: Seconds from a slot's being ready to its end, over all slots.
         halved: Times a batch was halved because it did not fit into memory.
         warm: Every worker has finished an item: from here on a rate says something.
+        came: Of each worker that became ready: name, when in seconds since the epoch, seconds of imports, of its env.
+        went: Of each that was lost with items in progress: its name, and when.
     """
 
     deaths: int = 0
@@ -224,6 +226,8 @@ class Tally:
     present: float = 0.0
     halved: int = 0
     warm: bool = False
+    came: list[tuple[str, float, float, float]] = field(default_factory=list)
+    went: list[tuple[str, float]] = field(default_factory=list)
 
     def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
         """Return the figures of the run that was counted and ends now, with what its driver adds.

@@ -106,7 +106,7 @@ def _only_here():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print what tests found out: for the tables in docs/backends.md."""
+    """Print what tests found out: for the tables in docs/security.md and docs/backends.md."""
     found = {
         "start-seconds": "seconds from the call to the first result",
         "listeners": "who listens, where, and what another account gets",

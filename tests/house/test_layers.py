@@ -30,6 +30,7 @@ LAYERS = [
     ("what Kubernetes is asked for, with a driver and without one, and its answers", ["kube"]),
     ("what a run was made from: for people, and to notice a change", ["provenance"]),
     ("the run folder: what an outcome is on disk, and nothing of who computed it", ["ledger"]),
+    ("how long items took, beside their outcomes", ["timing"]),
     (
         "from an item to its outcome: the same in every process, so it cannot know in which one it is",
         ["engine"],

@@ -52,6 +52,20 @@ def clock(seconds: int, *, writes_seconds: bool = True) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
+def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
+    """Return a walltime as a scheduler reads it; one that nobody understands as it is.
+
+    Args:
+        value: What was written; as colons it stays so where the scheduler takes seconds.
+        minutes_last: As for `walltime_seconds`.
+        writes_seconds: As for `clock`.
+    """
+    seconds = walltime_seconds(value, minutes_last=minutes_last)
+    if seconds is None or (is_clock(value) and writes_seconds):
+        return str(value)
+    return clock(seconds, writes_seconds=writes_seconds)
+
+
 def is_clock(value: Any) -> bool:
     """Whether a walltime is written with colons, which each scheduler reads in its own way."""
     return ":" in str(value) or "-" in str(value)

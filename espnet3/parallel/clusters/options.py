@@ -14,7 +14,7 @@ from typing import Any
 import dask
 import psutil
 
-from espnet3.parallel.backends.amounts import clock, is_clock, walltime_seconds
+from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.gpus import asks_for_gpus
 from espnet3.parallel.backends.job_text import quoted_word, quoted_words
@@ -156,8 +156,10 @@ def _lifetime(scheduler: Scheduler, options: dict[str, Any], walltime: Any) -> i
     seconds = walltime_seconds(walltime, minutes_last=scheduler.minutes_last)
     if seconds is None:
         return None
-    if options.get("walltime") is not None and not (is_clock(walltime) and scheduler.writes_seconds):
-        options["walltime"] = clock(seconds, writes_seconds=scheduler.writes_seconds)
+    if options.get("walltime") is not None:
+        options["walltime"] = walltime_text(
+            walltime, minutes_last=scheduler.minutes_last, writes_seconds=scheduler.writes_seconds
+        )
     return max(1, int(seconds - min(300, _LAST_CALL * seconds + 5)))
 
 

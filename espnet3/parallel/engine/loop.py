@@ -132,7 +132,7 @@ def run_items(
     Returns:
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
     """
-    block = Block()
+    block = Block(worker=worker)
     begin, cpu = time.perf_counter(), time.process_time()
     unit = call.fit.of(policy.batch_size) if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
@@ -201,6 +201,7 @@ class _Loop:
         clock = time.perf_counter
         begin = last = asked = clock()
         items, values, enter, budget = self.items, self.block.values, self.enter, self.budget
+        steps = self.block.steps
         n, step = len(items), self.step
         while (at := len(values)) < n:
             if enter is not None:
@@ -219,6 +220,7 @@ class _Loop:
                     0
                 )  # a child that an item has forked, and that came back from the item: its parent goes on
             now = clock()
+            steps.append((len(values) - at, now - last))
             if now - begin > budget or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
             if now - asked > _ASK_EVERY:

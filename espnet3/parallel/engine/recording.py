@@ -9,12 +9,13 @@ from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import Policy
+from espnet3.parallel.timing.counts import ItemTimes
 
 
 def to_lines(
     block: Block, positions: Sequence[int], items: Sequence[Any], policy: Policy, worker: str
 ) -> None:
-    """Put a line in the place of each result of a block; failures stay as they are.
+    """Put a line in the place of each result of a block, and sum up its times; failures stay as they are.
 
     A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
     would give another one like it.
@@ -26,6 +27,7 @@ def to_lines(
         policy: Whether such a failure stops the run.
         worker: Name for failure records.
     """
+    block.times = ItemTimes.of_steps(block.steps)
     failed = set(block.failed)
     for k, value in enumerate(block.values):
         if k in failed:

@@ -13,6 +13,7 @@ from espnet3.parallel.engine.exceptions import failure_of
 from espnet3.parallel.engine.memory import give_back, is_out_of_memory
 from espnet3.parallel.engine.steps import Step, WrongBatch
 from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.timing.counts import ItemTimes
 
 
 @dataclass(slots=True)
@@ -30,6 +31,9 @@ class Block:
         step: Items that a step held at the end.
         loss: The loss of a worker that the only item here has failed by; None where none was lost.
         halved: Times a batch was halved because it did not fit into memory.
+        steps: How many items each step held, and how many seconds it took.
+        worker: Who ran them.
+        times: The steps summed up, for a run folder; None until that is done.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -42,6 +46,9 @@ class Block:
     step: int = 1
     loss: Loss | None = None
     halved: int = 0
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    worker: str = ""
+    times: ItemTimes | None = None
 
 
 def is_the_runners(error: BaseException, block: Block) -> bool:

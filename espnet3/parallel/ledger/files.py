@@ -90,10 +90,12 @@ class Appender:
 
     Args:
         path: Created if missing; an unfinished last line of an earlier process is ended first.
+        durable: The disk is told; else what was appended survives this process, but not a power failure.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
         with writing(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self.size = os.fstat(self._fd).st_size
@@ -123,7 +125,7 @@ class Appender:
                 raise
             self.size += len(data)
             self._dirty = True
-            if time.monotonic() - self._synced >= SYNC_SECONDS:
+            if self._durable and time.monotonic() - self._synced >= SYNC_SECONDS:
                 self.sync()
 
     def check(self) -> None:
@@ -142,7 +144,7 @@ class Appender:
 
     def sync(self) -> None:
         """Have the disk hold what was appended."""
-        if self._dirty:
+        if self._dirty and self._durable:
             with writing(self.path):
                 os.fsync(self._fd)
         self._dirty, self._synced = False, time.monotonic()

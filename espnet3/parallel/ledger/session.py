@@ -158,6 +158,10 @@ class OpenRun:
     def _mark(self, positions: range) -> dict[str, Any]:
         return {"indices": self._hash, "begin": positions.start, "end": positions.stop}
 
+    def append_times(self, lines: Sequence[bytes]) -> None:
+        """Note how long items took: lines of `timing`, which no outcome depends on."""
+        self._split.append_times(lines)
+
     def _before_write(self) -> None:
         self.lease.check()
         if self._split.folder is None:

@@ -14,6 +14,7 @@ from espnet3.parallel.ledger.files import Appender, make_folder, write_json, wri
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
+TIMES = "times.jsonl"  # how long items took: see `timing`
 DONE = "done"
 SPEC = "spec.json"
 SPLIT = "split"
@@ -46,6 +47,7 @@ class SplitWriter:
         self.folder: Path | None = None
         self.results = self.errors = 0
         self._files: dict[str, Appender] = {}
+        self._times: list[bytes] = []
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append lines of results in one write."""
@@ -59,6 +61,13 @@ class SplitWriter:
         if lines:
             self._file(ERRORS).append(lines)
             self.errors += len(lines)
+
+    def append_times(self, lines: Sequence[bytes]) -> None:
+        """Append lines on item times, which no outcome depends on; before the first outcome they wait."""
+        self._times += lines
+        if self.folder is not None:
+            self._file(TIMES, durable=False).append(self._times)
+            self._times = []
 
     def check(self) -> None:
         """Raise `DamagedFolderError` where somebody has deleted what was written here."""
@@ -80,11 +89,11 @@ class SplitWriter:
         if done and self.folder is not None:
             write_json(self.folder / DONE, {"results": self.results, "errors": self.errors})
 
-    def _file(self, name: str) -> Appender:
+    def _file(self, name: str, durable: bool = True) -> Appender:
         if self.folder is None:
             self.folder = self._begin()
         if name not in self._files:
-            self._files[name] = Appender(self.folder / name)
+            self._files[name] = Appender(self.folder / name, durable)
         return self._files[name]
 
     def _begin(self) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError
@@ -29,7 +29,7 @@ from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
-from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, pack, setup_error
+from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
@@ -90,6 +90,7 @@ class PilotRun:
         self._inlet = Inlet()
         self._answered: set[str] = set()
         self._task_workers: set[str] = set()
+        self._seen: set[tuple[str, int]] = set()  # processes that became ready
         self._in_setup = SetupLosses(cluster)
         self._out: list[tuple[Chunk, Block]] = []
 
@@ -223,6 +224,8 @@ class PilotRun:
         if any(s.flying for s in lost) and (process not in self._dead or not pid):
             self._dead.add(process)
             self.tally.deaths += 1
+            self.tally.went.append((slot.hello.worker, time.time()))
+            self._seen.discard(slot.hello.process)
         if pid and self._cluster.owns_processes and self._cluster.end_of(pid) is None:
             self._cluster.kill_worker(*process)  # alive without its channel it would never be replaced
         if any(s.flying for s in lost):
@@ -346,6 +349,9 @@ class PilotRun:
         if tally.ready is None:
             tally.ready = ready[slot]
         tally.imports, tally.env = max(tally.imports, imports), max(tally.env, env)
+        if slot.hello.process not in self._seen:  # a worker's slots share one env
+            self._seen.add(slot.hello.process)
+            tally.came.append((slot.hello.worker, time.time(), imports, env))
         tally.slots = max(tally.slots, len(ready))
         tally.workers = max(tally.workers, len(_workers_of(ready)))
 
@@ -363,10 +369,8 @@ class PilotRun:
         if not self.tally.warm:
             self._answered.add(slot.hello.address)
             self.tally.warm = self._is_warm()
-        retries = done.retries + chunk.late
-        block = Block(values, done.failed, retries, done.seconds, done.cpu, load_error(done.error), done.stop)
-        if done.stop is not None and block.error is None:
-            block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
+        block = block_of(done, values, slot.hello.worker)
+        block.retries += chunk.late
         if n < len(chunk.items) and block.error is None:
             self._work.put_back(chunk.part(n))
             chunk = Chunk(chunk.start, chunk.items[:n], chunk.suspect, n_bytes=chunk.n_bytes)

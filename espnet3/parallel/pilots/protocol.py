@@ -34,6 +34,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError
 from espnet3.parallel.records import ItemFailure, Policy
+from espnet3.parallel.timing.counts import ItemTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Done:
         cpu: The slot's share of the processor time that its process used meanwhile.
         worker: Address of the worker, where its slot is no connection to one; else "".
         halved: Times a batch was halved because it did not fit into memory.
+        times: `ItemTimes.fields()` of the items, where the answer is lines of a run folder.
     """
 
     failed: list[int]
@@ -114,6 +116,7 @@ class Done:
     cpu: float = 0.0
     worker: str = ""
     halved: int = 0
+    times: tuple[Any, ...] | None = None
 
     def fields(self) -> tuple[Any, ...]:
         """Return what travels: a tuple, as an item may have removed this very module from its process."""
@@ -126,6 +129,7 @@ class Done:
             self.cpu,
             self.worker,
             self.halved,
+            self.times,
         )
 
 
@@ -199,8 +203,39 @@ def setup_error(report: SetupReport) -> ParallelError:
 
 def head_of(block: Block) -> Done:
     """Return the head of a block's answer."""
-    error = pickle_error(block.error)
-    return Done(block.failed, block.retries, block.seconds, block.stop, error, block.cpu, halved=block.halved)
+    return _head(block, block.failed, block.stop, pickle_error(block.error))
+
+
+def _head(block: Block, failed: list[int], stop: ItemFailure | None, error: bytes | None) -> Done:
+    times = None if block.times is None else block.times.fields()
+    return Done(
+        failed,
+        block.retries,
+        block.seconds,
+        stop,
+        error,
+        block.cpu,
+        halved=block.halved,
+        times=times,
+    )
+
+
+def block_of(done: Done, values: list[Any], worker: str) -> Block:
+    """Return the block that a chunk's answer tells of.
+
+    Args:
+        done: The answer's head.
+        values: What followed it.
+        worker: The name of the slot's worker.
+    """
+    block = Block(
+        values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
+    )
+    block.worker = done.worker or worker
+    block.times = None if done.times is None else ItemTimes(*done.times)
+    if done.stop is not None and block.error is None:
+        block.error = RuntimeError(f"{done.stop.error_type}: {done.stop.message}")
+    return block
 
 
 def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[list[Any], Done]:
@@ -233,9 +268,7 @@ def portable(items: Any, block: Block, policy: Policy, worker: str) -> tuple[lis
             break
         failed.append(position)
         values.append(failure)
-    return values, Done(
-        sorted(failed), block.retries, block.seconds, stop, error, block.cpu, halved=block.halved
-    )
+    return values, _head(block, sorted(failed), stop, error)
 
 
 class Pickled:

@@ -22,7 +22,7 @@ from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.local.alone import asks_for_a_process, own_processes, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.records import Policy, Tally
+from espnet3.parallel.records import THIS_PROCESS, Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
 from espnet3.parallel.runner.progress import say
 
@@ -202,6 +202,7 @@ def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any],
     call = Call(bind(task.one, env, task.kwargs), many)
     tally.ready = ready = time.perf_counter()
     tally.env = ready - tally.joined
+    tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env))
 
     def counted() -> Pairs:
         for chunk, block in run_inline(work, call, task.policy, task.as_lines):

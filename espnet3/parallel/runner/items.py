@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work
 from espnet3.parallel.records import RunSummary, Tally
+from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.results import Results
@@ -97,8 +98,10 @@ def run_to_folder(
     tally = Tally()
     if len(left):
         work = _work_left(items, cost, align, left)
-        with launch(work) as (pairs, tally):
+        recorder = TimesRecorder(folder.append_times, items, cost)
+        with launch(work) as (pairs, tally), recorder as times:
             for chunk, block in pairs:
+                times.workers(tally)
                 values, bad = block.values, block.failed
                 folder.append([value for value in values if type(value) is bytes] if bad else values)
                 if bad or block.stop is not None:
@@ -107,11 +110,14 @@ def run_to_folder(
                     if block.stop is not None:
                         lost.append((positions[len(values)], block.stop))
                     folder.append_failures(lost)
+                if block.times is not None and values:
+                    times.took(block.worker, block.seconds, len(values), block.times, work.positions(chunk))
                 retries += block.retries
                 failed += len(bad)
                 report(values, bad)
                 if block.error is not None:
                     raise item_error(block.error, block.stop)
+            times.workers(tally)
     summary = tally.summary(len(left), failed, retries, begin, kept=len(items) - len(left))
     summary = replace(summary, kept_failed=0 if retry_failed else folder.failed)
     folder.event("computed", **asdict(summary))

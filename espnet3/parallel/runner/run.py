@@ -30,6 +30,7 @@ from espnet3.parallel.runner.reporting import Reporter
 from espnet3.parallel.runner.shard_driver import run_shards
 from espnet3.parallel.runner.shards import cut, make_shard_function, shards_of
 from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
+from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
@@ -246,7 +247,8 @@ def _in_shards(
         policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
         check=hooks.check,
     )
-    summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed)
+    recorder = TimesRecorder(folder.append_times, run.items, run.cost)
+    summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed, recorder)
     folder.event("computed", **asdict(summary))
     folder.merge()
     if run.merges:

@@ -16,6 +16,7 @@ from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.ledger.scan import FAILED
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, RunSummary, Tally
 from espnet3.parallel.runner.shards import Shard, ShardResult, take_mark
+from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.session import OpenRun
@@ -29,6 +30,7 @@ def run_shards(
     policy: Policy,
     report: Report,
     retry_failed: bool,
+    recorder: TimesRecorder,
 ) -> RunSummary:
     """Run every shard that is not done yet to its end.
 
@@ -39,6 +41,7 @@ def run_shards(
         policy: What the items inside are run with.
         report: Is told of each finished shard; may raise to stop the run.
         retry_failed: Run shards again that hold failed items.
+        recorder: Notes how long items took.
 
     Returns:
         The run's figures.
@@ -58,9 +61,11 @@ def run_shards(
     tally = Tally()
     if left:
         work = Work(left, [shard.cost for shard in left])
-        with launch(work) as (pairs, tally):
+        with launch(work) as (pairs, tally), recorder:
             for chunk, block in pairs:
                 run.take(chunk, block, work)
+                recorder.workers(tally)
+                _note_times(recorder, chunk, block)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
     summary = tally.summary(run.items, run.failed, run.retries, begin, kept)
     again = {place for shard in left for place in _marked(shard)[1]}
@@ -134,6 +139,16 @@ class _Run:
             kind = TimeoutError if fate is Fate.GIVEN_UP else RuntimeError
             raise item_error(kind(failure.message), failure)
         return replace(shard, skip={**shard.skip, begin: failure})
+
+
+def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
+    """Note how long the items of a chunk's shards took; the last shard has just ended."""
+    ago = 0.0
+    for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
+        if isinstance(result, ShardResult) and result.values:
+            positions = range(shard.begin, shard.begin + len(shard.items))
+            recorder.took(block.worker, result.seconds, len(result.values), result.times, positions, ago)
+            ago += result.seconds
 
 
 def _marked(shard: Shard) -> tuple[Path, range]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from espnet3.parallel.ledger.files import writing
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
+from espnet3.parallel.timing.counts import ItemTimes
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
 _MARK = "in_flight.json"
@@ -71,6 +73,8 @@ class ShardResult:
         stop: The failure that stopped the shard; its cause is "runner" for a mistake of the runner's own code.
         error: Its exception, pickled, where it can be.
         halved: Times a batch was halved because it did not fit into memory.
+        seconds: How long the shard took, with its hooks.
+        times: How long its items took.
     """
 
     values: list[Any]
@@ -79,6 +83,8 @@ class ShardResult:
     stop: ItemFailure | None = None
     error: bytes | None = None
     halved: int = 0
+    seconds: float = 0.0
+    times: ItemTimes = field(default_factory=ItemTimes)
 
 
 def cut(n: int, cost: Sequence[float] | None, align: int) -> list[int]:
@@ -154,6 +160,7 @@ class _Attempt:
 
     def run(self) -> ShardResult:
         """Run it; an exception of a hook is a result too, under any policy."""
+        begin = time.perf_counter()
         try:
             with writing(self.folder):
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -178,7 +185,7 @@ class _Attempt:
             of_item = self.hook == "write_record"
             index = self.index if of_item else NoItem(f"{self.hook} of {self.name}")
             self._stop(error, failure_of(error, index, 1, self.name))
-        return self.result
+        return replace(self.result, seconds=time.perf_counter() - begin)
 
     def _run_items(self, writers: ShardWriters) -> None:
         """Run step after step, until the shard's end or a failure that stops it."""
@@ -200,6 +207,7 @@ class _Attempt:
         self.mark((at, end))
         block = run_items(items, call, self.policy, self.name)
         before = self.result
+        before.times.merge(ItemTimes.of_steps(block.steps, at))
         self.result = replace(
             before, retries=before.retries + block.retries, halved=before.halved + block.halved
         )

@@ -66,8 +66,8 @@ def timeline(rows: Sequence[tuple[str, Sequence[Bar]]]) -> str:
     return _svg(body, height, f"Timeline of {len(rows)} rows from {clock(begin)} to {clock(end)}")
 
 
-def histogram(values: Sequence[float], unit: str = "s") -> str:
-    """Draw how often values occur, over a logarithmic axis where they span more than a factor of thirty."""
+def histogram(values: Sequence[float]) -> str:
+    """Draw how often lengths of time occur; over a logarithmic axis where they span more than a factor of thirty."""
     low, high = min(values), max(values)
     logarithmic = low > 0 and high / low > 30
     bins = max(5, min(30, math.ceil(math.sqrt(len(values))) * 2))
@@ -76,21 +76,46 @@ def histogram(values: Sequence[float], unit: str = "s") -> str:
     for value in values:
         place = next((k for k in range(bins) if value <= edges[k + 1]), bins - 1)
         counts[place] += 1
-    most = nice(max(counts))
+    return columns(list(zip(edges, edges[1:], counts, strict=False)), "times")
+
+
+def columns(found: Sequence[tuple[float, float, int]], what: str) -> str:
+    """Draw a histogram of lengths of time.
+
+    Args:
+        found: Where each column begins and ends, in seconds, and how many it has; each begins where the last one ended.
+        what: What is counted.
+    """
+    bins, most = len(found), nice(max(count for _, _, count in found))
     y, step = _scale(0, most, HEIGHT - _BOTTOM, _TOP), (WIDTH - _LEFT - _RIGHT) / bins
     body = _levels(most, y, "")
-    for k, count in enumerate(counts):
+    for k, (begin, end, count) in enumerate(found):
         if count:
-            title = f"{count:,} from {edges[k]:.3g} to {edges[k + 1]:.3g} {unit}"
+            title = f"{count:,} from {duration(begin)} to {duration(end)}"
             body.append(
                 f'<rect class="work" x="{_LEFT + k * step + 1:.1f}" y="{y(count):.1f}" width="{step - 2:.1f}" '
-                f'height="{y(0) - y(count):.1f}"><title>{title}</title></rect>'
+                f'height="{max(1.0, y(0) - y(count)):.1f}"><title>{title}</title></rect>'
             )
+    edges = [begin for begin, _, _ in found] + [found[-1][1]]
     for k in range(0, bins + 1, max(1, bins // 6)):
         where = "end" if k == bins else "middle"
         at = f'x="{_LEFT + k * step:.1f}" y="{HEIGHT - 8}"'
-        body.append(f'<text {at} class="{where}">{edges[k]:.3g} {unit}</text>')
-    return _svg(body, HEIGHT, f"Histogram of {len(values):,} times from {low:.3g} to {high:.3g} {unit}")
+        body.append(f'<text {at} class="{where}">{duration(edges[k])}</text>')
+    n = sum(count for _, _, count in found)
+    return _svg(body, HEIGHT, f"Histogram of {n:,} {what} from {duration(edges[0])} to {duration(edges[-1])}")
+
+
+def scatter(points: Sequence[tuple[float, float]], across: str, up: str) -> str:
+    """Draw points; both axes begin at 0, and are named."""
+    right, top = nice(max(x for x, _ in points)), nice(max(y for _, y in points))
+    x, y = _scale(0, right, _LEFT, WIDTH - _RIGHT), _scale(0, top, HEIGHT - _BOTTOM, _TOP)
+    body = _levels(top, y, "")
+    body += [f'<circle class="point" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points]
+    for k in range(5):
+        where = {0: "", 4: "end"}.get(k, "middle")
+        shown = f"{across} 0" if k == 0 else f"{right * k / 4:.4g}"
+        body.append(f'<text x="{x(right * k / 4):.1f}" y="{HEIGHT - 8}" class="{where}">{shown}</text>')
+    return _svg(body, HEIGHT, f"{len(points):,} items: {up} against {across}")
 
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> str:
@@ -112,6 +137,18 @@ def clock(when: float, *, date: bool = True) -> str:
     """Return a moment as text, in UTC."""
     text = datetime.datetime.fromtimestamp(when, datetime.timezone.utc)
     return text.strftime("%Y-%m-%d %H:%M:%S UTC" if date else "%H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time, to two or three digits."""
+    if seconds < 0.1:
+        number, unit = (1e3 * seconds, "ms") if seconds >= 1e-3 else (1e6 * seconds, "µs")
+        return f"{number:.2g} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def nice(value: float) -> float:

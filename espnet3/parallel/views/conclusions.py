@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from espnet3.parallel.messages import counted
+from espnet3.parallel.views.charts import duration
 from espnet3.parallel.views.facts import RunFacts
 from espnet3.parallel.views.sessions import Session
 
@@ -15,6 +16,8 @@ _START = 0.1  # share of a session that start-up may take before that is said
 _IDLE = 0.15  # share of the workers' time that may be idle before that is said
 _WAITING = 0.5  # share of the items' time without the processor above which that is said
 _LONG = 60.0  # seconds of work from which on more workers would be felt
+_FEW, _HEAVY = 0.05, 0.2  # share of the items that takes such a share of the time is named
+_ENV = 0.15  # share of the workers' time that envs may take before that is said
 _STRAGGLER = 2.0  # times as long as the middle one
 
 
@@ -22,15 +25,6 @@ def conclusions(facts: RunFacts) -> list[str]:
     """Return at most three sentences: how the run is, and what would change it most."""
     weighed = sorted(_candidates(facts), key=lambda pair: -pair[0])
     return [_state(facts), *(sentence for _, sentence in weighed)][:_MOST]
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time, to two or three digits."""
-    if seconds < 10:
-        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _state(facts: RunFacts) -> str:
@@ -74,6 +68,7 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
         )
     if facts.computed:
         yield from _of_session(facts.computed[-1])
+    yield from _of_times(facts)
     yield from _of_shards(facts)
     yield from _of_jobs(facts)
     if facts.state == "at work" and facts.stretches and facts.left:
@@ -138,6 +133,37 @@ def _of_session(session: Session) -> Iterator[tuple[float, str]]:
             (
                 f"The workers were busy for {1 - idle:.0%} of the time: {counted(more, 'more worker')} would have "
                 f"saved about {duration(saved)} of {duration(work)}, where there are processors for them."
+            ),
+        )
+
+
+def _of_times(facts: RunFacts) -> Iterator[tuple[float, str]]:
+    times = facts.times
+    total = times.busy
+    if total < 1:
+        return
+    seconds = 0.0
+    for n, (took, _, name) in enumerate(times.slow, 1):
+        seconds += took
+        if n > _FEW * times.items:
+            break
+        if seconds >= _HEAVY * total:
+            who = f"Item {name} alone" if n == 1 else f"{n} items (the slowest is {name})"
+            yield (
+                seconds / total,
+                (
+                    f"{who} took {seconds / total:.0%} of the time of all {times.items:,}: {duration(seconds)} of "
+                    f"{duration(total)}. An item_cost starts such items first; cut into parts they would share it."
+                ),
+            )
+            break
+    env = sum(one.env + one.imports for one in times.arrivals)
+    if env and (share := env / (env + total)) >= _ENV:
+        yield (
+            share,
+            (
+                f"Imports and env took {share:.0%} of the workers' time ({duration(env / len(times.arrivals))} each): "
+                "give each worker more items, by fewer workers or more items in a call."
             ),
         )
 

@@ -18,7 +18,8 @@ from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import masked
-from espnet3.parallel.views.outcomes import FailureGroup, Failures, Outcomes, merged_failures
+from espnet3.parallel.timing.reading import RunTimes, read_times
+from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
 from espnet3.parallel.views.rates import Stretch, stretches
 from espnet3.parallel.views.sessions import Session, read_sessions, seconds_of
 from espnet3.parallel.views.spans import Span, driver_spans, losses_of, shard_spans
@@ -49,7 +50,8 @@ class RunFacts:
         shards: When detached jobs worked on their shards.
         stretches: How many items came in between when and when.
         failures: Failed items by cause.
-        slowest: Items with a recorded time, the slowest first: seconds and index.
+        slowest: The slowest items, the slowest first: seconds and index.
+        times: When workers did what, and how long items took.
         losses: Processes of detached jobs that ended with items in progress.
         recorded: The rest of run.json, secrets masked: config, seed, policy, origin, packages, history.
         notes: What else is worth knowing.
@@ -74,6 +76,7 @@ class RunFacts:
     slowest: tuple[tuple[float, str], ...]
     losses: int
     recorded: dict[str, Any]
+    times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -121,7 +124,7 @@ def read_facts(run: Path) -> RunFacts:
         raise ConfigError(no_run(run)) from None
     items = int((said.get("indices") or {}).get("count", 0))
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
-    counts = _counts(run, said, items)
+    counts, times = _counts(run, said, items), read_times(run)
     # its driver, or one of its jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.ok + counts.failed == items)
@@ -143,9 +146,10 @@ def read_facts(run: Path) -> RunFacts:
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        stretches=tuple(stretches(run, sessions, drivers, shards, counts.ok + counts.failed)),
+        stretches=tuple(stretches(run, sessions, drivers, shards, counts.ok + counts.failed, times.stints)),
         failures=tuple(counts.groups),
-        slowest=tuple(sorted(counts.failures.slowest, reverse=True)),
+        slowest=tuple(_slowest(counts.failures, times)),
+        times=times,
         losses=losses_of(run),
         recorded={
             name: masked(said.get(name))
@@ -153,6 +157,14 @@ def read_facts(run: Path) -> RunFacts:
         },
         notes=tuple(notes),
     )
+
+
+def _slowest(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
+    """Return the slowest items: those that were timed, and failed ones, whose worker may have died with them."""
+    longest: dict[str, float] = {}
+    for seconds, name in [*((seconds, name) for seconds, _, name in times.slow), *failures.slowest]:
+        longest[name] = max(seconds, longest.get(name, 0.0))
+    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
 
 @dataclass(slots=True)

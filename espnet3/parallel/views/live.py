@@ -18,6 +18,7 @@ from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT
+from espnet3.parallel.timing.reading import RunTimes, TimesReader
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
 from espnet3.parallel.views.spans import in_progress, read_or_none
@@ -30,13 +31,13 @@ _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A shard's job, or the driver of a run without jobs.
+    """A shard's job, or the driver of a run without jobs and each of its workers.
 
     Attributes:
         name: "shard 3", or "driver".
         state: What it is doing: a job state, or "running".
         where: Host and process; "" where it has not started.
-        items: Items of its shard.
+        items: Items of its shard; 0 of a driver's worker, which has none of its own.
         done: Those of them with an outcome.
         doing: What it is in; "" where nothing says so.
         since: When that began, in seconds since the epoch; 0 where nothing says so.
@@ -123,6 +124,7 @@ class Watcher:
         found = read_or_none(run / RUN) or {}
         kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
         self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
+        self._times = TimesReader(run)
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
@@ -131,7 +133,8 @@ class Watcher:
             self._outcomes.look()
         status = self._status(merged)
         now = time.time()
-        workers = self._jobs(status) if isinstance(status, RunStatus) else self._driver(status)
+        times = self._times.look()
+        workers = self._jobs(status) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
             if worker.since and worker.doing.startswith("item"):
                 name = f"{worker.doing} of {worker.name}"
@@ -141,6 +144,7 @@ class Watcher:
             [
                 *((seconds, f"item {index}") for seconds, index in failures.slowest),
                 *((seconds, name) for name, seconds in self._longest.items()),
+                *((seconds, f"item {name}") for seconds, _, name in times.slow),
             ],
             reverse=True,
         )[:_SLOW]
@@ -196,14 +200,31 @@ class Watcher:
         order = {JobState.RUNNING.value: 0, **{state.value: 2 for state in _FINISHED}}
         return sorted(found, key=lambda worker: order.get(worker.state, 1))
 
-    def _driver(self, status: FolderStatus) -> list[Worker]:
+    def _driver(self, status: FolderStatus, times: RunTimes) -> list[Worker]:
         if not status.alive:
             return []
         held = holder_of(self.run) or {}
         where = f"{held.get('host')}, process {held.get('pid')}"
         since = seconds_of(held.get("since")) or 0.0
         done, memory = status.ok + status.failed, memory_of(living_pid(self.run))
-        return [Worker("driver", "running", where, status.items, done, "this session", since, "", memory)]
+        driver = Worker("driver", "running", where, status.items, done, "this session", since, "", memory)
+        return [driver, *workers_of(times, since)]
+
+
+def workers_of(times: RunTimes, since: float) -> list[Worker]:
+    """Return the workers of a session that began at `since`, with how many items each has done by its last record."""
+    done: dict[str, int] = {one.worker: 0 for one in times.arrivals if one.when >= since}
+    for stint in times.stints:
+        if stint.begin >= since:
+            done[stint.worker] = done.get(stint.worker, 0) + stint.items
+    lost = {worker: when for worker, when in times.losses if when >= since}
+    came = {one.worker: one.when for one in times.arrivals}
+    found = []
+    for worker, items in sorted(done.items(), key=lambda one: (len(one[0]), one[0])):
+        died = lost.get(worker, 0.0) > came.get(worker, 0.0)
+        name = worker if " " in worker else f"worker {worker.rpartition('/')[2]}"
+        found.append(Worker(name, "died" if died else "running", "", 0, items))
+    return found
 
 
 def is_detached(run: Path) -> bool:

@@ -21,7 +21,7 @@ from espnet3.parallel.records import ItemFailure
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
 _OK, _FAILED = 1, 2
 _SHOWN = 5  # indices of a group that are named
-_SLOWEST = 10
+SLOWEST = 10
 _MESSAGE = 200  # characters of a message by which failures are grouped
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
 
@@ -76,7 +76,7 @@ class Failures:
         self._of[position] = key, shown, failure.attempts
         if failure.seconds is not None:
             heapq.heappush(self.slowest, (failure.seconds, shown))
-            if len(self.slowest) > _SLOWEST:
+            if len(self.slowest) > SLOWEST:
                 heapq.heappop(self.slowest)
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:

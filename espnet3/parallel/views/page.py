@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.views import charts
-from espnet3.parallel.views.conclusions import conclusions, duration
+from espnet3.parallel.views import charts, latency
+from espnet3.parallel.views.charts import duration
+from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts
 from espnet3.parallel.views.rates import binned
 from espnet3.parallel.views.sessions import Session
@@ -29,9 +30,9 @@ _KINDS = {
 }
 _QUANTILES = (0.5, 0.9, 0.99)
 _NOT_RECORDED = (
-    "The run folder holds when sessions, shards and jobs began and ended. It does not hold when each item ended, which "
-    "worker ran it, how long it took (but for failures), what it cost by item_cost, or how much memory it used. "
-    "Retries and lost workers of a session with a driver are noted when it ends: of a killed one they are unknown."
+    "How long items took and what workers did is recorded in sums over half a second or more, with the slowest items "
+    "by name; not which worker ran which item, nor its memory, nor the time of an item in which a worker died. Retries "
+    "and lost workers of a session with a driver are noted when it ends: of a killed one they are unknown."
 )
 
 
@@ -103,13 +104,14 @@ def _throughput(facts: RunFacts) -> str:
     ]
     return (
         charts.throughput(binned(facts.stretches, facts.begin))
-        + '<p class="dim">Items are spread evenly between two recorded moments: the ends of sessions, shards and '
-        "jobs.</p>" + _folded("As a table", _table(("from", "to", "items", "items/s"), rows))
+        + '<p class="dim">Items are spread evenly between two recorded moments.</p>'
+        + _folded("As a table", _table(("from", "to", "items", "items/s"), rows))
     )
 
 
 def _timeline(facts: RunFacts) -> str:
     rows: list[tuple[str, list[charts.Bar]]] = []
+    workers = [] if facts.shards else latency.worker_rows(facts.times)
     for number, session in enumerate(facts.sessions):
         if found := _session_bars(session, facts):
             rows.append((f"session {number}", found))
@@ -121,12 +123,15 @@ def _timeline(facts: RunFacts) -> str:
         ]
         text = f"{span.name} on {span.host}, process {span.pid}: {duration(span.seconds)}, {what}"
         by_shard.setdefault(span.name, []).append(charts.Bar(span.begin, span.end, kind, text))
+    rows += workers[: _MOST_ROWS - len(rows)]
     room = _MOST_ROWS - len(rows)
     rows += sorted(by_shard.items(), key=lambda row: row[1][0].begin)[: max(0, room)]
     if not rows:
         return "<p>Nobody has worked on it yet.</p>"
     left = len(by_shard) - room
-    more = f'<p class="dim">{left:,} more shards are left out.</p>' if left > 0 else ""
+    left = max(left, len(workers) - _MOST_ROWS + len(facts.sessions))
+    what = "shards" if facts.shards else "workers"
+    more = f'<p class="dim">{left:,} more {what} are left out.</p>' if left > 0 else ""
     used = {bar.kind for _, found in rows for bar in found}
     legend = "".join(f'<span><i class="{k}"></i>{name}</span>' for k, name in _KINDS.items() if k in used)
     spoken = [(name, bar.title) for name, found in rows for bar in found]
@@ -166,12 +171,12 @@ def _session_bars(session: Session, facts: RunFacts) -> list[charts.Bar]:
 
 
 def _times(facts: RunFacts) -> str:
-    parts = []
+    parts = [latency.item_times(facts.times)]
     means = [
         (session.figure("busy_seconds") / session.figure("items"), int(session.figure("items")))
         for session in facts.computed
     ]
-    if means:
+    if means and not parts[0]:
         items = sum(n for _, n in means)
         mean = sum(seconds * n for seconds, n in means) / items
         parts.append(
@@ -187,7 +192,7 @@ def _times(facts: RunFacts) -> str:
         parts.append(charts.histogram(per_item))
         slow = [(name, seconds, f"{duration(seconds)}, {n:,} items") for seconds, name, n in shards[:10]]
         parts.append(f"<h3>Slowest shards</h3>{charts.bars(slow)}")
-    if facts.slowest:
+    if facts.slowest and not facts.times.slow:
         slow = [(f"item {index}", seconds, duration(seconds)) for seconds, index in facts.slowest[:10]]
         parts.append(f"<h3>Slowest of the failed items</h3>{charts.bars(slow)}")
     return "".join(parts) or "<p>No time is recorded yet.</p>"

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
+from espnet3.parallel.timing.reading import Stint
 from espnet3.parallel.views.sessions import Session
 from espnet3.parallel.views.spans import Span, shard_ends
 
@@ -30,7 +31,12 @@ class Stretch:
 
 
 def stretches(
-    run: Path, sessions: Sequence[Session], drivers: Sequence[Span], shards: Sequence[Span], done: int
+    run: Path,
+    sessions: Sequence[Session],
+    drivers: Sequence[Span],
+    shards: Sequence[Span],
+    done: int,
+    stints: Sequence[Stint] = (),
 ) -> list[Stretch]:
     """Return what a folder says of when its items came in, as finely as it says it.
 
@@ -40,25 +46,46 @@ def stretches(
         drivers: When drivers held it.
         shards: When detached jobs worked.
         done: Items that have an outcome now.
+        stints: What workers did when, where that is recorded: of those sessions and jobs it says all.
     """
-    found = [Stretch(span.begin, span.end, span.items) for span in _whole(shards) if span.items]
+    found = [Stretch(one.begin, one.end, one.items) for one in stints]
+    timed = Timed(stints)
+    found += [
+        Stretch(span.begin, span.end, span.items)
+        for span in _whole(shards)
+        if span.items and not timed.has(span)
+    ]
     ends = shard_ends(run)
-    for session in sessions:
-        begin, end = _work_of(session)
-        if end is None or not session.figure("items"):
-            continue
-        inside = [(when, n) for when, n in ends if begin <= when <= end + 1]
-        found += _between(begin, inside) if inside else [Stretch(begin, end, int(session.figure("items")))]
     for session, after in zip_longest(sessions, sessions[1:]):
-        if not session.figures and session.ended not in (
-            "submitted",
-            "merged",
-        ):  # at work, killed, or stopped
+        known = timed.items_in(session.begin, float("inf") if after is None else after.begin)
+        if session.figures:
+            begin, end = _work_of(session)
+            left = int(session.figure("items")) - known
+            if end is not None and left > 0:
+                inside = [(when, n) for when, n in ends if begin <= when <= end + 1 and not known]
+                found += _between(begin, inside) if inside else [Stretch(begin, end, left)]
+        elif session.ended not in ("submitted", "merged"):  # at work, killed, or stopped
             have = done if after is None else after.ok_before + after.failed_before
-            items = have - session.ok_before - session.failed_before
+            items = have - session.ok_before - session.failed_before - known
             end = session.end or _last_write(run, session, drivers, after)
             found.append(Stretch(session.begin, max(session.begin, end), items))
     return sorted((one for one in found if one.items > 0), key=lambda one: one.begin)
+
+
+class Timed:
+    """Whose items are in the recorded times."""
+
+    def __init__(self, stints: Sequence[Stint]) -> None:
+        self._stints = stints
+        self._workers = {one.worker.partition(" on ")[0] for one in stints}
+
+    def has(self, span: Span) -> bool:
+        """Whether they have a shard's."""
+        return span.name in self._workers
+
+    def items_in(self, begin: float, end: float) -> int:
+        """Return how many items they have that began between two moments."""
+        return sum(one.items for one in self._stints if begin <= one.begin < end)
 
 
 def binned(found: Sequence[Stretch], begin: float | None = None) -> list[tuple[float, float]]:

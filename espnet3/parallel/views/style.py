@@ -24,7 +24,7 @@ pre{background:var(--card);border-radius:6px;padding:10px;overflow-x:auto}
 svg{width:100%;height:auto;display:block}
 svg text{fill:var(--dim);font:11px system-ui,sans-serif}svg .end{text-anchor:end}svg .middle{text-anchor:middle}
 .grid{stroke:var(--line);stroke-width:1}.area{fill:var(--work);fill-opacity:.75}
-rect.work{fill:var(--work)}rect.launch{fill:var(--launch)}rect.env{fill:var(--env)}rect.idle{fill:var(--idle)}
+rect.work{fill:var(--work)}.point{fill:var(--work);fill-opacity:.45}rect.launch{fill:var(--launch)}rect.env{fill:var(--env)}rect.idle{fill:var(--idle)}
 rect.alive{fill:var(--alive)}rect.lost{fill:var(--lost)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;color:var(--dim)}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px}

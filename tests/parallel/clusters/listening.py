@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/backends.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/security.md"
 _ACCEPTS = 0x10000  # the flag of a unix socket that listens, in /proc/net/unix
 
 
@@ -98,7 +98,7 @@ def verdict(listener: Listener, said: dict[str, str], is_other: bool = True) -> 
 def on_the_page() -> set[tuple[str, str, str]]:
     """Return the rows of the page's table of listeners: env, who, and what a stranger gets."""
     rows = set()
-    for line in PAGE.read_text(encoding="utf-8").split("### Listeners")[1].splitlines():
+    for line in PAGE.read_text(encoding="utf-8").split("## Listeners")[1].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             envs, who, _, answer = cells

@@ -428,7 +428,9 @@ def test_the_dearest_items_go_first_and_the_results_stay_in_order(tmp_path, plac
     assert run(Costly, indices, Noting(str(tmp_path))) == [x * x for x in indices]
     started = list(map(int, lines(tmp_path)))
     assert sorted(started) == sorted(indices)
-    assert started[:2] == [90, 90]  # of three; then a worker may be a few items ahead of the other
+    dear = [at for at, idx in enumerate(started) if idx >= 60]
+    # of two workers one may be held up with the items that it has taken, while the other goes on
+    assert started[0] == 90 and sum(dear) / len(dear) < len(started) / 2 - 1
     if place == 1:
         assert started == sorted(indices, reverse=True)
 

@@ -33,6 +33,7 @@ from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import Policy, ProcessEnd, Tally
 from espnet3.parallel.runner.shard_driver import run_shards
 from espnet3.parallel.runner.shards import ShardResult, marker, shards_of
+from espnet3.parallel.timing.recorder import TimesRecorder
 from tests.parallel.detached.work import Files, Provider, Squares, calls, run_of
 from tests.parallel.ledger.making import begin
 
@@ -93,7 +94,15 @@ def in_shards(folder: Path, policy: Policy, loss: Loss) -> ItemFailure:
 
     with begin(folder / "run", range(N), plan={"shards": [0]}) as run:
         shards = shards_of([0], range(N), None, run.path)
-        run_shards(run, shards, launch, policy, lambda n, failed: None, retry_failed=False)
+        run_shards(
+            run,
+            shards,
+            launch,
+            policy,
+            lambda n, failed: None,
+            False,
+            TimesRecorder(run.append_times, range(100)),
+        )
     return found[0]
 
 

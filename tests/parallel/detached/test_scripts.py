@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 
 from espnet3.parallel.backends import BACKENDS, SubmitBy
-from espnet3.parallel.detached.launch.scheduler import make_job
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.launch.scheduler import make_job, walltime
 from espnet3.parallel.detached.launch.scripts import (
     JobArray,
     ScriptFacts,
@@ -116,3 +118,27 @@ def test_arrays_are_split_at_the_sites_limit() -> None:
 def test_every_state_has_a_sentence(state: JobState) -> None:
     """A state says what it means in words."""
     assert len(state.sentence.split()) > 4
+
+
+@pytest.mark.parametrize("written", ["90m", "1.5 hours", "1h 30m", "01:30:00"])
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if "walltime" not in NOT.get(name, ())])
+def test_a_walltime_is_written_as_the_scheduler_reads_it(name: str, written: str) -> None:
+    """Ninety minutes are 01:30:00 or 01:30 in the header, however they were written; "90m" is no time for `sbatch`."""
+    scheduler = BACKENDS[name].scheduler
+    assert scheduler is not None
+    options = {k: v for k, v in OPTIONS.items() if OWN.get(k, name) == name and k not in NOT.get(name, ())}
+    options["walltime"] = written
+    header = make_job(Plan("", [0], "specs", [], name, 3, options, {}, "")).job_header
+    assert ("01:30:00" if scheduler.writes_seconds else "01:30") in header
+    assert written == "01:30:00" or written not in header
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_jobs_know_the_walltime_that_the_site_sets(name: str) -> None:
+    """Without a walltime among the options the site's is what ends a job, so that is what it stops in time for."""
+    scheduler = BACKENDS[name].scheduler
+    assert scheduler is not None
+    options = {"cores": 1, "memory": "1GB", **({"disk": "1GB"} if name == "htcondor" else {})}
+    with dask.config.set({f"jobqueue.{name}.walltime": "00:20" if scheduler.minutes_last else "00:20:00"}):
+        seconds = walltime(ParallelConfig(env=name, n_workers=1, options=options))
+    assert seconds == (1200 if scheduler.has_walltime else None)

@@ -19,6 +19,7 @@ from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.records import Policy, ProcessEnd, RunSummary, Tally
 from espnet3.parallel.runner.shard_driver import run_shards
 from espnet3.parallel.runner.shards import Shard, ShardResult, marker, shards_of
+from espnet3.parallel.timing.recorder import TimesRecorder
 from tests.parallel.ledger.making import begin, value_of
 
 N = 20
@@ -71,7 +72,15 @@ class Played:
         """Run twenty items in one shard."""
         with begin(folder, range(N), plan={"shards": [0]}) as run:
             shards = shards_of([0], range(N), None, run.path)
-            return run_shards(run, shards, self.launch, policy, lambda n, failed: None, retry_failed=False)
+            return run_shards(
+                run,
+                shards,
+                self.launch,
+                policy,
+                lambda n, failed: None,
+                False,
+                TimesRecorder(run.append_times, range(N)),
+            )
 
 
 def _line(at: int) -> bytes:
@@ -129,7 +138,15 @@ def test_a_mark_of_an_earlier_driver_blames_nobody(tmp_path: Path) -> None:
             with played.launch(work) as launched:
                 yield launched
 
-        run_shards(run, [shard], launch, Policy(), lambda n, failed: None, retry_failed=False)
+        run_shards(
+            run,
+            [shard],
+            launch,
+            Policy(),
+            lambda n, failed: None,
+            False,
+            TimesRecorder(run.append_times, range(N)),
+        )
     assert len(played.shards) == 1
 
 
@@ -139,7 +156,15 @@ def test_late_items_count_as_retries_and_are_on_disk(tmp_path: Path) -> None:
     played = Played(*[death(7, SHOT, seconds=1.2)] * 3)
     with begin(tmp_path, range(N), plan={"shards": [0]}) as run:
         shards = shards_of([0], range(N), None, run.path)
-        summary = run_shards(run, shards, played.launch, policy, lambda n, failed: None, retry_failed=False)
+        summary = run_shards(
+            run,
+            shards,
+            played.launch,
+            policy,
+            lambda n, failed: None,
+            False,
+            TimesRecorder(run.append_times, range(N)),
+        )
         run.merge()
     (failure,) = Results(tmp_path).failures()
     assert (failure.index, failure.cause, failure.attempts) == (7, "timeout", 3)

@@ -23,6 +23,7 @@ class ShardBlame:
         worker: This process, for the records of failures.
 
     Attributes:
+        worker: As given.
         marks: Where this process says what it is in.
         suspects: Positions that go one by one.
         one_by_one: Whether several items were in progress at a loss.
@@ -33,7 +34,7 @@ class ShardBlame:
         self.marks = Marks(folder, self._file)
         self._history = History(spec.policy, self._file.losses)
         self._spec = spec
-        self._worker = worker
+        self.worker = worker
         self.suspects = set(self._history.suspects)
         self.one_by_one = any(loss.items > 1 for loss in self._file.losses)
 
@@ -41,7 +42,7 @@ class ShardBlame:
         """Return the failures of the positions that do not go again."""
         spec = self._spec
         return {
-            at: self._history.failure(at, spec.items[at - spec.begin], self._worker, self._worker)
+            at: self._history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
             for at in self._history.failed
         }
 

@@ -10,8 +10,9 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import check_line, encode_failure
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
 from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.timing.recorder import TimesRecorder
 
 LEFT, OK, FAILED = 0, 1, 2
 
@@ -26,6 +27,7 @@ class ShardOutcomes:
     Attributes:
         state: One byte for each of its items: `LEFT`, `OK` or `FAILED`.
         failed_before: Positions that had failed when this attempt began.
+        times: Notes how long they took.
     """
 
     def __init__(self, spec: JobSpec, lease: Lease) -> None:
@@ -34,6 +36,8 @@ class ShardOutcomes:
         self._spec = spec
         self._lease = lease
         self._files: dict[str, Appender] = {}
+        shards = spec.total // max(1, len(spec.items))  # of about this size
+        self.times = TimesRecorder(self.append_times, spec.items, first=spec.begin, workers=shards)
         self._appended = 0
         self._lines = {RESULTS: 0, ERRORS: 0}
         make_folder(self.folder)
@@ -98,8 +102,15 @@ class ShardOutcomes:
         self._put(ERRORS, [encode_failure(position, failure)])
         self._take([position], FAILED)
 
+    def append_times(self, lines: list[bytes]) -> None:
+        """Note how long items took: lines of `timing`, which no outcome depends on."""
+        if TIMES not in self._files:
+            self._files[TIMES] = Appender(self.folder / TIMES, durable=False)
+        self._files[TIMES].append(lines)
+
     def close(self, done: bool) -> None:
         """Close the files; with `done`, leave the mark of a shard that is complete."""
+        self.times.flush()
         files, self._files = self._files, {}
         for file in files.values():
             file.close()

@@ -193,7 +193,10 @@ class _Attempt:
         name_worker(f"shard-{spec.shard}")
         runner = load(spec.runner)
         provider = make_provider(load(spec.provider), spec.arguments)
-        return runner, build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
+        begin = time.perf_counter()
+        env = build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
+        self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
+        return runner, env
 
     def _prepare(self) -> Call:
         """Import, make and check what the items are run with."""
@@ -246,6 +249,9 @@ class _Attempt:
     def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
         """Put a block on disk; return how the attempt ends, or None to go on."""
         self.outcomes.append(begin, block)
+        if block.values and block.times is not None:
+            positions = range(begin, begin + len(block.values))
+            self.outcomes.times.took(self.worker, block.seconds, len(block.values), block.times, positions)
         self.budget.add(len(block.failed))
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length

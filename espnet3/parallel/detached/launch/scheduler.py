@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import load_cluster_class, row
-from espnet3.parallel.backends.amounts import walltime_seconds
+from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
@@ -119,6 +119,11 @@ def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
         from dask.utils import parse_bytes
 
         options["memory"] = f"{round(parse_bytes(options['memory']) * memory_factor)}B"
+    scheduler = scheduler_of(plan.env)
+    if options.get("walltime") is not None and scheduler.has_walltime:
+        options["walltime"] = walltime_text(
+            options["walltime"], minutes_last=scheduler.minutes_last, writes_seconds=scheduler.writes_seconds
+        )
     try:
         return cluster.job_cls(scheduler="tcp://none", name=name, **options)
     except (TypeError, ValueError) as error:
@@ -296,11 +301,21 @@ def printed(layout: Layout, shard: int) -> list[Path]:
 
 
 def walltime(config: ParallelConfig) -> float | None:
-    """Return the seconds that a job may take by its options; None where they set no limit."""
+    """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
+    scheduler = scheduler_of(config.env)
     value = config.options.get("walltime")
-    if value is None:
-        return None
-    return walltime_seconds(value, minutes_last=scheduler_of(config.env).minutes_last)
+    if value is None and scheduler.has_walltime:
+        value = _site(config, "walltime")
+    return None if value is None else walltime_seconds(value, minutes_last=scheduler.minutes_last)
+
+
+def _site(config: ParallelConfig, name: str) -> Any:
+    """Return what dask-jobqueue takes where an option is not given; importing it reads the site's files."""
+    import dask
+
+    load_cluster_class(row(config.env))
+    section = config.options.get("config_name") or config.env
+    return dask.config.get(f"jobqueue.{section}.{name}", None)
 
 
 def check(config: ParallelConfig) -> None:

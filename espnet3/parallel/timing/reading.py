@@ -1,0 +1,177 @@
+"""Reads `times.jsonl` back: what the workers of a run's sessions and jobs did, and when."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
+from espnet3.parallel.timing.counts import edge_of
+
+_MOST = 256 << 20  # bytes that are read of all files
+_SLOWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stint:
+    """What a worker did between two moments. Times are in seconds since the epoch.
+
+    Attributes:
+        worker: Its name.
+        begin: When it began the first of the items.
+        end: When it ended the last one.
+        busy: Seconds that it spent on them: with several threads it may be more than from begin to end.
+        items: How many they are.
+    """
+
+    worker: str
+    begin: float
+    end: float
+    busy: float
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A worker became ready: at `when`, after so many seconds of imports, and of building its env."""
+
+    worker: str
+    when: float
+    imports: float
+    env: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """All that a run's folder says of its items' times; empty for a run of before they were recorded.
+
+    Attributes:
+        stints: What workers did, by time.
+        arrivals: When they were ready.
+        losses: When which of them died.
+        counts: How many items took how long, by bin (`counts.edge_of`).
+        slow: The slowest items: seconds, position, index as text.
+        costs: Seconds and cost of a sample of items, where the runner has `item_cost`.
+        unread: Bytes of further records that were not read, as they are too many.
+    """
+
+    stints: tuple[Stint, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
+    losses: tuple[tuple[str, float], ...] = ()
+    counts: dict[int, int] = field(default_factory=dict)
+    slow: tuple[tuple[float, int, str], ...] = ()
+    costs: tuple[tuple[float, float], ...] = ()
+    unread: int = 0
+
+    @property
+    def items(self) -> int:
+        """Items whose time is known; one that ran twice counts twice."""
+        return sum(self.counts.values())
+
+    @property
+    def busy(self) -> float:
+        """Seconds that all of them took."""
+        return sum(stint.busy for stint in self.stints)
+
+    def quantiles(self, shares: Sequence[float]) -> list[tuple[float, float]]:
+        """Return of each share the time that so many items do not exceed, to within a bin (9 %)."""
+        ordered, total = sorted(self.counts.items()), self.items
+        found = []
+        for share in shares:
+            have = 0
+            for number, n in ordered:
+                have += n
+                if have >= share * total:
+                    found.append((share, edge_of(number + 0.5)))
+                    break
+        return found
+
+
+def read_times(run: Path) -> RunTimes:
+    """Read what the folder of a run, and of its shards' jobs, says of its items' times; torn lines are passed over."""
+    return TimesReader(run).look()
+
+
+class TimesReader:
+    """Reads the times of one run, again and again: a second look goes on where the first one ended.
+
+    Args:
+        run: The run's folder.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._read: dict[Path, int] = {}
+        self._left = _MOST
+        self._unread = 0
+        self._stints: list[Stint] = []
+        self._arrivals: list[Arrival] = []
+        self._losses: list[tuple[str, float]] = []
+        self._counts: Counter[int] = Counter()
+        self._slow: dict[int, tuple[float, int, str]] = {}
+        self._costs: list[tuple[float, float]] = []
+
+    def look(self) -> RunTimes:
+        """Return all that is recorded by now."""
+        for kind in (SPLIT, SESSION):
+            for split in split_folders(self._run, kind):
+                for said in self._new_lines(split / TIMES):
+                    self._take(said)
+        return RunTimes(
+            tuple(sorted(self._stints, key=lambda one: one.begin)),
+            tuple(sorted(self._arrivals, key=lambda one: one.when)),
+            tuple(sorted(self._losses, key=lambda one: one[1])),
+            dict(self._counts),
+            tuple(_longest(self._slow.values())),
+            tuple(self._costs),
+            self._unread,
+        )
+
+    def _take(self, said: dict[str, Any]) -> None:
+        worker = str(said.get("worker"))
+        if "came" in said:
+            imports, env = said.get("imports", 0.0), said.get("env", 0.0)
+            self._arrivals.append(Arrival(worker, said["came"], imports, env))
+        elif "gone" in said:
+            self._losses.append((worker, said["gone"]))
+        elif "begin" in said:
+            self._stints.append(Stint(worker, said["begin"], said["end"], said["busy"], said["items"]))
+            self._counts.update({int(number): n for number, n in said["counts"].items()})
+            for seconds, place, name in said["slow"]:
+                self._slow[place] = max(self._slow.get(place, (0.0, place, name)), (seconds, place, name))
+            self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
+            if len(self._slow) > 50 * _SLOWEST:
+                self._slow = {one[1]: one for one in _longest(self._slow.values())}
+
+    def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
+        """Yield the whole lines that were not read before, up to a limit of bytes for all files."""
+        try:
+            stream = open(file, "rb")  # noqa: SIM115  closed below
+        except OSError:  # nothing is recorded there
+            return
+        at = self._read.get(file, 0)
+        with stream:
+            stream.seek(at)
+            for line in stream:
+                if line[-1:] != b"\n":  # torn: its writer is at it, or was killed there
+                    break
+                at += len(line)
+                if len(line) > self._left:
+                    self._unread += len(line)
+                    continue
+                self._left -= len(line)
+                try:
+                    said = json.loads(line)
+                except ValueError:  # damaged: the others say what they say
+                    continue
+                if isinstance(said, dict):
+                    yield said
+        self._read[file] = at
+
+
+def _longest(found: Iterable[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
+    return sorted(found, reverse=True)[:_SLOWEST]

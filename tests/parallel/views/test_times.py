@@ -1,0 +1,297 @@
+"""How long items took and what workers did: recorded in few lines, and read back by the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+from espnet3.parallel.ledger.errors import FolderWriteError
+from espnet3.parallel.ledger.split import TIMES
+from espnet3.parallel.timing.counts import ItemTimes, bin_of, edge_of
+from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint, TimesReader, read_times
+from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.views.conclusions import conclusions
+from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.latency import columns_of, rank_correlation
+from espnet3.parallel.views.live import workers_of
+from espnet3.parallel.views.page import page_of
+from tests.parallel.detached.work import Files, Provider, Squares, run_of, shut
+from tests.parallel.views.test_report import Checked
+
+SLOW, STEP = 7, 0.3  # the item that takes longest, and the seconds by which it does
+
+
+class Naps(BaseRunner):
+    """Waits: items are of some milliseconds, but for one."""
+
+    @staticmethod
+    def forward(idx: int, pause: Any) -> int:
+        """Wait as long as the index says."""
+        pause(STEP if idx == SLOW else 0.004)
+        return idx
+
+    @staticmethod
+    def item_cost(idx: int) -> float:
+        """Say which item is long."""
+        return 12.0 if idx == SLOW else 1.0
+
+
+class NapsAndDeath(Naps):
+    """The same; at the first look at one item its process ends."""
+
+    @staticmethod
+    def forward(idx: int, pause: Any, folder: Path) -> int:
+        """Wait, or end the process."""
+        if idx == 30 and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        pause(0.004)
+        return idx
+
+
+class Patience(EnvironmentProvider):
+    """The env has what waits."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return it."""
+        return {"pause": time.sleep, "folder": Path(self.config["folder"])}
+
+
+def naps(folder: Path, workers: int, cls: Any = Naps, n: int = 120, **arguments: Any) -> Path:
+    """Run naps; return the run's folder."""
+    set_parallel({"env": "local", "n_workers": workers})
+    cls(Patience({"folder": str(folder)}), output_dir=folder / "run", progress=False, **arguments)(range(n))
+    return folder / "run"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_report_has_the_time_of_items_and_what_each_worker_did(tmp_path: Path, workers: int) -> None:
+    """Every item is counted once, the slow one is named with its time, and each worker has its row and its env."""
+    facts = read_facts(naps(tmp_path, workers))
+    times = facts.times
+    assert (
+        times.items == 120 == sum(one.items for one in times.stints) == sum(s.items for s in facts.stretches)
+    )
+    ((seconds, name),) = [(seconds, name) for seconds, place, name in times.slow if place == SLOW]
+    assert name == str(SLOW) and STEP <= seconds < STEP + 5 and (seconds, name) in facts.slowest
+    (_, median), *_ = times.quantiles([0.5])
+    assert 0.0036 < median < STEP + 5, "no item took less than its nap"
+    names = {one.worker for one in times.arrivals}
+    assert len(names) == workers and names >= {one.worker for one in times.stints}
+    page = page_of(facts)
+    labels = Checked(page).labels
+    assert any("Histogram of 120 items" in label for label in labels)
+    assert any("item_cost" in label for label in labels)
+    assert f"item {SLOW}" in page and "Cost and time agree" in page
+
+
+def test_a_batch_counts_with_its_mean() -> None:
+    """A step of several items counts as so many of its mean, and names none of them as a sample."""
+    times = ItemTimes.of_steps([(4, 0.4), (0, 1.0), (1, 0.3)])
+    assert times.counts == {bin_of(0.1): 4, bin_of(0.3): 1}
+    assert times.slow == [(0.3, 4), (0.1, 0)] and times.some == [(0.3, 4)]
+
+
+def test_quantiles_are_right_to_a_bin() -> None:
+    """Of drawn times each quantile lies within a bin (9 %) of the true one; the histogram's columns hold every item."""
+    draw = random.Random(5)
+    values = [draw.lognormvariate(-3, 2) for _ in range(5000)]
+    times = ItemTimes()
+    for place, value in enumerate(values):
+        times.add(place, 1, value)
+    ordered = sorted(values)
+    for share, found in RunTimes(counts=times.counts).quantiles([0.01, 0.5, 0.9, 0.99]):
+        true = ordered[int(share * len(values)) - 1]
+        assert edge_of(-1) <= found / true <= edge_of(1)
+    columns = columns_of(times.counts)
+    assert sum(n for _, _, n in columns) == 5000 and len(columns) <= 40
+    for (_, end, _), (begin, _, _) in pairwise(columns):
+        assert end == begin
+
+
+def test_merging_is_counting_all_at_once() -> None:
+    """Times that are merged from parts are those of the whole."""
+    draw = random.Random(6)
+    steps = [(draw.randrange(1, 4), draw.random()) for _ in range(300)]
+    whole, merged, place = ItemTimes.of_steps(steps), ItemTimes(), 0
+    for at in range(0, 300, 7):
+        merged.merge(ItemTimes.of_steps(steps[at : at + 7]), place)
+        place += sum(n for n, _ in steps[at : at + 7])
+    merged.merge(ItemTimes())  # of a chunk whose items were all given up before they began
+    assert merged.counts == whole.counts and merged.slow == whole.slow
+
+
+@pytest.mark.parametrize(("workers", "hours"), [(1, 0.05), (2, 12), (200, 12), (1000, 2)])
+def test_the_records_of_a_long_run_stay_few(workers: int, hours: float) -> None:
+    """However long and wide a run is, its records are some ten thousands of lines, and they count every item."""
+    now, lines, items = 1e9, [], 0
+    begin = now
+    recorder = TimesRecorder(lines.extend, range(10**9), clock=lambda: now)
+    took, each = ItemTimes.of_steps([(3, 0.9)]), max(1.0, hours * 3600 / 400)
+    while now < begin + hours * 3600:
+        now += each
+        for worker in range(workers):
+            recorder.took(str(worker), 0.9, 3, took, range(items, items + 3))
+            items += 3
+    recorder.flush()
+    assert len(lines) < 40_000
+    assert sum(json.loads(line)["items"] for line in lines) == items
+
+
+def test_idle_time_is_not_smeared_over_the_work() -> None:
+    """A worker that waits for long between two chunks has two records, and the wait is in none."""
+    now, lines = 1e9, []
+    recorder = TimesRecorder(lines.extend, range(10), clock=lambda: now)
+    recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
+    now += 60
+    recorder.took("a", 0.2, 1, ItemTimes.of_steps([(1, 0.2)]), [1])
+    recorder.flush()
+    said = [json.loads(line) for line in lines]
+    assert [round(one["end"] - one["begin"], 3) for one in said] == [0.1, 0.2]
+
+
+def test_a_full_disk_stops_a_run_with_its_own_error_first() -> None:
+    """An error of the run is not hidden by that of writing down its times; without one, that is raised."""
+
+    def full(_: Any) -> None:
+        raise FolderWriteError("the disk is full")
+
+    def end(error: BaseException | None) -> None:
+        with TimesRecorder(full, range(3)) as recorder:
+            recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError):
+        end(KeyError("its own"))
+    with pytest.raises(FolderWriteError):
+        end(None)
+
+
+def test_an_index_whose_repr_raises_costs_nobody_the_run() -> None:
+    """A slow item without a usable repr is named by its position."""
+
+    class Mute:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    lines: list[bytes] = []
+    recorder = TimesRecorder(lines.extend, [Mute()])
+    recorder.took("a", 0.1, 1, ItemTimes.of_steps([(1, 0.1)]), [0])
+    recorder.flush()
+    assert json.loads(lines[0])["slow"] == [[0.1, 0, "at position 0"]]
+
+
+def test_a_worker_that_died_is_in_its_row(tmp_path: Path) -> None:
+    """The report shows in its row where a worker ended with items in progress, and counts those once."""
+    facts = read_facts(naps(tmp_path, 2, NapsAndDeath))
+    ((lost, _),) = facts.times.losses
+    assert lost in {one.worker for one in facts.times.arrivals} and facts.times.items == 120
+    assert 'class="lost"' in page_of(facts)
+
+
+@pytest.mark.parametrize("cls", [Squares, Files])
+def test_detached_jobs_record_the_same(tmp_path: Path, cls: Any) -> None:
+    """Jobs write down their items' times, with hooks of their own too, and the report counts each item once."""
+    run = run_of(tmp_path, runner=cls)
+    try:
+        run.wait(timeout=120)
+    finally:
+        shut(run)
+    times = read_times(Path(run.path))
+    assert times.items == 12 and {name for _, _, name in times.slow} <= set(map(str, range(12)))
+    facts = read_facts(Path(run.path))
+    jobs = Counter(one.worker.partition(" on ")[0] for one in times.arrivals)
+    assert set(jobs) == {span.name for span in facts.shards} and set(jobs.values()) == {1}
+    assert sum(one.items for one in facts.stretches) == 12
+    Checked(page_of(facts))
+
+
+def test_shards_of_a_driver_record_their_items(tmp_path: Path) -> None:
+    """A runner with writers of its own, whose shards are the driver's items, has the times of its own items."""
+    set_parallel({"env": "local", "n_workers": 2})
+    Files(Provider({"folder": str(tmp_path)}), output_dir=tmp_path / "run", progress=False)(range(30))
+    facts = read_facts(tmp_path / "run")
+    assert facts.times.items == 30 == sum(one.items for one in facts.stretches)
+
+
+def test_what_is_torn_or_missing_is_passed_over(tmp_path: Path) -> None:
+    """Of a killed run the last line may be torn, and a run of before has none: the report says what is there."""
+    run = naps(tmp_path, 1)
+    (file,) = run.glob(f"*/{TIMES}")
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"worker": "0", "beg')
+    assert read_times(run).items == 120
+    Checked(page_of(read_facts(run)))
+    file.unlink()
+    facts = read_facts(run)
+    assert facts.times == RunTimes() and sum(one.items for one in facts.stretches) == 120
+    Checked(page_of(facts))
+
+
+def test_the_workers_of_a_session_are_told_from_earlier_ones() -> None:
+    """Whoever watches sees each worker of this session with its items, and which has died and not come back."""
+    times = RunTimes(
+        stints=tuple(
+            Stint(name, when, when + 1, 1.0, 5) for name, when in [("0", 1), ("0", 11), ("1", 11), ("0", 12)]
+        ),
+        arrivals=tuple(
+            Arrival(name, when, 0.0, 0.0) for name, when in [("0", 1), ("0", 10), ("1", 10), ("10", 10)]
+        ),
+        losses=(("0", 2.0), ("1", 15.0)),
+    )
+    seen = [(worker.name, worker.state, worker.done) for worker in workers_of(times, since=9.0)]
+    assert seen == [("worker 0", "running", 10), ("worker 1", "died", 5), ("worker 10", "running", 0)]
+
+
+def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
+    """Two looks give what one gives, and count nothing twice, also where the first one met half a line."""
+    run = naps(tmp_path, 1)
+    (file,) = run.glob(f"*/{TIMES}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    reader = TimesReader(run)
+    reader.look()
+    file.write_bytes(whole)
+    assert reader.look() == read_times(run) == reader.look()
+
+
+def test_few_items_that_took_most_of_the_time_are_said(tmp_path: Path) -> None:
+    """Where one item took a fifth of all the time or more, the conclusions name it."""
+    facts = read_facts(naps(tmp_path, 1))
+    times = RunTimes(
+        stints=facts.times.stints[:1], counts={bin_of(0.1): 60, bin_of(20.0): 1}, slow=((20.0, 3, "'utt3'"),)
+    )
+    long = times.stints[0].__class__("0", 0.0, 26.0, 26.0, 61)
+    weighed = conclusions(_with(facts, RunTimes(stints=(long,), counts=times.counts, slow=times.slow)))
+    assert any("Item 'utt3' alone took 77% of the time of all 61" in one for one in weighed)
+
+
+def _with(facts: Any, times: RunTimes) -> Any:
+    return replace(facts, times=times)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(1, 10), (2, 20), (3, 30)], 1.0),
+        ([(1, 30), (2, 20), (3, 10)], -1.0),
+        ([(1, 1), (1, 2), (2, 2), (2, 1)], 0.0),
+        ([(1, 1), (1, 2)], None),
+    ],
+)
+def test_agreement_is_the_rank_correlation(pairs: Any, expected: float | None) -> None:
+    """Spearman's rank correlation of known pairs; none where one side does not vary."""
+    found = rank_correlation(pairs)
+    assert found == expected if expected is None else found == pytest.approx(expected)

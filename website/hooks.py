@@ -1,0 +1,99 @@
+"""What the site has beyond `docs/`: pages from elsewhere in the repository, a page for each error, and their links."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = "project/examples.md"
+# A page of the site, and the file in the repository that it is
+ELSEWHERE = {
+    EXAMPLES: "examples/README.md",
+    "project/recipe.md": "egs3/asterisk/asr/README.md",
+    "project/benchmarks.md": "benchmarks/README.md",
+    "project/contributing.md": "CONTRIBUTING.md",
+    "project/changelog.md": "CHANGELOG.md",
+}
+_LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)?(?P<anchor>#[^)\s]*)?(?=\))")
+_ERROR = re.compile(r"^## `(?P<name>\w+)`$", re.MULTILINE)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are not in `docs/`."""
+    for page, source in ELSEWHERE.items():
+        text = examples() if page == EXAMPLES else (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=relinked(text, source, page)))
+    errors = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    for name, text in error_sections(errors).items():
+        page = f"errors/{name.lower()}.md"
+        moved = relinked(f"# {name}\n\n{text}", "docs/errors.md", page)
+        added = File.generated(config, page, content=moved)
+        added.inclusion = added.inclusion.NOT_IN_NAV  # the page of all errors leads to it
+        files.append(added)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links of `docs/` that point out of it to their pages, and each error's heading to its own."""
+    source = page.file.src_uri
+    if source.startswith(("project/", "errors/")):
+        return markdown
+    if source == "errors.md":
+        markdown = _ERROR.sub(
+            lambda m: f"{m[0]}\n\n[A page of its own](errors/{m['name'].lower()}.md)", markdown
+        )
+    return relinked(markdown, f"docs/{source}", source)
+
+
+def examples() -> str:
+    """Return the page of examples: their table, and each file."""
+    folder = ROOT / "examples"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\((\w+)\.py\)", r"](#\1py)", text)
+    for file in sorted(folder.glob("*.py")):
+        text += f"\n## {file.name}\n\n```python\n{file.read_text(encoding='utf-8')}```\n"
+    return text
+
+
+def error_sections(text: str) -> dict[str, str]:
+    """Return the text of each section of the page of errors that is about one class."""
+    heads = list(_ERROR.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    return {
+        head["name"]: text[head.end() : end].strip() + "\n" for head, end in zip(heads, ends, strict=True)
+    }
+
+
+def relinked(text: str, source: str, page: str) -> str:
+    """Return a page's text with the links that its file has in the repository turned into those of the site.
+
+    Args:
+        text: The text.
+        source: The file, from the repository's root.
+        page: The page that it becomes.
+
+    Raises:
+        ValueError: A link leads to a file that is no page.
+    """
+    pages = {file: name for name, file in ELSEWHERE.items()}
+
+    def moved(found: re.Match[str]) -> str:
+        target, anchor = found["target"], found["anchor"] or ""
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target)) if target else source
+        if file.startswith("docs/"):
+            there = file.removeprefix("docs/")
+        elif file in pages:
+            there = pages[file]
+        else:
+            raise ValueError(f"{source}: {target} is no page of the site")
+        if there == page:
+            return anchor
+        return posixpath.relpath(there, posixpath.dirname(page) or ".") + anchor
+
+    outside = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if k % 2 else _LINK.sub(moved, part) for k, part in enumerate(outside))

@@ -1,0 +1,176 @@
+"""Records commands on a terminal as an animated SVG: `make recording` writes docs/recording.svg, which README shows.
+
+The commands are run for real, on a pseudo-terminal; what they print is drawn as it came, with long waits shortened. The
+picture is a strip of frames behind a window that CSS moves: it needs no script, and follows the reader's light or dark.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import pyte
+
+ROOT = Path(__file__).resolve().parents[1]
+COLUMNS, ROWS = 100, 17
+WIDTH, HEIGHT = 8.4, 18  # of a character, in pixels
+TYPING, READING, LONGEST, LAST = (
+    0.04,
+    1.6,
+    0.7,
+    5.0,
+)  # seconds: a key, after a command, a wait, the last frame
+EVERY = 0.12  # seconds between frames, at least
+COMMANDS = (
+    "timeout -s KILL 1.6 python examples/long_items.py --seconds 1   # somebody kills it",
+    "python examples/long_items.py --seconds 1 | tail -3   # the same command goes on",
+    "espnet3 report runs/answers",
+)
+COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}
+STYLE = """
+text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre;fill:#1c2128}
+.w{fill:#fff;stroke:#d5dbe1}.k{font-weight:bold}
+.r{fill:#c93c37}.g{fill:#24804f}.y{fill:#8a6100}.b{fill:#2f6fb3}.c{fill:#1b7c83}.m{fill:#8250df}
+@media (prefers-color-scheme:dark){text{fill:#e2e7ec}.w{fill:#14181d;stroke:#323a43}
+.r{fill:#e5645e}.g{fill:#4cbf8c}.y{fill:#d9a441}.b{fill:#5b9be0}.c{fill:#56b6c2}.m{fill:#b392f0}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the screen showed from a moment on: a list of (text, style class) for each row."""
+
+    when: float
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+class Recorder:
+    """A terminal, and the frames it has shown."""
+
+    def __init__(self) -> None:
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.stream = pyte.ByteStream(self.screen)
+        self.now = 0.0
+        self.frames: list[Frame] = []
+
+    def show(self, seconds: float) -> None:
+        """Keep the screen as it is for so long."""
+        rows = tuple(tuple(_runs(self.screen.buffer[row])) for row in range(ROWS))
+        if self.frames and self.frames[-1].rows == rows:
+            pass
+        elif self.frames and self.now - self.frames[-1].when < EVERY:  # too short to be seen
+            self.frames[-1] = Frame(self.frames[-1].when, rows)
+        else:
+            self.frames.append(Frame(self.now, rows))
+        self.now += seconds
+
+    def type(self, command: str) -> None:
+        """Type a command after a prompt."""
+        self.stream.feed(b"\x1b[1m$ \x1b[0m")
+        for place in range(0, len(command), 3):
+            self.stream.feed(command[place : place + 3].encode())
+            self.show(3 * TYPING)
+        self.stream.feed(b"\r\n")
+        self.show(0.2)
+
+    def run(self, command: str, folder: Path) -> None:
+        """Run a command in a folder, and take in what it prints as it comes.
+
+        Raises:
+            RuntimeError: It has failed, and was not to be killed.
+        """
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.chdir(folder)
+            os.execvpe("bash", ["bash", "-c", command], environment)  # noqa: S606  one of COMMANDS
+        before = time.monotonic()
+        for data in _output(fd):
+            passed, before = time.monotonic() - before, time.monotonic()
+            self.show(min(LONGEST, passed))
+            self.stream.feed(data)
+        os.close(fd)
+        _, status = os.waitpid(pid, 0)
+        if status and not command.startswith("timeout"):
+            raise RuntimeError(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
+        self.show(READING)
+
+
+def _output(fd: int) -> Iterator[bytes]:
+    while True:
+        select.select([fd], [], [])
+        try:
+            data = os.read(fd, 65536)
+        except OSError:  # the last one has closed its end
+            return
+        if not data:
+            return
+        yield data
+
+
+def _runs(row: dict[int, pyte.screens.Char]) -> Iterator[tuple[str, str]]:
+    """Yield the stretches of a row that have one style."""
+    text, style = "", ""
+    for column in range(COLUMNS):
+        char = row[column]
+        found = " ".join(filter(None, [COLOURS.get(char.fg, ""), "k" if char.bold else ""]))
+        if found != style and text:
+            yield text, style
+            text = ""
+        style = found
+        text += char.data
+    if text.strip():
+        yield text.rstrip(), style
+
+
+def svg(frames: list[Frame], seconds: float) -> str:
+    """Return the picture: the frames one under the other, moved past a window."""
+    width, height = COLUMNS * WIDTH + 24, ROWS * HEIGHT + 24
+    steps = "".join(
+        f"{100 * frame.when / seconds:.3f}%{{transform:translateY(-{place * height:.0f}px)}}"
+        for place, frame in enumerate(frames)
+    )
+    drawn = []
+    for place, frame in enumerate(frames):
+        for number, runs in enumerate(frame.rows):
+            x, y = 12.0, place * height + 12 + (number + 0.8) * HEIGHT
+            for text, style in runs:
+                if text.strip():
+                    named = f' class="{style}"' if style else ""
+                    drawn.append(f'<text x="{x:.1f}" y="{y:.1f}"{named}>{escape(text)}</text>')
+                x += len(text) * WIDTH
+    label = "A terminal: " + "; ".join(COMMANDS)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'aria-label="{escape(label)}"><style>{STYLE}.f{{animation:f {seconds:.1f}s infinite step-end}}'
+        f"@keyframes f{{{steps}}}</style>"
+        f'<rect class="w" x="0.5" y="0.5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="8"/>'
+        f'<g class="f">{"".join(drawn)}</g></svg>\n'
+    )
+
+
+def main() -> None:
+    """Record the commands in an empty folder, and write the picture."""
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "examples").symlink_to(ROOT / "examples")
+        for command in COMMANDS:
+            recorder.type(command)
+            recorder.run(command, Path(folder))
+    recorder.show(LAST)
+    target = ROOT / "docs/recording.svg"
+    target.write_text(svg(recorder.frames, recorder.now), encoding="utf-8")
+    print(f"wrote {target} ({len(recorder.frames)} frames, {recorder.now:.0f} s)")
+
+
+if __name__ == "__main__":
+    main()

@@ -70,7 +70,9 @@ def test_one_local_worker_needs_no_dask(config: str) -> None:
     assert loaded_by(register + INLINE) == set()
 
 
-def test_two_workers_load_dask() -> None:
-    """The measurement sees what it should: with two workers, Dask is loaded."""
+def test_two_workers_load_no_dask() -> None:
+    """Calls on two workers of this machine load no Dask, submitted ones neither; a client loads it."""
     register = "from espnet3.parallel import set_parallel\nset_parallel({'env': 'local', 'n_workers': 2})\n"
-    assert loaded_by(register + INLINE) >= {"dask", "distributed"}
+    assert not loaded_by(register + INLINE) & {"dask", "distributed"}
+    client = "from espnet3.parallel import get_client\nwith get_client():\n    pass\n"
+    assert loaded_by(register + client) >= {"dask", "distributed"}

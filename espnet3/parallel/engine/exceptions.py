@@ -183,7 +183,7 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
         note += f", tried {failure.attempts} times"
     add_note(error, note)
     error.__traceback__ = below_ours(error.__traceback__)
-    _show_remote(error, failure)
+    show_remote(error, failure)
     return error
 
 
@@ -194,7 +194,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
     if failure.cause == "poison":
         return PoisonItemError(failure)
     error.__traceback__ = below_ours(error.__traceback__)
-    _show_remote(error, failure)
+    show_remote(error, failure)
     return item_error_of(error, failure)
 
 
@@ -208,7 +208,7 @@ def recorded_error(failure: ItemFailure) -> BaseException:
     return RuntimeError(failure.message)
 
 
-def _show_remote(error: BaseException, failure: ItemFailure) -> None:
+def show_remote(error: BaseException, failure: ItemFailure) -> None:
     """Put the worker's traceback, which has all of an exception's causes, under the first of them."""
     if failure.traceback and error.__traceback__ is None:
         first = _chain(error)[-1]

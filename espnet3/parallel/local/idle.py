@@ -23,7 +23,7 @@ from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """What processes are made from; those of an equal one can be used again."""
 
     n_workers: int
@@ -36,7 +36,7 @@ class _Wanted:
 @dataclass(frozen=True, slots=True)
 class _Idle:
     workers: OwnWorkers
-    wanted: _Wanted
+    wanted: Wanted
     timer: threading.Timer
 
 
@@ -47,7 +47,7 @@ class _Stay:
         self._lock = threading.Lock()
         self._idle: _Idle | None = None
 
-    def put(self, workers: OwnWorkers, wanted: _Wanted, seconds: float) -> None:
+    def put(self, workers: OwnWorkers, wanted: Wanted, seconds: float) -> None:
         """Keep processes for a time; those that stay already, of another thread's run, end."""
         timer = threading.Timer(seconds, self._end, (workers,))
         timer.daemon = True
@@ -95,8 +95,7 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
     Raises:
         ConfigError: There are fewer GPUs than workers, or `sys.path` cannot be given to a process.
     """
-    settings = _settings(config)
-    wanted = _wanted(config, settings)
+    settings, wanted = _settings(config), wanted_by(config)
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
     workers = _take(wanted)
     if workers is None:
@@ -134,17 +133,18 @@ def _threads(given: Any, config: ParallelConfig) -> int:
     return int(given) if given is not None else max(1, (os.cpu_count() or 1) // config.n_workers)
 
 
-def _wanted(config: ParallelConfig, settings: ProcessSettings) -> _Wanted:
-    return _Wanted(
+def wanted_by(config: ParallelConfig) -> Wanted:
+    """Return what processes would be made from now: those of an equal one do for a configuration."""
+    return Wanted(
         config.n_workers,
-        repr(settings),
+        repr(_settings(config)),
         working_folder(),
         tuple(search_path()),
         tuple(sorted(os.environ.items())),
     )
 
 
-def _take(wanted: _Wanted) -> OwnWorkers | None:
+def _take(wanted: Wanted) -> OwnWorkers | None:
     """Return the processes that stay, if the next run may have them; else they are ended."""
     found = _STAY.take()
     if found is None:

@@ -182,6 +182,13 @@ class Pool:
         if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
             claim.wake()
 
+    def wake(self) -> None:
+        """Have every run look for slots and for new work now; from any thread."""
+        with self._lock:
+            claims = list(self._claims)
+        for claim in claims:
+            claim.wake()
+
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's
@@ -194,9 +201,7 @@ class Pool:
                 control.close()
             self._idle.clear()
             self._controls.clear()
-            claims = list(self._claims)
-        for claim in claims:  # a run that goes on notices at once
-            claim.wake()
+        self.wake()  # a run that goes on notices at once
         self._door.close()
         if self._folder is not None:
             _remove(self._folder)

@@ -1,4 +1,4 @@
-"""`parallel_submit` on a client; without one, on a cluster that lives while there are futures to fill."""
+"""`parallel_submit` on a client; without one, on processes or a cluster that live while there are futures to fill."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.env.calls import EnvCall
 from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.runner.execute import start_client
 
 
@@ -93,6 +94,10 @@ def submit_in_background(
     Returns:
         A standard future; its cluster closes by itself once no call is left.
     """
+    if without_dask(config):
+        from espnet3.parallel.local.submitted import submit_to_processes  # here: most programs submit nothing
+
+        return submit_to_processes(config, func, args, kwargs, setup)
     global _current
     with _lock:
         host = _current

@@ -1,0 +1,274 @@
+"""`parallel_submit` on worker processes of our own: one run whose items are calls, and which waits for more of them.
+
+    submit ──> _Calls (a queue as `Work`) ──> PilotRun, in a thread ──> worker: run_call ──> future
+
+The processes are there while any call is unfinished, and stay for the next one as after any run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import heapq
+import inspect
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.exceptions import (
+    ANYTHING,
+    add_note,
+    failure_of,
+    item_error,
+    load_error,
+    pickle_error,
+    show_remote,
+)
+from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.env.calls import call_text, portable_setup_error
+from espnet3.parallel.env.injection import bind
+from espnet3.parallel.env.store import ENVS, SetupFn
+from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.local.idle import borrowed, wanted_by
+from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
+from espnet3.parallel.pilots.protocol import RunSpec
+from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
+
+if TYPE_CHECKING:
+    from espnet3.parallel.local.workers import OwnWorkers
+
+
+_LINGER = 0.02  # seconds after its last call for which a run waits for the next one
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What a call has raised: the exception, pickled where it can be, and in words."""
+
+    error: bytes | None
+    failure: ItemFailure
+
+
+def run_call(blob: bytes) -> Any:
+    """Run a submitted call in this process, and return its result, or what it raised.
+
+    Args:
+        blob: Pickled: the function, its arguments by position and by name, the key of its env, what builds that,
+            and the seconds that may take.
+    """
+    func, args, kwargs, key, setup, timeout = pickle.loads(blob)
+    try:
+        env = ENVS.borrow(key, setup, timeout) if key is not None else {}
+        result = bind(func, env, kwargs, len(args))(*args)
+        if inspect.iscoroutinefunction(func):
+            import asyncio  # 40 ms, which other calls should not wait for
+
+            result = asyncio.run(result)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`
+        if isinstance(error, WorkerSetupError):  # no call's own
+            error = portable_setup_error(error)
+        return Raised(pickle_error(error), failure_of(error, NoItem(call_text(func, args, kwargs)), 1, ""))
+    return result
+
+
+class _Calls(Work):
+    """A queue of calls as the work of a run, which ends when it is closed and empty."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.total = None
+        self._waiting: deque[bytes] = deque()
+        self._closed = False
+
+    def put(self, blob: bytes) -> None:
+        """Add a call; from any thread."""
+        self._waiting.append(blob)
+
+    def close(self) -> None:
+        """Let the run end once all is done; from any thread."""
+        self._closed = True
+
+    @property
+    def left(self) -> float:
+        """Nothing, so that none is sent ahead to a worker that is busy: a call may last for hours."""
+        return 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether no call waits, and none will."""
+        return self._closed and not (self._waiting or self._returned or self.suspects)
+
+    def take(self, units: float, most: int) -> Chunk | None:
+        """Hand out the next call, alone: whoever waits for it does not wait for another one."""
+        if self._returned:
+            return heapq.heappop(self._returned)
+        try:
+            blob = self._waiting.popleft()
+        except IndexError:
+            return None
+        chunk = Chunk(self._next, [blob])
+        self._next += 1
+        return chunk
+
+
+class _Host:
+    """The calls of one configuration, and the thread that drives them."""
+
+    def __init__(self, config: ParallelConfig) -> None:
+        self.config = config
+        self.wanted = wanted_by(config)
+        self.lock = threading.Lock()
+        self.workers: OwnWorkers | None = None
+        self._calls = _Calls()
+        self._futures: dict[int, tuple[Future[Any], str]] = {}
+        self._n = 0
+        self.ended = False
+        threading.Thread(target=self._serve, name="parallel-submit", daemon=True).start()
+
+    def submit(self, blob: bytes, text: str) -> Future[Any]:
+        """Queue a call; with the lock held."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self._futures[self._n] = future, text
+        self._n += 1
+        self._calls.put(blob)
+        self._wake()
+        return future
+
+    def _wake(self) -> None:
+        if self.workers is not None:  # else the run has not begun, and will see it
+            self.workers.pool.wake()
+
+    def _serve(self) -> None:
+        """Drive the run, from the first call to the last one's end."""
+        config, failed = self.config, None
+        try:
+            with borrowed(config, None) as workers:
+                self.workers = workers
+                spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
+                timeouts = config.start_timeout, config.frozen_timeout
+                for chunk, block in PilotRun(workers, self._calls, spec, workers, *timeouts):
+                    for place, value in enumerate(block.values, chunk.start):
+                        self._settle(place, value, block.worker)
+        except BaseException as error:  # whoever waits for a call must hear of it
+            failed = error
+        with self.lock:
+            self.ended = True
+            left, self._futures = list(self._futures.values()), {}
+        for future, _ in left:
+            future.set_exception(failed or RuntimeError("the workers of this call have ended"))
+
+    def _settle(self, place: int, value: Any, worker: str) -> None:
+        with self.lock:
+            future, text = self._futures.pop(place)
+            last = not self._futures
+        if last:
+            timer = threading.Timer(_LINGER, self._end_if_idle)
+            timer.daemon = True
+            timer.start()
+        if isinstance(value, Raised):
+            future.set_exception(_exception_of(value, text, worker))
+        elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
+            future.set_exception(item_error(RuntimeError(value.message), _about(value, text)))
+        else:
+            future.set_result(value)
+
+    def _end_if_idle(self) -> None:
+        with self.lock:
+            if self._futures or self.ended:
+                return
+            self.ended = True  # a later call has a host of its own
+            self._calls.close()
+        self._wake()
+
+
+def _about(failure: ItemFailure, text: str) -> ItemFailure:
+    return ItemFailure(NoItem(f"the call {text}"), *(getattr(failure, name) for name in _REST))
+
+
+_REST = ItemFailure.__slots__[1:]
+
+
+def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
+    failure = raised.failure
+    error = load_error(raised.error) or RuntimeError(f"{failure.error_type}: {failure.message}")
+    if not isinstance(error, WorkerSetupError):  # that is the same for all calls
+        add_note(error, f"in the call {text}, {place_of(worker)}")
+        show_remote(error, failure)
+    return error
+
+
+class _Hosts:
+    """The host that new calls go to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._host: _Host | None = None
+
+    def submit(self, config: ParallelConfig, blob: bytes, text: str) -> Future[Any]:
+        """Queue a call with the host there is, or a new one where processes would be made differently now."""
+        with self._lock:
+            while True:
+                host = self._host
+                if host is None or host.wanted != wanted_by(config):
+                    host = self._host = _Host(config)
+                with host.lock:
+                    if not host.ended:
+                        return host.submit(blob, text)
+                self._host = None
+
+    def kill(self) -> None:
+        """End the workers of calls that nobody waits for any more."""
+        host = self._host
+        if host is not None and not host.ended and host.workers is not None:
+            host.workers.close(kill=True)
+
+    def forget(self) -> None:
+        """In a forked child: whatever is there is its parent's."""
+        self._lock, self._host = threading.Lock(), None
+
+
+_HOSTS = _Hosts()
+atexit.register(_HOSTS.kill)
+os.register_at_fork(after_in_child=_HOSTS.forget)
+
+
+def submit_to_processes(
+    config: ParallelConfig,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    setup: SetupFn | None,
+) -> Future[Any]:
+    """Run a call on a worker process of this machine.
+
+    Args:
+        config: A block whose workers need no Dask.
+        func: What to call.
+        args: Given to it by position.
+        kwargs: Given to it by name.
+        setup: Builds the call's env, once in each process for all calls with an equal one; or None.
+
+    Returns:
+        Its future.
+
+    Raises:
+        Exception: As pickling raises it, where the call cannot be sent to a worker.
+    """
+    text = call_text(func, args, kwargs)
+    key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
+    try:
+        blob = pickling.dumps((func, args, kwargs, key, setup, config.setup_timeout))
+    except ANYTHING as error:
+        add_note(error, f"the call {text} cannot be sent to a worker")
+        raise
+    return _HOSTS.submit(config, blob, text)

@@ -1,0 +1,189 @@
+"""`parallel_submit` without a client on this machine: processes of our own, without Dask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ItemError, PoisonItemError, parallel_submit, set_parallel
+
+ROOT = Path(__file__).resolve().parents[3]
+TWO = {"env": "local", "n_workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def _two() -> None:
+    set_parallel(TWO)
+
+
+def script(text: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False, **more
+    )
+
+
+def test_dask_is_not_imported() -> None:
+    """Neither this process nor the workers load Dask for a submitted call."""
+    done = script(
+        """
+        import sys
+        from espnet3.parallel import parallel_submit, set_parallel
+        set_parallel({"env": "local", "n_workers": 2})
+        def loaded():
+            return sorted(name for name in sys.modules if name in ("dask", "distributed", "tornado"))
+        print(parallel_submit(loaded).result(), loaded())
+        """
+    )
+    assert done.stdout == "[] []\n", done.stderr
+
+
+def test_calls_one_after_another_have_the_same_processes() -> None:
+    """A loop that waits for each call starts two processes once."""
+    assert len({parallel_submit(os.getpid).result() for _ in range(20)}) <= 2
+
+
+def test_many_calls_are_all_answered() -> None:
+    """Hundreds of calls from several threads each have their own result."""
+    found: dict[int, int] = {}
+
+    def ask(first: int) -> None:
+        futures = {x: parallel_submit(pow, x, 2) for x in range(first, first + 100)}
+        wait(futures.values(), timeout=150)
+        found.update({x: future.result() for x, future in futures.items()})
+
+    threads = [threading.Thread(target=ask, args=(100 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {x: x * x for x in range(400)}
+
+
+def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
+    """While one worker is inside a call that does not end, the other one answers a hundred."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held = parallel_submit(pipe.read_text)
+    assert [parallel_submit(abs, -x).result() for x in range(100)] == list(range(100))
+    pipe.write_text("go")
+    assert held.result(timeout=150) == "go"
+
+
+def end(how: str) -> None:
+    """End this process."""
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), getattr(signal, how))
+    threading.Event().wait()  # another thread may be given the signal
+
+
+@pytest.mark.parametrize("how", ["SIGSEGV", "exit", "SIGKILL"])
+def test_a_call_that_ends_its_process_is_named(how: str) -> None:
+    """A call that ends every process it is run in is an error that names it; the others have their results."""
+    others = [parallel_submit(abs, -x) for x in range(20)]
+    with pytest.raises(PoisonItemError, match=rf"end\('{how}'\)"):
+        parallel_submit(end, how).result(timeout=150)
+    assert [future.result(timeout=150) for future in others] == list(range(20))
+
+
+def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
+    """A process that somebody kills costs a call nothing: it runs in the next one."""
+
+    def first_time() -> str:
+        try:
+            (tmp_path / "began").mkdir()
+        except FileExistsError:
+            return "again"
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+        return "never"
+
+    assert parallel_submit(first_time).result(timeout=150) == "again"
+
+
+def test_a_result_that_cannot_travel_says_so() -> None:
+    """A lock as a result is an error that names the call and the type."""
+    with pytest.raises(ItemError, match=r"allocate_lock.*lock.* cannot be sent back"):
+        parallel_submit(threading.Lock).result(timeout=150)
+
+
+def test_leaving_is_an_exception_of_the_call() -> None:
+    """A call that leaves by sys.exit has raised SystemExit, and the workers go on."""
+    with pytest.raises(SystemExit):
+        parallel_submit(sys.exit, 5).result(timeout=150)
+    assert parallel_submit(abs, -1).result(timeout=150) == 1
+
+
+def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the environment when a call is submitted is what it finds."""
+    for value in ("one", "two"):
+        monkeypatch.setenv("ESPNET3_TEST_SUBMITTED", value)
+        assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=150) == value
+
+
+def test_a_program_ends_without_the_calls_that_nobody_waits_for() -> None:
+    """A program that does not wait for its calls is not kept alive by them, and takes their processes with it."""
+    done = script(
+        """
+        import os, time
+        from espnet3.parallel import parallel_submit, set_parallel
+        set_parallel({"env": "local", "n_workers": 2})
+        print(parallel_submit(os.getpid).result(), flush=True)
+        left = [parallel_submit(time.sleep, 3600) for _ in range(3)]
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path(f"/proc/{done.stdout.strip()}").exists()
+
+
+def test_ctrl_c_while_waiting_ends_the_program() -> None:
+    """A KeyboardInterrupt in `result()` is the program's, which ends with its workers."""
+    done = script(
+        """
+        import os, signal, threading, time
+        from espnet3.parallel import parallel_submit, set_parallel
+        set_parallel({"env": "local", "n_workers": 2})
+        def hold():
+            time.sleep(3600)
+        print(parallel_submit(os.getpid).result(), flush=True)
+        future = parallel_submit(hold)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            print("stopped")
+        """
+    )
+    assert done.returncode == 0 and done.stdout.endswith("stopped\n"), done.stderr
+    assert not Path(f"/proc/{done.stdout.split()[0]}").exists()
+
+
+def test_a_forked_child_has_processes_of_its_own() -> None:
+    """A child that the program forks submits calls too, also while its parent's calls are unfinished."""
+    done = script(
+        """
+        import os, time
+        from espnet3.parallel import parallel_submit, set_parallel
+        set_parallel({"env": "local", "n_workers": 2})
+        held = parallel_submit(time.sleep, 2)
+        child = os.fork()
+        if child == 0:
+            print("child", parallel_submit(abs, -3).result(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("parent", held.result(), parallel_submit(abs, -4).result())
+        """
+    )
+    assert done.stdout == "child 3\nparent None 4\n", done.stderr

@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording clean
+.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +77,9 @@ docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table
 
 site: $(VENV)/site.stamp ## build the documentation site into build/site, with warnings as errors
 	cd website && NO_MKDOCS_2_WARNING=1 "$(abspath $(RUN))" -m mkdocs build --quiet $(ARGS)
+
+screenshots: $(VENV)/site.stamp ## pictures of terminal views, report and site, to be looked at; needs Chromium
+	$(RUN) website/screenshots.py
 
 recording: $(VENV)/site.stamp ## record the commands of README on a terminal: docs/recording.svg
 	$(RUN) website/recording.py

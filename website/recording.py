@@ -6,11 +6,14 @@ picture is a strip of frames behind a window that CSS moves: it needs no script,
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
+import struct
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,15 +58,16 @@ class Frame:
 class Recorder:
     """A terminal, and the frames it has shown."""
 
-    def __init__(self) -> None:
-        self.screen = pyte.Screen(COLUMNS, ROWS)
+    def __init__(self, columns: int = COLUMNS, rows: int = ROWS) -> None:
+        self.columns, self.lines = columns, rows
+        self.screen = pyte.Screen(columns, rows)
         self.stream = pyte.ByteStream(self.screen)
         self.now = 0.0
         self.frames: list[Frame] = []
 
     def show(self, seconds: float) -> None:
         """Keep the screen as it is for so long."""
-        rows = tuple(tuple(_runs(self.screen.buffer[row])) for row in range(ROWS))
+        rows = tuple(tuple(_runs(self.screen.buffer[row], self.columns)) for row in range(self.lines))
         if self.frames and self.frames[-1].rows == rows:
             pass
         elif self.frames and self.now - self.frames[-1].when < EVERY:  # too short to be seen
@@ -81,26 +85,36 @@ class Recorder:
         self.stream.feed(b"\r\n")
         self.show(0.2)
 
-    def run(self, command: str, folder: Path) -> None:
+    def run(self, command: str, folder: Path, at_most: float | None = None) -> None:
         """Run a command in a folder, and take in what it prints as it comes.
+
+        Args:
+            command: For bash.
+            folder: Where.
+            at_most: Seconds after which it is killed; None: it is waited for.
 
         Raises:
             RuntimeError: It has failed, and was not to be killed.
         """
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
+        environment = {**os.environ, "TERM": "xterm-256color", "LINES": str(self.lines)}
+        environment["COLUMNS"] = str(self.columns)
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         pid, fd = pty.fork()
         if pid == 0:
             os.chdir(folder)
             os.execvpe("bash", ["bash", "-c", command], environment)  # noqa: S606  one of COMMANDS
-        before = time.monotonic()
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", self.lines, self.columns, 0, 0))
+        begin = before = time.monotonic()
         for data in _output(fd):
             passed, before = time.monotonic() - before, time.monotonic()
             self.show(min(LONGEST, passed))
             self.stream.feed(data)
-        os.close(fd)
+            if at_most is not None and before - begin > at_most:
+                break
+        self.show(0.0)
+        os.close(fd)  # which hangs up on whoever is still there
         _, status = os.waitpid(pid, 0)
-        if status and not command.startswith("timeout"):
+        if status and at_most is None and not command.startswith("timeout"):
             raise RuntimeError(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
         self.show(READING)
 
@@ -117,10 +131,10 @@ def _output(fd: int) -> Iterator[bytes]:
         yield data
 
 
-def _runs(row: dict[int, pyte.screens.Char]) -> Iterator[tuple[str, str]]:
+def _runs(row: dict[int, pyte.screens.Char], columns: int) -> Iterator[tuple[str, str]]:
     """Yield the stretches of a row that have one style."""
     text, style = "", ""
-    for column in range(COLUMNS):
+    for column in range(columns):
         char = row[column]
         found = " ".join(filter(None, [COLOURS.get(char.fg, ""), "k" if char.bold else ""]))
         if found != style and text:
@@ -132,11 +146,12 @@ def _runs(row: dict[int, pyte.screens.Char]) -> Iterator[tuple[str, str]]:
         yield text.rstrip(), style
 
 
-def svg(frames: list[Frame], seconds: float) -> str:
+def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int = ROWS) -> str:
     """Return the picture: the frames one under the other, moved past a window."""
-    width, height = COLUMNS * WIDTH + 24, ROWS * HEIGHT + 24
+    width, height = columns * WIDTH + 24, rows * HEIGHT + 24
+    begin = frames[0].when
     steps = "".join(
-        f"{100 * frame.when / seconds:.3f}%{{transform:translateY(-{place * height:.0f}px)}}"
+        f"{100 * (frame.when - begin) / seconds:.3f}%{{transform:translateY(-{place * height:.0f}px)}}"
         for place, frame in enumerate(frames)
     )
     drawn = []

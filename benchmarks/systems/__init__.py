@@ -8,6 +8,7 @@ from benchmarks.systems.base import System
 
 SYSTEMS = {
     "ours": "benchmarks.systems.ours:Ours",
+    "ours-client": "benchmarks.systems.ours:OursOnClient",
     "loop": "benchmarks.systems.loop:Loop",
     "fork": "benchmarks.systems.loop:Fork",
     "pool": "benchmarks.systems.stdlib:Pool",

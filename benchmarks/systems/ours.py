@@ -1,4 +1,4 @@
-"""This project: a runner inside `get_client`, nothing tuned."""
+"""This project: a runner on processes of its own, and inside `get_client`, nothing tuned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.work import Work
 
 
 class Ours(System):
-    """`with get_client(...): runner(range(n))`."""
+    """`set_parallel(...)`, then `runner(range(n))`."""
 
     title = "espnet3.parallel"
-    needs = ("distributed", "omegaconf", "tqdm")
+    needs = ("omegaconf", "tqdm")
     takes_hints = True
     keeps = True
 
@@ -25,10 +25,10 @@ class Ours(System):
         self.stack = ExitStack()
 
     def start(self, work: Work) -> None:
-        """Open the client, which the runners then use."""
-        from espnet3.parallel import get_client
+        """Say how many workers: the first call starts them, and they stay for the next one."""
+        from espnet3.parallel import set_parallel
 
-        self.stack.enter_context(get_client({"env": "local", "n_workers": WORKERS}))
+        set_parallel({"env": "local", "n_workers": WORKERS})
 
     def _run(self, work: Work, on_error: str, folder: Path | None = None) -> Any:
         from benchmarks.systems.ours_runners import RUNNERS, Provider, SpinForHinted
@@ -63,5 +63,19 @@ class Ours(System):
         return results
 
     def stop(self) -> None:
-        """Leave the client's context."""
+        """Leave the client's context, where there is one."""
         self.stack.close()
+
+
+class OursOnClient(Ours):
+    """`with get_client(...): runner(range(n))`: the same on the workers of a Dask client."""
+
+    title = "espnet3.parallel in get_client"
+    needs = ("distributed", "omegaconf", "tqdm")
+    keeps = False
+
+    def start(self, work: Work) -> None:
+        """Open the client, which the runners then use."""
+        from espnet3.parallel import get_client
+
+        self.stack.enter_context(get_client({"env": "local", "n_workers": WORKERS}))

@@ -13,6 +13,7 @@ import click
 from espnet3.cli.configs import has_block, read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
+from espnet3.cli.showing import wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
@@ -21,6 +22,8 @@ from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
+
+_INDENT = 13  # of the lines that follow a finding's first: its text begins there
 
 
 @click.command()
@@ -65,7 +68,8 @@ def doctor(
 
     def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
-        print(findings[-1])
+        text = str(findings[-1])
+        print(wrapped(text, _INDENT) if sys.stdout.isatty() else text)
 
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)

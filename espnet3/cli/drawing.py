@@ -60,7 +60,8 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     head = Text.assemble((Path(status.run).name, "bold"), "  ", (_state(facts), _colour(facts)))
     head.append(f"  {Path(status.run).parent}", style="dim")
     counts = Text(f"{status.ok + status.failed:,} of {status.items:,} items")
-    counts.append(f", {status.failed:,} failed", style="red" if status.failed else "dim")
+    counts.append(", ")
+    counts.append(f"{status.failed:,} failed", style="red" if status.failed else "dim")
     if facts.rate:
         counts.append(f", {facts.rate:,.1f} items/s")
     if facts.seconds_left:

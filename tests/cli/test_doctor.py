@@ -3,9 +3,12 @@
 import fcntl
 import os
 import platform
+import pty
+import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +18,8 @@ from espnet3.cli.folders import arrived, marked, reply
 from espnet3.cli.importable import Facts, differences
 from espnet3.parallel.testing import standin
 from tests.cli.test_configs import OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_doctor_works_without_the_scheduler_and_says_what_it_could_not_check(conf, tmp_path, monkeypatch):
@@ -287,3 +292,29 @@ def test_an_answer_that_does_not_arrive_is_noticed(tmp_path):
         folder.answer.write_text("torn")
         assert "arrives here as something else" in arrived(folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_on_a_terminal_lines_break_between_words(tmp_path):
+    """On a terminal no line is longer than 80 columns where its words are not, and the text stands in a column."""
+    (tmp_path / "conf.yaml").write_text("parallel:\n  env: local\n  n_workers: 2\n")
+    driver, terminal = pty.openpty()
+    command = [sys.executable, "-c", "from espnet3.cli.main import main; main()", "doctor", "conf.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, stdout=terminal, stderr=terminal, env=environment) as doctor:
+        os.close(terminal)
+        said = b""
+        while part := _read(driver):
+            said += part
+        assert doctor.wait(60) == 0
+    os.close(driver)
+    lines = said.decode().replace("\r\n", "\n").splitlines()
+    assert any(line.startswith(" " * 13) for line in lines), "some finding takes two lines"
+    for line in lines:
+        assert len(line) <= 80 or " " not in line.strip()[20:], line
+
+
+def _read(fd):
+    try:
+        return os.read(fd, 65536)
+    except OSError:  # the other end is closed
+        return b""

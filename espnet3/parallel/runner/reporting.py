@@ -117,7 +117,8 @@ class Reporter:
                 f"stopped with {done:,} of {total:,} items done, and nothing is kept: the same call starts from the "
                 "beginning. With an output_dir it would go on where it stopped"
             )
-        kept = f"stopped with {done:,} of {total:,} items done, which are kept in {self._folder}"
+        where = f", which are kept in {self._folder}" if done else f" in {self._folder}"
+        kept = f"stopped with {done:,} of {total:,} items done{where}"
         if isinstance(error, TooManyFailuresError):
             return (
                 f"{kept}: the same call stops again; a higher max_failures lets it go on with the {total - done:,} "

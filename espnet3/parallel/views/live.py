@@ -140,14 +140,10 @@ class Watcher:
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
-        slow = sorted(
-            [
-                *((seconds, f"item {index}") for seconds, index in failures.slowest),
-                *((seconds, name) for name, seconds in self._longest.items()),
-                *((seconds, f"item {name}") for seconds, _, name in times.slow),
-            ],
-            reverse=True,
-        )[:_SLOW]
+        longest = dict(self._longest)
+        for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
+            longest[f"item {index}"] = max(seconds, longest.get(f"item {index}", 0.0))
+        slow = sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:_SLOW]
         self._longest = {name: seconds for seconds, name in slow if name in self._longest}
         return LiveFacts(
             status,

@@ -96,11 +96,7 @@ def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
     """An interrupted run ends with the same line."""
     error = run(Interrupted, tmp_path / "run" if stored else None)
     assert type(error) is KeyboardInterrupt
-    where = (
-        f"are kept in {tmp_path / 'run'}: the same call goes on"
-        if stored
-        else "nothing is kept: the same call"
-    )
+    where = f" in {tmp_path / 'run'}: the same call goes on" if stored else "nothing is kept: the same call"
     assert where in last_line(error)
 
 

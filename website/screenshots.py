@@ -1,0 +1,132 @@
+"""Pictures of all that people see, to be looked at: `make screenshots` writes them into build/screenshots.
+
+The terminal views run on a pseudo-terminal of 80 and of 120 columns; the report and the pages of the site are opened in
+a headless Chromium, light and dark, which must be installed. An error on a page's console ends this.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from recording import Recorder, svg
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "build/screenshots"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PAGES = (
+    "index",
+    "concepts",
+    "reference",
+    "errors/itemerror",
+    "performance",
+)  # of the site, where it is built
+RUN = """
+import time
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+class Env(EnvironmentProvider):
+    def build_env_local(self):
+        time.sleep(0.5)
+        return {}
+
+class Work(BaseRunner):
+    @staticmethod
+    def item_cost(idx):
+        return idx % 7
+    @staticmethod
+    def forward(idx):
+        time.sleep(0.002 * (idx % 7) + (0.8 if idx == 77 else 0))
+        if idx % 90 == 13:
+            raise ValueError(f"utterance {idx} is empty")
+        return idx
+
+set_parallel({"env": "local", "n_workers": 2})
+Work(Env(), output_dir="out", on_error="record")(range(1500))
+"""
+# What is typed, and the seconds after which the picture is taken, unless it has ended before
+VIEWS = {
+    "bar": ("python run.py", 3.0),
+    "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3 watch out", 5.0),
+    "status": ("espnet3 status out", 60.0),
+    "doctor": ("espnet3 doctor conf.yaml", 60.0),
+}
+
+
+def browser() -> str:
+    """Return the command of a Chromium.
+
+    Raises:
+        SystemExit: There is none.
+    """
+    for name in BROWSERS:
+        if found := shutil.which(name):
+            return found
+    raise SystemExit(f"none of {', '.join(BROWSERS)} is installed, and one of them takes the pictures")
+
+
+def terminal(name: str, columns: int, folder: Path) -> Path:
+    """Run a view on a terminal, and return its last picture as SVG."""
+    command, seconds = VIEWS[name]
+    recorder = Recorder(columns, 30)
+    recorder.type(command)
+    recorder.run(command, folder, at_most=seconds)
+    file = TARGET / f"{name}-{columns}.svg"
+    file.write_text(svg(recorder.frames[-1:], 1.0, columns, 30), encoding="utf-8")
+    return file
+
+
+def picture(chromium: str, page: Path, dark: bool, size: str) -> None:
+    """Take the picture of a page.
+
+    Raises:
+        SystemExit: The page has written an error to its console.
+    """
+    name = page.stem + ("-dark" if dark else "")
+    command = [chromium, "--headless", "--disable-gpu", "--hide-scrollbars", f"--window-size={size}"]
+    command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root otherwise
+    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    command += ["--enable-logging=stderr", f"--screenshot={TARGET / name}.png", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    wrong = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line]
+    if wrong:
+        raise SystemExit(f"{page}: {wrong}")
+
+
+def main() -> None:
+    """Take all pictures."""
+    chromium = browser()
+    shutil.rmtree(TARGET, ignore_errors=True)
+    TARGET.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "run.py").write_text(RUN)
+        (folder / "conf.yaml").write_text("parallel:\n  env: local\n  n_workers: 2\n")
+        for columns in (80, 120):
+            for name in VIEWS:
+                if name in ("bar", "watch"):
+                    shutil.rmtree(folder / "out", ignore_errors=True)
+                picture(chromium, terminal(name, columns, folder), False, "1100,640")
+        subprocess.run([sys.executable, "run.py"], cwd=folder, check=True, capture_output=True)
+        report = [
+            str(Path(sys.executable).parent / "espnet3"),
+            "report",
+            "out",
+            "-o",
+            str(TARGET / "report.html"),
+        ]
+        subprocess.run(report, cwd=folder, check=True, capture_output=True)
+    pages = [TARGET / "report.html"]
+    pages += [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
+    for page in pages:
+        for dark in (False, True):
+            picture(chromium, page, dark, "1300,2600" if page.stem == "report" else "1300,1100")
+    print(f"wrote {len(list(TARGET.glob('*.png')))} pictures into {TARGET}")
+
+
+if __name__ == "__main__":
+    main()

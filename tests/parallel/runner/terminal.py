@@ -1,5 +1,6 @@
 """A script on a terminal: what it shows there, read while it runs."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -31,6 +32,7 @@ class Terminal:
         self.shown = ""
         self.process = process
         self._fd = fd
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def wait_for(self, text):
         """Read until something is shown."""
@@ -73,7 +75,7 @@ class Terminal:
             data = os.read(self._fd, 1 << 16)
         except OSError:  # the script has ended
             return False
-        self.shown += data.decode()
+        self.shown += self._decoder.decode(data)
         return bool(data)
 
 

@@ -25,6 +25,7 @@ DRIVER_BYTES = Figure("driver_bytes_per_item", "driver bytes/item")
 EFFICIENCY = Figure("efficiency", "ideal / (2 x wall)", lower_is_better=False)
 MB_PER_S = Figure("mb_per_s", "MB/s", lower_is_better=False)
 FIRST_RESULT = Figure("first_result_s", "s from process start to first result")
+SECOND_CALL = Figure("second_call_ms", "ms, the same call again")
 CLOSE = Figure("close_s", "s, the close call")
 EXIT = Figure("exit_s", "s from last result to process gone")
 RESULTS = Figure("results", "right results", lower_is_better=False)
@@ -97,7 +98,13 @@ def table(quick: bool = False) -> list[Case]:
             Work(work.payload, payloads, pieces=500),
             (MB_PER_S,),
         ),
-        Case("W5", "start and stop", "start_stop", Work(work.where, 1), (FIRST_RESULT, CLOSE, EXIT)),
+        Case(
+            "W5",
+            "start and stop",
+            "start_stop",
+            Work(work.where, 1),
+            (FIRST_RESULT, SECOND_CALL, CLOSE, EXIT),
+        ),
         Case(
             "W5-env",
             "start with an env that takes 1 s to build",

@@ -14,6 +14,7 @@ SYSTEMS = {
     "pool": "benchmarks.systems.stdlib:Pool",
     "pool-tuned": "benchmarks.systems.stdlib:PoolTuned",
     "executor": "benchmarks.systems.stdlib:Executor",
+    "loky": "benchmarks.systems.stdlib:Loky",
     "joblib": "benchmarks.systems.joblib_:Joblib",
     "mpire": "benchmarks.systems.mpire_:Mpire",
     "dask": "benchmarks.systems.dask_:DaskMap",
@@ -22,6 +23,7 @@ SYSTEMS = {
     "submitit": "benchmarks.systems.keeping:Submitit",
     "ray-tasks": "benchmarks.systems.ray_:RayTasks",
     "ray-actors": "benchmarks.systems.ray_:RayActors",
+    "ray-data": "benchmarks.systems.ray_:RayData",
 }
 
 

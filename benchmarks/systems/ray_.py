@@ -90,3 +90,33 @@ class RayActors(RayTasks):
     def run_with_faults(self, work: Work) -> Iterable[Any]:
         """Do the same: an ActorPool has no place for a chunk that did not come."""
         return self.run(work)
+
+
+class RayData(RayTasks):
+    """`ray.data.range(n).map_batches(...)` on two tasks at a time, results in order."""
+
+    title = "ray.data map_batches, batch set by hand"
+    needs = ("ray", "pyarrow")
+    leaves_out = {"W4": "its blocks are tables, and rows of bytes are another subject"}
+
+    def run(self, work: Work) -> Iterable[Any]:
+        """Yield the results in order."""
+        import pickle
+
+        import ray
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        ray.data.DataContext.get_current().execution_options.preserve_order = True
+        call = work.call
+
+        def apply(batch: dict[str, Any]) -> dict[str, Any]:
+            return {"results": [pickle.dumps(call(int(i))) for i in batch["id"]]}
+
+        blocks = max(WORKERS, -(-work.n // work.chunk)) if work.n > 1 else 1
+        rows = ray.data.range(work.n, override_num_blocks=min(blocks, work.n))
+        for row in rows.map_batches(apply, batch_size=work.chunk, concurrency=WORKERS).iter_rows():
+            yield pickle.loads(row["results"])
+
+    def run_with_faults(self, work: Work) -> Iterable[Any]:
+        """Do the same: a batch that does not come ends the run."""
+        return self.run(work)

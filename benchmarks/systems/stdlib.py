@@ -1,4 +1,4 @@
-"""The standard library's two pools."""
+"""The standard library's two pools, and loky's."""
 
 from __future__ import annotations
 
@@ -62,3 +62,27 @@ class Executor(System):
     def stop(self) -> None:
         """Let the workers end and wait for them."""
         self.executor.shutdown()
+
+
+class Loky(Executor):
+    """loky's reusable executor: its workers stay for the next call, for ten seconds as it comes."""
+
+    title = "loky, chunk set by hand"
+    needs = ("loky",)
+
+    def start(self, work: Work) -> None:
+        """Import it: the executor is asked for with each call."""
+        import loky
+
+        self.reusable = loky.get_reusable_executor
+
+    def run(self, work: Work) -> Iterable[Any]:
+        """Yield the results in order."""
+        results: Iterable[Any] = self.reusable(max_workers=WORKERS).map(
+            work.call, range(work.n), chunksize=work.chunk
+        )
+        return results
+
+    def stop(self) -> None:
+        """Let the workers end and wait for them."""
+        self.reusable().shutdown(wait=True)

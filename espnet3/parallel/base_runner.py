@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.parallel import active_client, active_config
-from espnet3.parallel.records import RunSummary
+from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import (
     check_batches,
     check_provider,
@@ -21,16 +20,13 @@ from espnet3.parallel.runner.arguments import (
     with_suggestions,
 )
 from espnet3.parallel.runner.batches import in_batches_of_one
-from espnet3.parallel.runner.ranks import (
-    Rank,
-    results_of_rank_0,
-    telling_other_ranks,
-    wait_for_submission,
-    waiting_rank,
-)
-from espnet3.parallel.runner.run import Run, compute
 from espnet3.parallel.runner.writers.closing import close_all, concatenate_shard_files
 from espnet3.parallel.runner.writers.hooks import default, is_default, make_static, opened_state
+
+if TYPE_CHECKING:
+    from espnet3.parallel.records import RunSummary
+    from espnet3.parallel.runner.ranks import Rank
+    from espnet3.parallel.runner.run import Run
 
 __all__ = ["BaseRunner", "concatenate_shard_files"]
 
@@ -242,21 +238,29 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
                 another rank than 0 of a distributed program, and rank 0 has failed.
         """
-        run = Run.of(self, indices)
-        rank = waiting_rank(run)
-        with telling_other_ranks(run) if rank is None else nullcontext():
-            if self.async_mode:
-                return _detached(run, rank)
-            if rank is not None:
-                return results_of_rank_0(run, rank)
-            if run.folder is not None and (run.folder / "detached").is_dir():
-                from espnet3.parallel.detached.looking.status import refuse_living
+        with before_loading(here=self.async_mode):
+            return _call(self, indices)
 
-                refuse_living(run.folder)
-            result, self.summary = compute(run, active_client(), active_config())
-            if not run.merges:
-                self.write_outputs(run.items, result)
-        return result
+
+def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:
+    from espnet3.parallel.runner.ranks import results_of_rank_0, telling_other_ranks, waiting_rank
+    from espnet3.parallel.runner.run import Run, compute
+
+    run = Run.of(runner, indices)
+    rank = waiting_rank(run)
+    with telling_other_ranks(run) if rank is None else nullcontext():
+        if runner.async_mode:
+            return _detached(run, rank)
+        if rank is not None:
+            return results_of_rank_0(run, rank)
+        if run.folder is not None and (run.folder / "detached").is_dir():
+            from espnet3.parallel.detached.looking.status import refuse_living
+
+            refuse_living(run.folder)
+        result, runner.summary = compute(run, active_client(), active_config())
+        if not run.merges:
+            runner.write_outputs(run.items, result)
+    return result
 
 
 def _detached(run: Run, rank: Rank | None) -> Any:
@@ -267,6 +271,7 @@ def _detached(run: Run, rank: Rank | None) -> Any:
         return submit_detached(run, active_config())
     from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
     from espnet3.parallel.detached.looking.run import DetachedRun
+    from espnet3.parallel.runner.ranks import wait_for_submission
 
     wait_for_submission(run, rank, run.folder / FOLDER / PLAN)
     return DetachedRun(Layout(run.folder), run.runner)

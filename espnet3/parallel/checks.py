@@ -61,7 +61,7 @@ def as_python(value: Any) -> Any:
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class _Optional:
     """A kind whose value may be left open.
 
@@ -83,7 +83,7 @@ class _Optional:
         return f"must be {what}{such_as}{f', or {self.none}' if self.none else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Whole(_Optional):
     """A whole number.
 
@@ -109,7 +109,7 @@ class Whole(_Optional):
         return self._must_be(called, self.example)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Number(_Optional):
     """A finite number.
 
@@ -137,7 +137,7 @@ class Number(_Optional):
         return self._must_be(self.called or f"a number{bound}", self.example)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Choice:
     """One of a few values.
 
@@ -164,7 +164,7 @@ RESUME = Choice((True, False, "force"), quoted=True)
 """Of a run in a folder that holds one: go on, start anew, or go on whatever has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Flag:
     """True or false."""
 
@@ -173,7 +173,7 @@ class Flag:
         return "" if isinstance(value, bool) else "must be true or false"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Names(_Optional):
     """A list of texts.
 
@@ -188,7 +188,7 @@ class Names(_Optional):
         return "" if good else self._must_be(f"a list of names of {self.of}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Location(_Optional):
     """A path of a file or folder, as text or a `Path`."""
 

@@ -6,7 +6,6 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
-from difflib import get_close_matches
 from typing import Any
 
 _WIDTH = 80  # characters of a value that a message shows
@@ -32,6 +31,8 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     """
     if not isinstance(word, str) or len(word) > _LONGEST_NAME:
         return ""
+    from difflib import get_close_matches  # here: only a mistake asks for it
+
     by_lower = {name.lower(): name for name in sorted(known)}
     close = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""

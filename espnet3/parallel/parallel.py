@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from importlib.util import find_spec
@@ -16,23 +14,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
-from espnet3.parallel.engine.exceptions import add_note, named_error
-from espnet3.parallel.engine.loop import inside_item
-from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
-from espnet3.parallel.env.calls import call_text, unwrapped, wrap_func_with_worker_env
-from espnet3.parallel.env.injection import bind, name_of
-from espnet3.parallel.env.store import SetupFn, check_setup
-from espnet3.parallel.env.worker_id import named_here
-from espnet3.parallel.errors import SignatureError
-from espnet3.parallel.runner.background import submit_call, submit_in_background
-from espnet3.parallel.runner.execute import Task, config_of, outcomes, owned_client, runs_here, start_client
-from espnet3.parallel.runner.inline import build_here
+from espnet3.parallel.engine.inside import inside_item
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from espnet3.parallel.clusters.client import DictReturnWorkerPlugin, EnvClient
+    from espnet3.parallel.env.calls import wrap_func_with_worker_env
+    from espnet3.parallel.env.store import SetupFn
 
 __all__ = [
     "DictReturnWorkerPlugin",
@@ -49,10 +38,6 @@ __all__ = [
     "wrap_func_with_worker_env",
 ]
 
-_MAX_BUFFERED = (
-    32  # chunks (8 MB each at most) that an ordered parallel_for holds back while it waits for a slow one
-)
-
 # What is registered; None is the default. A module's attribute without an underscore, since code written for ESPnet3
 # reads it here, and tests set it to None.
 parallel_config: ParallelConfig | DictConfig | None = None
@@ -67,6 +52,10 @@ def __getattr__(name: str) -> Any:
         from espnet3.parallel.clusters.client import DictReturnWorkerPlugin
 
         return DictReturnWorkerPlugin
+    if name == "wrap_func_with_worker_env":
+        from espnet3.parallel.env.calls import wrap_func_with_worker_env
+
+        return wrap_func_with_worker_env
     if name == "_DASK_AVAILABLE":  # tests written for ESPnet3 ask for it
         return find_spec("distributed") is not None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -119,6 +108,8 @@ def build_client(config: Any = None) -> EnvClient:
         ConfigError: The configuration is wrong.
         MissingPackageError: Its backend is not installed.
     """
+    from espnet3.parallel.runner.execute import start_client
+
     return start_client(active_config() if config is None else ParallelConfig.parse(config), default=True)
 
 
@@ -191,6 +182,9 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
         config: As for `set_parallel`; None takes the registered one.
         setup_fn: Builds the env, a dict, once per worker process, when it is first needed.
     """
+    from espnet3.parallel.env.store import check_setup
+    from espnet3.parallel.runner.execute import owned_client
+
     parsed = active_config() if config is None else ParallelConfig.parse(config)
     check_setup(setup_fn)
     with owned_client(parsed, default=True) as client, client:
@@ -237,6 +231,20 @@ def active_client(client: Any = None) -> Any:
     return [each for thread, each in opened if thread == main or main not in threads][-1]
 
 
+def before_loading(client: Any = None, *, here: bool = False) -> AbstractContextManager[None]:
+    """Return a block of code in which what a run needs is loaded, while its processes start (`head_start`).
+
+    Args:
+        client: As for `parallel_map`.
+        here: No processes are asked for.
+    """
+    if here or active_client(client) is not None:
+        return nullcontext()
+    from espnet3.parallel.local.head_start import head_start
+
+    return head_start(active_config())
+
+
 def parallel_map(
     func: Callable[..., Any],
     data: Iterable[Any],
@@ -262,17 +270,10 @@ def parallel_map(
         EnvConflictError: A keyword is also a name of the env.
         WorkerSetupError: The env could not be built.
     """
-    task = _task(func, setup_fn, kwargs)
-    items = as_items(data, "data")
-    results: list[Any] = [None] * len(items)
-    if not items:
-        return results
-    with outcomes(task, Work(items), active_client(client), active_config()) as (pairs, _):
-        for chunk, block in pairs:
-            results[chunk.start : chunk.start + len(block.values)] = block.values
-            if block.error is not None:
-                raise named_error(block.error, block.stop, chunk.start + len(block.values))
-    return results
+    with before_loading(client):
+        from espnet3.parallel.runner.calls.mapping import map_all
+
+        return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
 
 
 def parallel_for(
@@ -299,31 +300,9 @@ def parallel_for(
     Raises:
         Exception: As `parallel_map`, from the iteration.
     """
-    task = _task(func, setup_fn, kwargs)
-    return _stream(task, Work(as_stream(args, "args")), active_client(client), active_config(), ordered)
+    from espnet3.parallel.runner.calls.mapping import stream
 
-
-def _stream(
-    task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool
-) -> Generator[Any, None, None]:
-    if work.empty:
-        return
-    waiting: dict[int, tuple[Chunk, Block]] = {}
-    position = 0
-    with outcomes(task, work, client, config, lambda: len(waiting) < _MAX_BUFFERED) as (pairs, _):
-        for chunk, block in pairs:
-            if not ordered:
-                yield from block.values
-                if block.error is not None:
-                    raise named_error(block.error, block.stop, chunk.start + len(block.values))
-                continue
-            waiting[chunk.start] = (chunk, block)
-            while position in waiting:
-                _, done = waiting.pop(position)
-                position += len(done.values)
-                yield from done.values
-                if done.error is not None:
-                    raise named_error(done.error, done.stop, position)
+    return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
 
 
 def parallel_submit(
@@ -346,51 +325,6 @@ def parallel_submit(
         A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
         already done if the configuration means this process.
     """
-    func = unwrapped(func)
-    check_setup(setup_fn)
-    chosen = active_client(client)
-    if chosen is None and runs_here(active_config()):
-        with named_here():
-            return _submit_here(func, args, kwargs, setup_fn)
-    if chosen is None:
-        return submit_in_background(active_config(), func, args, kwargs, setup_fn)
-    config = config_of(chosen, active_config())
-    return submit_call(chosen, func, args, kwargs, setup_fn, config.setup_timeout)
+    from espnet3.parallel.runner.calls.submitting import submit
 
-
-def _submit_here(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], setup_fn: SetupFn | None
-) -> Future[Any]:
-    future: Future[Any] = Future()
-    env = build_here(setup_fn, active_config().setup_timeout) if setup_fn is not None else {}
-    call = bind(func, env, kwargs, len(args))
-    try:
-        if inspect.iscoroutinefunction(func):  # in a thread: this one may have a loop that is running
-            future.set_result(_run_coroutine(call(*args)))
-        else:
-            future.set_result(call(*args))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a future carries its call's exception to `result()`
-        add_note(error, f"in the call {call_text(func, args, kwargs)}, in this process")
-        future.set_exception(error)
-    return future
-
-
-def _run_coroutine(coroutine: Any) -> Any:
-    import asyncio  # 40 ms, which nobody else should wait for before workers are started
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
-
-
-def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:
-    func = unwrapped(func)
-    check_setup(setup_fn)
-    if inspect.iscoroutinefunction(func):
-        raise SignatureError(
-            f"{name_of(func)} is a coroutine function, and items are ordinary calls: give "
-            "`lambda x: asyncio.run(func(x))`, or submit it by the client that get_client yields"
-        )
-    return Task(one=func, kwargs=kwargs, setup=setup_fn, setup_here=setup_fn)
+    return submit(func, args, active_client(client), active_config(), setup_fn, kwargs)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.engine.settling import (
@@ -51,13 +52,11 @@ class _Inside(threading.local):
     """What this thread is inside.
 
     Attributes:
-        depth: How many drivers' items deep.
         report: As for `on_a_worker`.
         values: Results so far of the outermost `run_items`.
         loop: The innermost `run_items`.
     """
 
-    depth: int = 0
     report: Report | None = None
     values: list[Any] | None = None
     loop: _Loop | None = None
@@ -75,11 +74,6 @@ def items_in_hand() -> Sequence[Any]:
     return loop.items[at : at + (loop.unit if loop.policy.seed is None else 1)]
 
 
-def inside_item() -> bool:
-    """Whether this thread is running items for a driver: what they call in turn runs right here."""
-    return _INSIDE.depth > 0
-
-
 @contextmanager
 def on_a_worker(report: Report | None = None) -> Iterator[None]:
     """Mark this thread as one that runs items for a driver.
@@ -88,12 +82,12 @@ def on_a_worker(report: Report | None = None) -> Iterator[None]:
         report: Called with an item that takes longer than `item_timeout`; without it none is watched.
     """
     before = _INSIDE.report
-    _INSIDE.depth += 1
+    THREAD.depth += 1
     _INSIDE.report = report
     try:
         yield
     finally:
-        _INSIDE.depth -= 1
+        THREAD.depth -= 1
         _INSIDE.report = before
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from espnet3.parallel.engine.private_random import leave_random_to_items
+from espnet3.parallel.dask_compat.private_random import leave_random_to_items
 from espnet3.parallel.provenance.content import content_hash
 
 

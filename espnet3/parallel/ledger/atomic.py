@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -42,7 +41,7 @@ class Draft:
     def __init__(self, path: str | os.PathLike[str], mode: int = PRIVATE) -> None:
         self.path = os.fspath(path)
         folder, name = os.path.split(self.path)
-        self.temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+        self.temporary = os.path.join(folder, f".{name}.{os.urandom(16).hex()}.tmp")
         self._there = True
         self._fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 

@@ -27,8 +27,9 @@ from espnet3.parallel.dask_compat import (
 )
 from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.dask_upkeep import quiet_config
-from espnet3.parallel.local.fork_server import ForkServer, kill_group
+from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forked_worker import ForkedWorker
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
 from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd

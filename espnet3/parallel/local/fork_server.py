@@ -10,30 +10,21 @@ notebooks and `python -` work. When the driver goes away, however it goes, the s
 end of its socket, or that it has another parent now (a child that the driver forked may hold the socket
 open), and kills every worker with all that the worker started.
 
-This module is imported by the server before anything heavy: standard library only.
+This is the driver's side; the server's is `forking`.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
-import select
-import signal
 import socket
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel.checks import search_path
-
-EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
-_SIZE = struct.Struct("!I")
-_GRACE = 2.0  # seconds that workers have to end once their driver has left
-_LOOK = 1000  # milliseconds between looks whether the driver is still there
+from espnet3.parallel.local.forking import EVENT, SIZE
 
 # glibc gives memory back to the kernel and takes it again for every large result; both
 # thresholds must be raised together (either alone turns the other's adaptive rule off)
@@ -56,7 +47,7 @@ class ForkServer:
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
         code = (
             f"import sys; sys.path[:] = {search_path()!r}\n"
-            "from espnet3.parallel.local.fork_server import serve\n"
+            "from espnet3.parallel.local.forking import serve\n"
             f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
@@ -89,7 +80,7 @@ class ForkServer:
     def remove_at_end(self, folder: str) -> None:
         """Have the server remove a folder when it ends: it outlives a driver that is killed. For any thread."""
         path = os.fsencode(folder)
-        message = b"R" + _SIZE.pack(len(path)) + path
+        message = b"R" + SIZE.pack(len(path)) + path
         try:
             self.sock.sendall(message)  # short enough to be sent in one piece, whatever other threads send
         except OSError:  # the server is gone
@@ -135,163 +126,16 @@ class ForkServer:
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End the server at once, which has no workers yet."""
+        self.sock.close()
+        self.process.kill()
+        self.process.wait()
 
 
 def send_boot(sock: socket.socket, boot: dict[str, Any]) -> None:
     """Send a new worker what it needs to start; the first thing on its socket."""
     blob = pickle.dumps(boot)
-    sock.sendall(_SIZE.pack(len(blob)) + blob)
-
-
-def kill_group(pid: int) -> None:
-    """SIGKILL a worker and every process it started (it leads a session of its own)."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody left in it
-        pass
-
-
-# --- the server process ---------------------------------------------------------------------------
-
-
-def serve(control_fd: int, driver: int, dask: bool) -> None:
-    """Run the server until the driver's end of the control socket closes, or the driver is gone.
-
-    Args:
-        control_fd: The control socket.
-        driver: The driver's pid, whose child this process is.
-        dask: What workers are: of Dask, or slots alone.
-    """
-    control = socket.socket(fileno=control_fd)
-    wake_r, wake_w = os.pipe()
-    os.set_blocking(wake_w, False)
-    os.set_blocking(wake_r, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-    _load(dask)
-    alive: set[int] = set()
-    folders: list[str] = []
-    patience = 0.0
-    poller = select.poll()
-    poller.register(control, select.POLLIN)
-    poller.register(wake_r, select.POLLIN)
-    while os.getppid() == driver:
-        ready = {fd for fd, _ in poller.poll(_LOOK)}
-        if wake_r in ready:
-            os.read(wake_r, 4096)
-            _reap(control, alive)
-        if control.fileno() not in ready:
-            continue
-        try:
-            request, fds, _, _ = socket.recv_fds(control, 1, 1)
-        except ConnectionResetError:  # the driver closed with reports of ours unread
-            break
-        if request == b"R":
-            folders.append(_read_path(control))
-        elif request == b"F":
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                control.close()
-                os.close(wake_r)
-                os.close(wake_w)
-                _child(fds[0])
-            os.close(fds[0])
-            alive.add(pid)
-            _report(control, b"P", pid, 0)
-        else:
-            patience = _GRACE if request == b"L" else 0.0
-            break
-    _end(control, wake_r, alive, patience)
-    import shutil
-
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)  # it is gone already if the driver closed its pool
-    os._exit(0)
-
-
-def _load(dask: bool) -> None:
-    """Import what workers need."""
-    # the collector would take a tenth of the time, and find nothing: modules stay
-    gc.disable()
-    if dask:
-        import distributed
-        import distributed.worker  # noqa: F401
-
-        import espnet3.parallel.pilots.dask.plugin
-    else:
-        import espnet3.parallel.local.pilot_process  # noqa: F401
-    gc.freeze()  # nor do the workers need to search them
-    gc.enable()
-
-
-def _end(control: socket.socket, wake: int, alive: set[int], patience: float) -> None:
-    """Wait for workers that were told to stop, and kill those that are left."""
-    end = time.monotonic() + patience
-    while alive and (left := end - time.monotonic()) > 0:
-        select.select([wake], [], [], left)
-        _reap(control, alive)
-    for pid in alive:
-        kill_group(pid)
-
-
-def _read_path(control: socket.socket) -> str:
-    (size,) = _SIZE.unpack(control.recv(_SIZE.size, socket.MSG_WAITALL))
-    return os.fsdecode(control.recv(size, socket.MSG_WAITALL))
-
-
-def _reap(control: socket.socket, alive: set[int]) -> None:
-    while alive:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        alive.discard(pid)
-        kill_group(pid)  # what the worker had started does not outlive it
-        _report(control, b"X", pid, status)
-
-
-def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
-    try:
-        control.sendall(EVENT.pack(kind, pid, status))
-    except OSError:  # the driver is gone; the next read of `control` says so
-        pass
-
-
-def _child(fd: int) -> None:
-    """Become a worker; never returns."""
-    code = 1
-    try:
-        os.setsid()
-        sock = socket.socket(fileno=fd)
-        head = sock.recv(_SIZE.size, socket.MSG_WAITALL)
-        if len(head) == _SIZE.size:
-            (size,) = _SIZE.unpack(head)
-            boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            if boot.get("kind") == "pilots":
-                from espnet3.parallel.local import pilot_process
-
-                pilot_process.run(sock, boot)
-            else:
-                from espnet3.parallel.local import worker_process
-
-                worker_process.run(sock, boot)
-            code = 0
-    except (
-        BaseException
-    ):  # last frame of this process: report, and leave without unwinding the server's frames
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        import atexit
-
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    sock.sendall(SIZE.pack(len(blob)) + blob)

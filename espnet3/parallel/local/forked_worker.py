@@ -19,7 +19,8 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends.gpus import VARIABLE, pinned
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.dask_compat import memory_limit_in_bytes
-from espnet3.parallel.local.fork_server import ForkServer, kill_group, send_boot
+from espnet3.parallel.local.fork_server import ForkServer, send_boot
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import EVERY, MemoryWatch
 from espnet3.parallel.local.supervisor import EARLY, GRACE, NO_SERVER, PAUSE, STARTS
 from espnet3.parallel.records import ProcessEnd

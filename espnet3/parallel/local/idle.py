@@ -19,6 +19,7 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.head_start import take_server
 from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 
 
@@ -99,7 +100,7 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
     workers = _take(wanted)
     if workers is None:
-        server = ForkServer(dask=False)
+        server = take_server() or ForkServer(dask=False)
         try:
             workers = OwnWorkers(n, settings, server)
         except BaseException:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.local.fork_server import kill_group
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 
 logger = logging.getLogger(__name__)

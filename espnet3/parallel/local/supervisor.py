@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.backends.gpus import VARIABLE, pinned
-from espnet3.parallel.local.fork_server import ForkServer, kill_group, send_boot
+from espnet3.parallel.local.fork_server import ForkServer, send_boot
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.records import ProcessEnd
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.local.fork_server import ForkServer, kill_group
+from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.supervisor import Supervisor
 from espnet3.parallel.pilots.pool import Pool, folder_names, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim

@@ -13,7 +13,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import uuid
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,7 @@ class Pool:
         self._claims: list[SlotClaim] = []
         self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder = folder
-        self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
+        self.name = f"espnet3-pilots-{os.urandom(4).hex()}"
         self.connected = False
         self._closed = False
         self._pid = os.getpid()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
@@ -265,7 +265,7 @@ def _spec(task: Task, config: ParallelConfig, env_key: str | None) -> RunSpec:
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
-        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_key,
+        env_key=f"run-{os.urandom(16).hex()}" if task.setup is not None else env_key,
         setup=task.setup,
         policy=task.policy,
         setup_timeout=task.setup_timeout if task.setup_timeout is not None else config.setup_timeout,

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine.exceptions import describe_error
-from espnet3.parallel.engine.loop import inside_item
+from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import NoOutputDirError
 from espnet3.parallel.runner.progress import say
 

@@ -12,11 +12,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.errors import SignatureError
+
+if TYPE_CHECKING:
+    from espnet3.parallel.engine.steps import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
@@ -142,6 +144,8 @@ class Hooks:
     def call(self, env: dict[str, Any], *, batches: bool) -> Call:
         """Return what is called per item or per batch, bound to its env."""
         many = self.batch_forward if batches else None
+        from espnet3.parallel.engine.steps import Call
+
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
 
 

@@ -16,7 +16,7 @@ _looked_at: set[str] = set()
 _GLOBAL: Any = random.seed.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
 
 
-def _private_copy() -> ModuleType:
+def private_copy() -> ModuleType:
     """Return a copy of the module `random` whose functions draw from a generator of their own."""
     own = random.Random()  # noqa: S311  # for samples and jitter, as Dask draws them now
     copy = ModuleType("random", random.__doc__)
@@ -26,7 +26,7 @@ def _private_copy() -> ModuleType:
     return copy
 
 
-_PRIVATE = _private_copy()
+_PRIVATE = private_copy()
 
 
 def leave_random_to_items() -> None:
@@ -43,10 +43,10 @@ def leave_random_to_items() -> None:
                 setattr(module, attribute, getattr(_PRIVATE, value.__name__))
     if "pandas" in sys.modules and "dask.sizeof" in sys.modules and "pandas" not in _looked_at:
         _looked_at.add("pandas")
-        _size_tables_without_draws(sys.modules["pandas"], sys.modules["dask.sizeof"].sizeof)
+        size_tables_without_draws(sys.modules["pandas"], sys.modules["dask.sizeof"].sizeof)
 
 
-def _size_tables_without_draws(pandas: Any, sizeof: Any) -> None:
+def size_tables_without_draws(pandas: Any, sizeof: Any) -> None:
     """Have Dask estimate a table's size from the first cells of its columns: its own way draws them with numpy's."""
     sizeof(pandas.Index([]))  # Dask registers its own way when it first meets a table: before ours
 

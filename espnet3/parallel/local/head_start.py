@@ -1,0 +1,89 @@
+"""The processes of a program's first run begin to start before this process has loaded what the run needs.
+
+The fork server loads modules for a tenth of a second, and so does the driver: this way both do it at once. Later runs
+have all of it loaded already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.local.alone import asks_for_a_process, without_dask
+from espnet3.parallel.local.fork_server import ForkServer
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A server that no run has taken yet, and what it inherited."""
+
+    server: ForkServer
+    surroundings: tuple[object, ...]
+
+
+class _Thread(threading.local):
+    begun: _Begun | None = None
+
+
+_THREAD = _Thread()
+_FIRST = threading.Lock()  # held for good once a run has had its head start
+
+
+@contextmanager
+def head_start(config: ParallelConfig) -> Iterator[None]:
+    """Start the fork server of the run that a block of code is about to begin, if it is the program's first.
+
+    A server that the run did not take (nothing was left to do, or something was wrong) is ended.
+
+    Args:
+        config: The registered configuration; no client is open.
+    """
+    here = config.n_workers == 1 and not asks_for_a_process(config.options)
+    if here or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
+        yield
+        return
+    _THREAD.begun = _Begun(ForkServer(dask=False), _surroundings())
+    try:
+        yield
+    finally:
+        server = take_server(as_it_is=True)
+        if server is not None:
+            server.kill()
+
+
+def take_server(*, as_it_is: bool = False) -> ForkServer | None:
+    """Return the server that this thread's run began with, which is the caller's now; None if there is none.
+
+    Args:
+        as_it_is: Also where the environment, folder or search path is another by now; else that one is ended.
+    """
+    begun, _THREAD.begun = _THREAD.begun, None
+    if begun is None:
+        return None
+    if as_it_is or begun.surroundings == _surroundings():
+        return begun.server
+    begun.server.kill()
+    return None
+
+
+def _surroundings() -> tuple[object, ...]:
+    try:
+        folder = os.getcwd()
+    except OSError:  # it is deleted
+        folder = ""
+    return folder, dict(os.environ), list(sys.path)
+
+
+def _forget() -> None:
+    """In a forked child: the server is its parent's."""
+    _FIRST.acquire(blocking=False)  # the modules are loaded, or nearly so
+    _THREAD.begun = None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,103 @@
+"""The first run's processes begin to start before the driver has loaded what the run needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.parallel.contract.helpers import clean_environment
+
+PROGRAM = """
+import os, subprocess, sys
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+begun = []
+popen = subprocess.Popen
+
+class Watched(popen):
+    def __init__(self, *args, **kwargs):
+        begun.append((self, {m for m in sys.modules if m.startswith("espnet3.parallel.")}))
+        super().__init__(*args, **kwargs)
+
+subprocess.Popen = Watched
+
+class P(EnvironmentProvider):
+    def build_env_local(self):
+        return {"seen": os.environ.get("LATE")}
+
+class R(BaseRunner):
+    @staticmethod
+    def forward(idx, seen):
+        return idx, seen
+
+set_parallel({"env": "local", "n_workers": 2})
+"""
+
+
+def program(code: str) -> str:
+    """Run the program with these lines at its end, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_runner_needs_little_to_be_imported() -> None:
+    """Importing and making a runner loads neither the loop over items nor what starts workers."""
+    loaded = program(
+        "R(P({})); print(*[m for m in sys.modules if m.startswith('espnet3.parallel.')])"
+    ).split()
+    assert "espnet3.parallel.base_runner" in loaded
+    for room in ("pilots", "clusters", "detached", "runner.run", "engine.loop", "local.workers", "records"):
+        assert not [name for name in loaded if name.startswith(f"espnet3.parallel.{room}")], room
+
+
+def test_the_server_starts_before_the_rest_is_loaded() -> None:
+    """One server is started, before the driver has loaded what hands out items, by runners and by `parallel_map`."""
+    for call in ("R(P({}), progress=False)(range(3))", "parallel_map(abs, [-1, 2])"):
+        code = f"""
+from espnet3.parallel import parallel_map
+print({call})
+(server, before), = begun
+print("espnet3.parallel.pilots.driver" in before, "espnet3.parallel.pilots.driver" in sys.modules)
+"""
+        assert program(code).splitlines()[1] == "False True", call
+
+
+def test_a_run_that_comes_to_nothing_leaves_no_server() -> None:
+    """Where the indices are wrong, or there is none, the server that was begun has ended when the call returns."""
+    for call, said in (("R(P({}), progress=False)(3)", "TypeError"), ("parallel_map(abs, [])", "[]")):
+        code = f"""
+from espnet3.parallel import parallel_map
+try:
+    print({call})
+except TypeError as error:
+    print("TypeError")
+(server, _), = begun
+print(server.returncode)
+"""
+        assert program(code).splitlines() == [said, "-9"]
+
+
+def test_what_the_indices_change_is_seen_by_the_workers() -> None:
+    """A variable or folder that is set while the indices are made is that of the workers, as without a head start."""
+    code = """
+def indices():
+    os.environ["LATE"] = "set"
+    yield from range(2)
+
+print(R(P({}), progress=False)(indices()))
+print(len(begun), begun[0][0].returncode)
+"""
+    assert program(code).splitlines() == ["[(0, 'set'), (1, 'set')]", "2 -9"]
+
+
+def test_a_run_in_this_process_starts_nothing() -> None:
+    """One worker, or detached jobs: no process is begun by the call itself."""
+    assert program("set_parallel(None); print(R(P({}), progress=False)([1]), begun)") == "[(1, None)] []\n"

@@ -99,7 +99,7 @@ def servers_of(driver: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(driver).children():
         try:
-            if any("fork_server" in part for part in process.cmdline()):
+            if any("local.forking" in part for part in process.cmdline()):
                 found.append(process)
         except psutil.Error:  # it has ended: an earlier test's
             continue

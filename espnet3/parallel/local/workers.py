@@ -13,7 +13,7 @@ from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.supervisor import Supervisor
-from espnet3.parallel.pilots.pool import Pool, folder_names, private_listener
+from espnet3.parallel.pilots.pool import Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim
 from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
@@ -51,11 +51,9 @@ class OwnWorkers(WorkerCluster):
         self._server = server
         self._pid = os.getpid()
         self._closed = False
-        listener, folder = private_listener()
+        listener, folder = private_listener(server.remove_at_end)
         self.pool = Pool(listener, folder)
         try:
-            for name in folder_names(folder):
-                server.remove_at_end(name)
             boot = {
                 "kind": "pilots",
                 "threads": settings.threads,

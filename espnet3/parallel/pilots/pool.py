@@ -14,6 +14,7 @@ import socket
 import tempfile
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.errors import ConfigError
@@ -206,8 +207,11 @@ class Pool:
             _remove(self._folder)
 
 
-def private_listener() -> tuple[socket.socket, str]:
+def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socket, str]:
     """Listen on a unix socket that only its owner can reach.
+
+    Args:
+        remove_at_end: Told the folder's names before there is one: a Ctrl-C at any moment leaves none behind.
 
     Returns:
         The listener, and the private folder that it is in.
@@ -216,6 +220,9 @@ def private_listener() -> tuple[socket.socket, str]:
         ConfigError: There is no place for the folder.
     """
     folder = _private_folder()
+    for name in folder_names(folder):
+        remove_at_end(name)
+    os.mkdir(folder, mode=0o700)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(os.path.join(folder, "pool"))
     door.listen(BACKLOG)
@@ -241,15 +248,15 @@ def _remove(folder: str) -> None:
 
 
 def _private_folder() -> str:
-    """Make a folder for the pool's socket, which only its owner can enter, under a path that is short enough.
+    """Return a new name for the folder of the pool's socket, under a path that is short enough.
 
     Raises:
         ConfigError: There is no place for one.
     """
-    # the second one is where every Unix has temporary files; mkdtemp makes the folder with mode 0700
+    # the second one is where every Unix has temporary files
     for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
-            return tempfile.mkdtemp(prefix="espnet3-", dir=place)
+            return os.path.join(place, f"espnet3-{os.urandom(4).hex()}")
     raise ConfigError(
         f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
         "the system's own one cannot be written to: set TMPDIR to a folder with a shorter path"

@@ -14,7 +14,7 @@ from espnet3.parallel.dask_compat import loop_runs_here
 from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.dask.plugin import PilotHost
-from espnet3.parallel.pilots.pool import BACKLOG, Pool, folder_names, private_listener
+from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
@@ -88,9 +88,7 @@ def _listen(client: Any) -> tuple[socket.socket, str | None]:
     scheduler = client.scheduler.address
     host = urlsplit(scheduler).hostname or ""
     if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
-        door, folder = private_listener()
-        for name in folder_names(folder):
-            cluster_of(client).remove_at_end(name)
+        door, folder = private_listener(cluster_of(client).remove_at_end)
         return door, folder
     # the address this host has on the way to the scheduler, never every address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import sys
 import threading
+import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -113,7 +113,7 @@ def _token_of(cls: type) -> str:
     with _lock:
         token = _tokens.get(cls)
         if token is None:
-            token = _tokens[cls] = os.urandom(16).hex()
+            token = _tokens[cls] = uuid.uuid4().hex
             _home[token] = cls
         return token
 

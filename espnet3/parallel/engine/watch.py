@@ -22,10 +22,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_ENGINE = os.path.join(os.path.dirname(__file__), "loop.py")
+_ENGINE = str(Path(__file__).with_name("loop.py"))
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25  # seconds between looks

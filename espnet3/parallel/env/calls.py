@@ -161,6 +161,14 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
     return func.func if isinstance(func, EnvCall) else func
 
 
+def setup_key(setup: SetupFn | None) -> str | None:
+    """Return the key of a submitted call's env: by content, as a function that is made again for each call is the same.
+
+    None where the call brings no setup of its own.
+    """
+    return f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
+
+
 def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Word a call for a note, long arguments shortened."""
     given = [_SHORT.repr(arg) for arg in args]

@@ -28,6 +28,11 @@ def asks_for_a_process(options: Mapping[str, Any]) -> bool:
     return any(name not in _KEPT or not _KEPT[name](value) for name, value in options.items())
 
 
+def alone(config: ParallelConfig) -> bool:
+    """Whether a block means the calling process: local, one worker, nothing else asked."""
+    return config.env == "local" and config.n_workers == 1 and not asks_for_a_process(config.options)
+
+
 def own_processes(config: ParallelConfig) -> bool:
     """Whether a block's workers are our own: `local`, and `local_gpu` without options that only dask-cuda takes."""
     kind = BACKENDS[config.env].kind

@@ -7,15 +7,15 @@ have all of it loaded already.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from espnet3.parallel.checks import surroundings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item
-from espnet3.parallel.local.alone import asks_for_a_process, without_dask
+from espnet3.parallel.local.alone import alone, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
 
 
@@ -44,40 +44,28 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     Args:
         config: The registered configuration; no client is open.
     """
-    here = config.n_workers == 1 and not asks_for_a_process(config.options)
-    if here or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
+    if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield
         return
-    _THREAD.begun = _Begun(ForkServer(dask=False), _surroundings())
+    _THREAD.begun = _Begun(ForkServer(dask=False), surroundings())
     try:
         yield
     finally:
-        server = take_server(as_it_is=True)
-        if server is not None:
-            server.kill()
+        begun, _THREAD.begun = _THREAD.begun, None
+        if begun is not None:
+            begun.server.kill()
 
 
-def take_server(*, as_it_is: bool = False) -> ForkServer | None:
+def take_server() -> ForkServer | None:
     """Return the server that this thread's run began with, which is the caller's now; None if there is none.
 
-    Args:
-        as_it_is: Also where the environment, folder or search path is another by now; else that one is ended.
+    One that was begun in another folder, environment or search path than there is now is ended.
     """
     begun, _THREAD.begun = _THREAD.begun, None
-    if begun is None:
-        return None
-    if as_it_is or begun.surroundings == _surroundings():
-        return begun.server
+    if begun is None or begun.surroundings == surroundings():
+        return None if begun is None else begun.server
     begun.server.kill()
     return None
-
-
-def _surroundings() -> tuple[object, ...]:
-    try:
-        folder = os.getcwd()
-    except OSError:  # it is deleted
-        folder = ""
-    return folder, dict(os.environ), list(sys.path)
 
 
 def _forget() -> None:

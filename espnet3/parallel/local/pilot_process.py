@@ -20,6 +20,7 @@ import time
 import traceback
 from typing import Any
 
+from espnet3.parallel.checks import surroundings
 from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
@@ -44,7 +45,7 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return
-    surroundings = _surroundings()
+    before = surroundings()  # what an item may change for those that come after it
     _send(sock, {"up": True})
     STARTED.set()
     inbox = b""
@@ -61,7 +62,7 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
             line, inbox = inbox.split(b"\n", 1)
             if line == b"stop":
                 return
-            _send(sock, {"as_new": _surroundings() == surroundings and not _edited(began)})
+            _send(sock, {"as_new": surroundings() == before and not _edited(began)})
 
 
 def _open(boot: dict[str, Any]) -> None:
@@ -79,15 +80,6 @@ def _open(boot: dict[str, Any]) -> None:
 def _leave() -> None:
     """The driver is gone: end at once, with all that was started here."""
     os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def _surroundings() -> tuple[Any, ...]:
-    """Return what an item may have changed for those that come after it."""
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = ""
-    return folder, dict(os.environ), list(sys.path)
 
 
 def _edited(since: float) -> bool:

@@ -8,7 +8,6 @@ The processes are there while any call is unfinished, and stay for the next one 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import heapq
 import inspect
 import os
@@ -32,7 +31,7 @@ from espnet3.parallel.engine.exceptions import (
     show_remote,
 )
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.calls import call_text, portable_setup_error
+from espnet3.parallel.env.calls import call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError
@@ -265,7 +264,7 @@ def submit_to_processes(
         Exception: As pickling raises it, where the call cannot be sent to a worker.
     """
     text = call_text(func, args, kwargs)
-    key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
+    key = setup_key(setup)
     try:
         blob = pickling.dumps((func, args, kwargs, key, setup, config.setup_timeout))
     except ANYTHING as error:

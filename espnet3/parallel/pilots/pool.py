@@ -13,6 +13,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ class Pool:
         self._claims: list[SlotClaim] = []
         self._ends: deque[tuple[SlotClaim, tuple[str, int]]] = deque(maxlen=_ENDS)
         self._folder = folder
-        self.name = f"espnet3-pilots-{os.urandom(4).hex()}"
+        self.name = f"espnet3-pilots-{uuid.uuid4().hex[:8]}"
         self.connected = False
         self._closed = False
         self._pid = os.getpid()
@@ -256,7 +257,7 @@ def _private_folder() -> str:
     # the second one is where every Unix has temporary files
     for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):
-            return os.path.join(place, f"espnet3-{os.urandom(4).hex()}")
+            return os.path.join(place, f"espnet3-{uuid.uuid4().hex[:8]}")
     raise ConfigError(
         f"the folder for temporary files, {tempfile.gettempdir()!r}, has too long a path for a socket in it, and "
         "the system's own one cannot be written to: set TMPDIR to a folder with a shorter path"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env.worker_id import named_here
 from espnet3.parallel.errors import MissingPackageError
-from espnet3.parallel.local.alone import asks_for_a_process, own_processes, without_dask
+from espnet3.parallel.local.alone import alone, own_processes, without_dask
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.records import THIS_PROCESS, Policy, Tally
 from espnet3.parallel.runner.inline import build_here, run_inline
@@ -65,8 +65,7 @@ class Task:
 
 def runs_here(config: ParallelConfig) -> bool:
     """Whether a configuration means this process: local, one worker, nothing else asked; or inside an item already."""
-    alone = config.env == "local" and config.n_workers == 1 and not asks_for_a_process(config.options)
-    return alone or inside_item()
+    return alone(config) or inside_item()
 
 
 def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
@@ -265,7 +264,7 @@ def _spec(task: Task, config: ParallelConfig, env_key: str | None) -> RunSpec:
         one=task.one,
         many=task.many,
         kwargs=task.kwargs,
-        env_key=f"run-{os.urandom(16).hex()}" if task.setup is not None else env_key,
+        env_key=f"run-{uuid.uuid4().hex}" if task.setup is not None else env_key,
         setup=task.setup,
         policy=task.policy,
         setup_timeout=task.setup_timeout if task.setup_timeout is not None else config.setup_timeout,

@@ -88,8 +88,7 @@ def _listen(client: Any) -> tuple[socket.socket, str | None]:
     scheduler = client.scheduler.address
     host = urlsplit(scheduler).hostname or ""
     if scheduler.startswith("inproc") or host in ("127.0.0.1", "::1", "localhost"):
-        door, folder = private_listener(cluster_of(client).remove_at_end)
-        return door, folder
+        return private_listener(cluster_of(client).remove_at_end)
     # the address this host has on the way to the scheduler, never every address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))

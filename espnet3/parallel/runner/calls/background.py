@@ -1,9 +1,8 @@
-"""`parallel_submit` on a client; without one, on processes or a cluster that live while there are futures to fill."""
+"""`parallel_submit` on a client; without one, on a cluster that lives while there are futures to fill."""
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import inspect
 import os
 import threading
@@ -12,10 +11,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine import pickling
-from espnet3.parallel.env.calls import EnvCall
+from espnet3.parallel.env.calls import EnvCall, setup_key
 from espnet3.parallel.env.store import SetupFn
-from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.runner.execute import start_client
 
 
@@ -49,8 +46,7 @@ def submit_call(
     from espnet3.parallel.pilots.dask.pools import check_client
 
     check_client(client)
-    # by content: a setup function that is made again for each call is still the same one
-    key = f"submit-{hashlib.sha256(pickling.dumps(setup)).hexdigest()}" if setup is not None else None
+    key = setup_key(setup)
     # what Dask's own `submit` would take for itself travels with the function
     options = inspect.signature(Client.submit).parameters
     given = {name: value for name, value in kwargs.items() if name in options}
@@ -94,10 +90,6 @@ def submit_in_background(
     Returns:
         A standard future; its cluster closes by itself once no call is left.
     """
-    if without_dask(config):
-        from espnet3.parallel.local.submitted import submit_to_processes  # here: most programs submit nothing
-
-        return submit_to_processes(config, func, args, kwargs, setup)
     global _current
     with _lock:
         host = _current

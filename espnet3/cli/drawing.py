@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import size, span
+from espnet3.cli.showing import span
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
 
 _COLOURS = {
@@ -67,7 +68,7 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     if facts.seconds_left:
         counts.append(f", {span(facts.seconds_left)} left")
     if facts.memory:
-        counts.append(f", {size(facts.memory)} on this machine", style="dim")
+        counts.append(f", {amount(facts.memory)} on this machine", style="dim")
     head.no_wrap = True
     room = max(4, height - _FRAME - 2 * _FEW)
     lines: list[RenderableType] = [head, _bar(facts), counts, Text()]
@@ -114,11 +115,17 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
             worker.doing or worker.note,
             span(max(0.0, now - worker.since)) if worker.since else "",
-            f"{worker.where}{', ' + size(worker.memory) if worker.memory else ''}",
+            ", ".join(filter(None, (worker.where, _memory(worker)))),
         )
     if len(shown) < len(workers):
         table.add_row(f"… {len(workers) - len(shown):,} more")
     return table
+
+
+def _memory(worker: Worker) -> str:
+    if worker.memory:
+        return amount(worker.memory)
+    return f"up to {amount(worker.peak)}" if worker.peak else ""
 
 
 def _failures(facts: LiveFacts) -> Table:

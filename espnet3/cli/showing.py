@@ -159,11 +159,6 @@ def plain_line(facts: LiveFacts) -> str:
     return f"{Path(status.run).name}: {_counts(status)}{pace}{left}{end}{causes}"
 
 
-def size(n_bytes: int) -> str:
-    """Return an amount of memory, to about two digits."""
-    return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes < 2**30 else f"{n_bytes / 2**30:,.1f} GiB"
-
-
 def span(seconds: float) -> str:
     """Return a length of time, to about two digits."""
     if seconds < 100:

@@ -12,10 +12,9 @@ import click
 from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
 from espnet3.cli.runs import explained
-from espnet3.cli.showing import size as amount
 from espnet3.cli.showing import wrapped
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.views.charts import duration
+from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.sizing import (
     Measured,
     Size,
@@ -47,7 +46,7 @@ _PYTHON = 0.3  # seconds: no process is started and has imported anything in les
     "--sample",
     type=click.IntRange(0),
     default=None,
-    help=f"Run so many items here: of that run, to measure memory [0]; without one, of the runner [{_SAMPLE}].",
+    help=f"Run so many items here: of that run, to measure them here [0]; without one, of the runner [{_SAMPLE}].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @explained

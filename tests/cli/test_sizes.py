@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from espnet3.parallel.views.sizing import walltime
+
 MINE = """
 import time
 
@@ -57,7 +59,7 @@ def test_a_few_items_are_run_in_a_process_of_their_own_and_measured(tmp_path: Pa
     assert 3 <= found["size"]["workers"] <= 12
     options = found["parallel"]["options"]
     assert options["memory"].endswith("MB") and int(options["memory"][:-2]) >= 500
-    assert options["walltime"] == "01:30:00"
+    assert options["walltime"] == walltime(found["size"]["wall"])
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "conf.yaml", "__pycache__"}
 
 

@@ -1,4 +1,4 @@
-"""How long items took, in a few numbers however many items there are: a histogram, the slowest ones and a sample."""
+"""How long items took and what memory, in a few numbers however many they are: a histogram, the slowest, a sample."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from espnet3.parallel.timing.memory import peak_memory
 
 PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
 SHORTEST = 1e-7  # seconds; what took less counts as this
@@ -30,21 +32,23 @@ class ItemTimes:
         counts: How many items by bin.
         slow: Seconds and place of the slowest ones.
         some: The same of a few others, as they come.
+        memory: Bytes that the process of the items had used at most by then; 0 where nobody has looked.
     """
 
     counts: dict[int, int] = field(default_factory=dict)
     slow: list[tuple[float, int]] = field(default_factory=list)
     some: list[tuple[float, int]] = field(default_factory=list)
+    memory: int = 0
 
     @classmethod
     def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
-        """Count the steps that follow each other: how many items each held, and how many seconds it took.
+        """Count steps of this process that follow each other, and look at its memory.
 
         Args:
-            steps: The steps.
+            steps: How many items each held, and how many seconds it took.
             place: That of the first item.
         """
-        found = cls()
+        found = cls(memory=peak_memory())
         for n, seconds in steps:
             if n:
                 found.add(place, n, seconds)
@@ -63,6 +67,7 @@ class ItemTimes:
         for number, n in other.counts.items():
             self.counts[number] = self.counts.get(number, 0) + n
         self._name([(s, p + move) for s, p in other.slow], [(s, p + move) for s, p in other.some])
+        self.memory = max(self.memory, other.memory)
 
     def _name(self, slow: list[tuple[float, int]], some: list[tuple[float, int]]) -> None:
         if slow and (len(self.slow) < _SLOW or slow[0][0] > self.slow[-1][0]):
@@ -72,4 +77,4 @@ class ItemTimes:
 
     def fields(self) -> tuple[Any, ...]:
         """Return what travels: plain data."""
-        return self.counts, self.slow, self.some
+        return self.counts, self.slow, self.some, self.memory

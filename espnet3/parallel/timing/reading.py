@@ -26,6 +26,7 @@ class Stint:
         end: When it ended the last one.
         busy: Seconds that it spent on them: with several threads it may be more than from begin to end.
         items: How many they are.
+        memory: Bytes that its process had used at most by the end; 0 where that is not recorded.
     """
 
     worker: str
@@ -33,6 +34,7 @@ class Stint:
     end: float
     busy: float
     items: int
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class RunTimes:
     def busy(self) -> float:
         """Seconds that all of them took."""
         return sum(stint.busy for stint in self.stints)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that one worker used at most; 0 where that is not recorded."""
+        return max((stint.memory for stint in self.stints), default=0)
 
     def quantiles(self, shares: Sequence[float]) -> list[tuple[float, float]]:
         """Return of each share the time that so many items do not exceed, to within a bin (9 %)."""
@@ -139,7 +146,9 @@ class TimesReader:
         elif "gone" in said:
             self._losses.append((worker, said["gone"]))
         elif "begin" in said:
-            self._stints.append(Stint(worker, said["begin"], said["end"], said["busy"], said["items"]))
+            self._stints.append(
+                Stint(worker, said["begin"], said["end"], said["busy"], said["items"], said.get("memory", 0))
+            )
             self._counts.update({int(number): n for number, n in said["counts"].items()})
             for seconds, place, name in said["slow"]:
                 self._slow[place] = max(self._slow.get(place, (0.0, place, name)), (seconds, place, name))

@@ -149,6 +149,7 @@ class TimesRecorder:
             times.counts,
             [(s, positions[p]) for s, p in times.slow],
             [(s, positions[p]) for s, p in times.some],
+            times.memory,
         )
         record.times.merge(placed)
 
@@ -166,6 +167,8 @@ class TimesRecorder:
             "counts": record.times.counts,
             "slow": slow,
         }
+        if record.times.memory:
+            facts["memory"] = record.times.memory
         if self._cost is not None:
             costs = [(s, self._cost[p - self._first]) for s, p in (*record.times.some, *record.times.slow)]
             facts["cost"] = [[round(s, 6), cost] for s, cost in costs]

@@ -151,6 +151,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def amount(n_bytes: int) -> str:
+    """Return an amount of memory, to about two digits."""
+    return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes < 2**30 else f"{n_bytes / 2**30:,.1f} GiB"
+
+
 def nice(value: float) -> float:
     """Return the next of 1, 2, 2.5, 5 and 10 times a power of ten."""
     if value <= 0:

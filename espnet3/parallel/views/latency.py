@@ -8,7 +8,7 @@ from html import escape
 from espnet3.parallel.timing.counts import PER_OCTAVE, edge_of
 from espnet3.parallel.timing.reading import RunTimes, Stint
 from espnet3.parallel.views import charts
-from espnet3.parallel.views.charts import duration
+from espnet3.parallel.views.charts import amount, duration
 
 _COLUMNS = 40  # of the histogram, at most
 _MOST_BARS = 60  # of a worker's row
@@ -109,17 +109,21 @@ def worker_rows(times: RunTimes) -> list[tuple[str, list[charts.Bar]]]:
     for worker, when in times.losses:
         text = "its process ended with items in progress, which were run again"
         rows.setdefault(worker, []).append(charts.Bar(when, when, "lost", text))
-    return [(_named(worker), bars) for worker, bars in sorted(rows.items(), key=lambda row: row[1][0].begin)]
+    return [
+        (worker_name(worker), bars) for worker, bars in sorted(rows.items(), key=lambda row: row[1][0].begin)
+    ]
 
 
-def _named(worker: str) -> str:
+def worker_name(worker: str) -> str:
+    """Return what people see of a worker: its number, unless it says more of itself."""
     return worker if " " in worker else f"worker {worker.rpartition('/')[2]}"
 
 
 def _bars(stint: Stint) -> list[charts.Bar]:
     length = max(1e-3, stint.end - stint.begin)
     busy = min(1.0, stint.busy / length)
-    text = f"{stint.items:,} items in {duration(length)}, busy for {busy:.0%}"
+    memory = f", up to {amount(stint.memory)} of memory" if stint.memory else ""
+    text = f"{stint.items:,} items in {duration(length)}, busy for {busy:.0%}{memory}"
     turn = stint.begin + busy * length
     idle = [charts.Bar(turn, stint.end, "idle", text)] if busy < 0.98 else []  # less is not seen
     return [charts.Bar(stint.begin, turn if idle else stint.end, "work", text), *idle]
@@ -132,5 +136,6 @@ def _fewer(stints: Sequence[Stint]) -> list[Stint]:
     for at in range(0, len(stints), each):
         part = stints[at : at + each]
         busy, items = sum(one.busy for one in part), sum(one.items for one in part)
-        found.append(Stint(part[0].worker, part[0].begin, max(one.end for one in part), busy, items))
+        memory = max(one.memory for one in part)
+        found.append(Stint(part[0].worker, part[0].begin, max(one.end for one in part), busy, items, memory))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
+from espnet3.parallel.views.latency import worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
 from espnet3.parallel.views.spans import in_progress, read_or_none
@@ -43,6 +44,7 @@ class Worker:
         since: When that began, in seconds since the epoch; 0 where nothing says so.
         note: What it ended with, or what the scheduler says.
         memory: Bytes that it and its children use; 0 where they are not on this machine.
+        peak: Bytes that one process of it has used at most, as it has recorded; 0 where it has not.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Worker:
     since: float = 0.0
     note: str = ""
     memory: int = 0
+    peak: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class Watcher:
         status = self._status(merged)
         now = time.time()
         times = self._times.look()
-        workers = self._jobs(status) if isinstance(status, RunStatus) else self._driver(status, times)
+        workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
             if worker.since and worker.doing.startswith("item"):
                 name = f"{worker.doing} of {worker.name}"
@@ -173,8 +176,9 @@ class Watcher:
         begin, before = self._seen[0]
         return (done - before) / (now - begin) if done > before and now > begin else 0.0
 
-    def _jobs(self, status: RunStatus) -> list[Worker]:
+    def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
+        peaks = _peaks((one.worker.partition(" on ")[0], one.memory) for one in times.stints)
         for shard in status.shards:
             folder = layout.shard(shard.shard)
             running = shard.state is JobState.RUNNING
@@ -191,6 +195,7 @@ class Watcher:
                     since,
                     shard.note,
                     memory_of(living_pid(folder)) if running else 0,
+                    peaks.get(f"shard {shard.shard}", 0),
                 )
             )
         order = {JobState.RUNNING.value: 0, **{state.value: 2 for state in _FINISHED}}
@@ -215,11 +220,20 @@ def workers_of(times: RunTimes, since: float) -> list[Worker]:
             done[stint.worker] = done.get(stint.worker, 0) + stint.items
     lost = {worker: when for worker, when in times.losses if when >= since}
     came = {one.worker: one.when for one in times.arrivals}
+    peaks = _peaks((one.worker, one.memory) for one in times.stints if one.begin >= since)
     found = []
     for worker, items in sorted(done.items(), key=lambda one: (len(one[0]), one[0])):
         died = lost.get(worker, 0.0) > came.get(worker, 0.0)
-        name = worker if " " in worker else f"worker {worker.rpartition('/')[2]}"
-        found.append(Worker(name, "died" if died else "running", "", 0, items))
+        name = worker_name(worker)
+        found.append(Worker(name, "died" if died else "running", "", 0, items, peak=peaks.get(worker, 0)))
+    return found
+
+
+def _peaks(said: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the most memory that each name has recorded."""
+    found: dict[str, int] = {}
+    for name, memory in said:
+        found[name] = max(memory, found.get(name, 0))
     return found
 
 

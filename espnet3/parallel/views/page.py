@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.views import charts, latency
-from espnet3.parallel.views.charts import duration
+from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts
 from espnet3.parallel.views.rates import binned
@@ -31,8 +31,9 @@ _KINDS = {
 _QUANTILES = (0.5, 0.9, 0.99)
 _NOT_RECORDED = (
     "How long items took and what workers did is recorded in sums over half a second or more, with the slowest items "
-    "by name; not which worker ran which item, nor its memory, nor the time of an item in which a worker died. Retries "
-    "and lost workers of a session with a driver are noted when it ends: of a killed one they are unknown."
+    "by name and the most memory that a worker's process has used; not which worker ran which item, nor the time of an "
+    "item in which a worker died. Retries and lost workers of a session with a driver are noted when it ends: of a "
+    "killed one they are unknown."
 )
 
 
@@ -84,6 +85,8 @@ def _tiles(facts: RunFacts) -> str:
             (f"{last.figure('items') / work:,.3g}/s", "items while at work"),
             (f"{last.figure('busy_seconds') / max(1e-9, last.figure('slot_seconds')):.0%}", "workers busy"),
         ]
+    if facts.times.memory:
+        tiles.append((amount(facts.times.memory), "of memory, the largest worker"))
     cells = "".join(
         f"<div><strong>{escape(value)}</strong><span>{escape(name)}</span></div>" for value, name in tiles
     )

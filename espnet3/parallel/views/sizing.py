@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +13,7 @@ from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
+from espnet3.parallel.timing.memory import peak_memory
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
 
@@ -65,11 +66,11 @@ class Size:
 
 
 def measured_by(run: Path, sample: int = 0) -> Measured:
-    """Return what a run's folder says of the cost of an item, after running some of its items again for their memory.
+    """Return what a run's folder says of the cost of an item, after some of its items have run again if asked.
 
     Args:
         run: The folder, absolute.
-        sample: How many items to run again in this process, one after the other; 0: none, and no memory is known.
+        sample: How many items to run again in this process, one after the other; 0: none.
 
     Raises:
         ConfigError: The folder says nothing of times, and no item was to be run.
@@ -86,9 +87,10 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
         seconds = (
             sum(s for s, _, _ in shards) / items
         )  # with the start of each: the folder does not tell them apart
-    memory = 0
+    memory = facts.times.memory
     if sample:
-        took, env_here, memory = _run_again(run, sample)
+        took, env_here, memory_here = _run_again(run, sample)
+        memory = max(memory, memory_here)
         if not items:
             items, seconds, start = float(len(took)), sum(took) / len(took), env_here
         env = env or env_here
@@ -112,18 +114,14 @@ def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
     Raises:
         ItemError: One of them failed.
     """
-    import resource
-
     before = get_parallel_config()
     set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
     try:
         with TemporaryDirectory(prefix="espnet3-size-") as folder:
             runner(provider, output_dir=folder, progress=False)(range(sample))
-            found = measured_by(Path(folder))
+            return measured_by(Path(folder))
     finally:
         set_parallel(before)
-    # Linux counts in KiB
-    return replace(found, memory=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 
 def size_for(measured: Measured, items: int, workers: int) -> Size:
@@ -207,7 +205,6 @@ def memory(n_bytes: int) -> str:
 
 def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
     """Run the first items of a run in this process; return their times, that of the env, and the peak of memory."""
-    import resource
     import time
 
     again = Replay(run)
@@ -218,7 +215,7 @@ def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
         took = [again(index).seconds for index in _some(run, sample)]
     finally:
         again.close()
-    return took, env, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    return took, env, peak_memory()
 
 
 def _some(run: Path, sample: int) -> Iterator[Any]:

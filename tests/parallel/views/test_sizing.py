@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from espnet3.cli.sizes import size
 from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
+from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.views.sizing import Measured, measured_by, memory, recommended, size_for, walltime
 from tests.parallel.detached.work import Provider, Squares
 
@@ -53,17 +54,28 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
     )
     done = CliRunner().invoke(size, ["conf.yaml", "--items", "1000000", "--run", "run", "--within", "1"])
     assert done.exit_code == 0, done.output
-    assert "recommended" in done.output and "Memory was not measured" in done.output
+    assert "recommended" in done.output and "in a process" in done.output
     block = yaml.safe_load(done.output[done.output.index("parallel:") :])["parallel"]
-    assert block["options"]["queue"] == "cpu" and block["options"]["walltime"].endswith(":00")
+    assert (
+        block["options"]["queue"] == "cpu"
+        and block["options"]["memory"].endswith("MB")
+        and block["options"]["walltime"].endswith(":00")
+    )
     assert ParallelConfig.parse(block).n_workers == block["n_workers"] >= 1
 
 
-def test_memory_is_measured_by_running_items_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a sample some items run here, and the process's peak is known."""
+def test_memory_of_a_run_that_recorded_none_is_measured_by_running_items_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without times.jsonl nobody knows the memory; with a sample some items run here, and this process has a peak."""
     monkeypatch.chdir(tmp_path)
     set_parallel(None)
     Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(5))
+    for file in Path("run").rglob(TIMES):
+        file.unlink()
+    Path("conf.yaml").write_text("parallel: {env: local, n_workers: 2}\n")
+    done = CliRunner().invoke(size, ["conf.yaml", "--items", "10", "--run", "run"])
+    assert "Memory was not measured" in done.output
     found = measured_by(tmp_path / "run", sample=2)
     assert found.memory > 10**7 and found.items == 5
 

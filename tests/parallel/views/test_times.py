@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,8 +21,10 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.timing.counts import ItemTimes, bin_of, edge_of
+from espnet3.parallel.timing.memory import peak_memory
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint, TimesReader, read_times
 from espnet3.parallel.timing.recorder import TimesRecorder
+from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.latency import columns_of, rank_correlation
@@ -30,6 +34,7 @@ from tests.parallel.detached.work import Files, Provider, Squares, run_of, shut
 from tests.parallel.views.test_report import Checked
 
 SLOW, STEP = 7, 0.3  # the item that takes longest, and the seconds by which it does
+LARGE = 300 << 20  # bytes
 
 
 class Naps(BaseRunner):
@@ -59,6 +64,16 @@ class NapsAndDeath(Naps):
             pause(60)  # another thread may be given the signal
         pause(0.004)
         return idx
+
+
+class Large(Naps):
+    """The slow item takes memory as well, and gives it back."""
+
+    @staticmethod
+    def forward(idx: int, pause: Any) -> int:
+        """Nap; return the index."""
+        pause(0.004)
+        return idx + len(b"x" * LARGE) - LARGE if idx == SLOW else idx
 
 
 class Patience(EnvironmentProvider):
@@ -194,6 +209,27 @@ def test_an_index_whose_repr_raises_costs_nobody_the_run() -> None:
     assert json.loads(lines[0])["slow"] == [[0.1, 0, "at position 0"]]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_most_memory_of_each_worker_is_recorded(tmp_path: Path, workers: int) -> None:
+    """The worker of an item that took 300 MB for a moment has recorded it, another one has not; the report says it."""
+    run = naps(tmp_path, workers, Large)
+    times = read_times(run)
+    ran = {one.worker: max(s.memory for s in times.stints if s.worker == one.worker) for one in times.stints}
+    assert times.memory == max(ran.values()) > LARGE
+    if workers > 1:  # one process gives memory back, and its peak stays; the other one never had it
+        assert len(ran) == 2 and 10**7 < min(ran.values()) < times.memory - LARGE / 2
+    page = page_of(read_facts(run))
+    assert "of memory, the largest worker" in page and f"up to {amount(times.memory)} of memory" in page
+
+
+def test_peak_memory_is_of_this_program_alone() -> None:
+    """A program that a larger one started counts its own memory, not that of the one that forked."""
+    held = b"x" * LARGE
+    ask = "from espnet3.parallel.timing.memory import peak_memory; print(peak_memory())"
+    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
+    assert 10**6 < int(said.stdout) < len(held) < peak_memory()
+
+
 def test_a_worker_that_died_is_in_its_row(tmp_path: Path) -> None:
     """The report shows in its row where a worker ended with items in progress, and counts those once."""
     facts = read_facts(naps(tmp_path, 2, NapsAndDeath))
@@ -211,7 +247,11 @@ def test_detached_jobs_record_the_same(tmp_path: Path, cls: Any) -> None:
     finally:
         shut(run)
     times = read_times(Path(run.path))
-    assert times.items == 12 and {name for _, _, name in times.slow} <= set(map(str, range(12)))
+    assert (
+        times.memory > 10**7
+        and times.items == 12
+        and {name for _, _, name in times.slow} <= set(map(str, range(12)))
+    )
     facts = read_facts(Path(run.path))
     jobs = Counter(one.worker.partition(" on ")[0] for one in times.arrivals)
     assert set(jobs) == {span.name for span in facts.shards} and set(jobs.values()) == {1}
@@ -245,15 +285,20 @@ def test_the_workers_of_a_session_are_told_from_earlier_ones() -> None:
     """Whoever watches sees each worker of this session with its items, and which has died and not come back."""
     times = RunTimes(
         stints=tuple(
-            Stint(name, when, when + 1, 1.0, 5) for name, when in [("0", 1), ("0", 11), ("1", 11), ("0", 12)]
+            Stint(name, when, when + 1, 1.0, 5, memory)
+            for name, when, memory in [("0", 1, 90), ("0", 11, 30), ("1", 11, 50), ("0", 12, 40)]
         ),
         arrivals=tuple(
             Arrival(name, when, 0.0, 0.0) for name, when in [("0", 1), ("0", 10), ("1", 10), ("10", 10)]
         ),
         losses=(("0", 2.0), ("1", 15.0)),
     )
-    seen = [(worker.name, worker.state, worker.done) for worker in workers_of(times, since=9.0)]
-    assert seen == [("worker 0", "running", 10), ("worker 1", "died", 5), ("worker 10", "running", 0)]
+    seen = [(one.name, one.state, one.done, one.peak) for one in workers_of(times, since=9.0)]
+    assert seen == [
+        ("worker 0", "running", 10, 40),
+        ("worker 1", "died", 5, 50),
+        ("worker 10", "running", 0, 0),
+    ]
 
 
 def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ class NoItem(str):
         return str(self)
 
 
+SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing
+
+
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
     """What is put in the place of a failed item's result.
@@ -303,7 +306,10 @@ class RunSummary:
     halved: int = 0
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the figures that somebody would ask for first."""
+        return self.table("Run")
+
+    def table(self, title: str) -> str:
+        """Return what a notebook shows, as HTML: the figures that somebody would ask for first."""
         rows = [
             ("items", f"{self.items:,}" + (f" ({self.kept:,} more were done before)" if self.kept else "")),
             ("failed", f"{self.failed:,}"),
@@ -312,9 +318,10 @@ class RunSummary:
             ("seconds", f"{self.seconds:,.3g} ({self.start_seconds:,.3g} to start)"),
             ("items per second", f"{self.rate:,.3g}"),
             ("workers", f"{self.workers:,}"),
-            ("efficiency", f"{self.efficiency:.2f}"),
         ]
-        return html_table("Run", rows)
+        if self.work_seconds >= SHORT_WORK:
+            rows.append(("efficiency", f"{self.efficiency:.2f}"))
+        return html_table(title, rows)
 
     @property
     def work_seconds(self) -> float:

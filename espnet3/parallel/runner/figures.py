@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from espnet3.parallel.messages import counted
-from espnet3.parallel.records import RunSummary, Tally
+from espnet3.parallel.records import SHORT_WORK, RunSummary, Tally
 
-_SHORT = 3.0  # seconds of work below which an efficiency says nothing
 _COLD = 60.0  # seconds of work after which a rate is shown though some worker has not finished an item
 _SLOWER = 1.1  # times as long as one worker: less is within what can be told
 _WAITED = 0.5  # share of the items' time without the processor above which that is said
@@ -74,7 +73,7 @@ def last_line(summary: RunSummary) -> str:
     extra += f", {counted(s.deaths, 'worker')} lost and replaced" if s.deaths else ""
     extra += f", batches halved {_times(s.halved)}: they did not fit into memory" if s.halved else ""
     kept = f" ({s.kept:,} more were done before)" if s.kept else ""
-    efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= _SHORT else ""
+    efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= SHORT_WORK else ""
     return (
         f"{counted(s.items, 'item')}{kept}, {failures}{extra}, start {_seconds(s.start_seconds)}, "
         f"work {_seconds(s.work_seconds)}, {rate_text(s.items, s.work_seconds)} on {_where(s)}{efficiency}"
@@ -119,7 +118,7 @@ def advice(summary: RunSummary) -> str:
         told = sorted(((took, what) for what, took in lost.items() if took > _PART * s.seconds), reverse=True)
         causes = ", ".join(f"{what} took {_seconds(took)}" for took, what in told)
         return f"one worker would have been faster, about {_seconds(alone)} in place of {_seconds(s.seconds)}: {causes}"
-    if s.work_seconds >= _SHORT and s.cpu_seconds < (1 - _WAITED) * s.busy_seconds:
+    if s.work_seconds >= SHORT_WORK and s.cpu_seconds < (1 - _WAITED) * s.busy_seconds:
         share = 1 - s.cpu_seconds / s.busy_seconds
         return (
             f"the items spent {share:.0%} of their time waiting (for files, the network, a GPU, a lock or another "

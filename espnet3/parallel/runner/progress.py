@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a bar, or a line now and then, and a last line."""
+"""Progress of a run on standard error: a bar, or a line now and then, and a last line; in a notebook a table."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Progress:
             self._draw()
 
     def close(self, summary: RunSummary | None = None) -> None:
-        """End the bar and print the last line."""
+        """End the bar and print the last line; a notebook shows the figures as a table in its place."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -87,9 +87,13 @@ class Progress:
             self._draw(summary)
             self._bar.close()
         if self.enabled and summary is not None:
-            for line in (last_line(summary), advice(summary)):
-                if line:
-                    _print(f"{self.name}: {line}")
+            line = f"{self.name}: {last_line(summary)}"
+            if summary.items and _in_notebook():
+                _show(summary.table(self.name), line)
+            else:
+                _print(line)
+            if said := advice(summary):
+                _print(f"{self.name}: {said}")
 
     def _look(self) -> None:
         said, every = 0.0, _OFTEN
@@ -129,6 +133,11 @@ def _print(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
     except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
         pass
+
+
+def _show(table: str, line: str) -> None:
+    display: Any = sys.modules["IPython"].display.display
+    display({"text/html": table, "text/plain": line}, raw=True)
 
 
 def _is_terminal() -> bool:

@@ -13,7 +13,7 @@ from tests.parallel.contract.helpers import GUARD, clean_environment
 def notebook(folder):
     """Start a kernel in a folder; yield a function that runs a cell and returns what it printed.
 
-    The function's `until` is a text to wait for.
+    The function's `until` is a text to wait for; to `shown` it adds what a cell displays, by MIME type.
 
     It is spoken to over sockets in a folder (of a short name, as they must be): a free TCP port that was
     chosen for a kernel may be taken before the kernel has it.
@@ -30,12 +30,14 @@ def _run_in(folder, sockets):
     try:
         client.wait_for_ready(timeout=GUARD)
 
-        def run(cell, until=""):
+        def run(cell, until="", shown=None):
             printed = []
 
             def hook(message):
                 if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
                     printed.append(message["content"]["text"])
+                if message["msg_type"] == "display_data" and shown is not None:
+                    shown.append(message["content"]["data"])
 
             reply = client.execute_interactive(cell, timeout=GUARD, output_hook=hook)["content"]
             assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))

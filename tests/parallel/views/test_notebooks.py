@@ -10,6 +10,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemFailure, MissingPackageError, set_parallel
 from espnet3.parallel.records import RunSummary
+from tests.parallel.contract.notebooks import notebook
 
 
 class Nothing(EnvironmentProvider):
@@ -76,6 +77,22 @@ def test_without_pandas_the_error_holds_the_pip_line(tmp_path: Path, monkeypatch
         results.to_pandas()
 
 
+def test_a_run_in_a_cell_ends_with_a_table_of_its_figures(tmp_path: Path) -> None:
+    """In a real kernel a run displays a small table, whose text is the last line of a terminal; no efficiency yet."""
+    displayed: list[dict[str, str]] = []
+    cell = """
+from espnet3.parallel import run, set_parallel
+set_parallel({"env": "local", "n_workers": 2})
+found = run(abs, range(-40, 2))
+print(found[0], len(found))
+"""
+    with notebook(tmp_path) as do:
+        assert do(cell, until="42", shown=displayed) == "40 42\n"
+    (table,) = [one for one in displayed if "items per second" in one.get("text/html", "")]
+    assert "<caption>abs</caption>" in table["text/html"] and ">42<" in table["text/html"]
+    assert table["text/plain"].startswith("abs: 42 items, none failed") and "efficiency" not in str(table)
+
+
 def test_a_notebook_shows_tables_without_markup_of_users(tmp_path: Path) -> None:
     """Results, a failure and a summary have HTML of their own, in which texts of users are texts."""
     results = results_of(tmp_path)
@@ -85,5 +102,6 @@ def test_a_notebook_shows_tables_without_markup_of_users(tmp_path: Path) -> None
         assert "<table>" in shown and "<b>" not in shown
     assert "&lt;b&gt;1&lt;/b&gt; is odd" in failure._repr_html_() and "<details>" in failure._repr_html_()
     assert "6, 3 failed" in results._repr_html_()
+    assert "efficiency" not in RunSummary(9, 0, 0, 0, 2.0, 3.0, 2)._repr_html_()
     summary = RunSummary(1000, 2, 0, 0, 10.0, 18.0, 2, workers=2, start_seconds=1.0)
     assert "1,000" in summary._repr_html_() and "efficiency" in summary._repr_html_()

@@ -39,8 +39,8 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun: "1 item", "12,000 items"."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+    """Return a number with its noun: "1 item", "12,000 items", "2 processes"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def masked(value: Any, name: object = "") -> Any:

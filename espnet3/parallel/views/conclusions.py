@@ -64,10 +64,10 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
     if died:
         yield (
             0.6,
-            f"{died:,} worker process{'es' if died > 1 else ''} ended in the middle of items, which were run again.",
+            f"{counted(died, 'worker process')} ended in the middle of items, which were run again.",
         )
     if facts.computed:
-        yield from _of_session(facts.computed[-1])
+        yield from _of_session(facts.computed[-1], bool(facts.times.costs))
     yield from _of_times(facts)
     yield from _of_shards(facts)
     yield from _of_jobs(facts)
@@ -89,7 +89,7 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
         yield retries / done, f"{counted(retries, 'time')} an item was tried again because it had raised."
 
 
-def _of_session(session: Session) -> Iterator[tuple[float, str]]:
+def _of_session(session: Session, has_cost: bool) -> Iterator[tuple[float, str]]:
     seconds, start = session.figure("seconds"), session.figure("start_seconds")
     items, slots = int(session.figure("items")), int(session.figure("slots"))
     busy, present = session.figure("busy_seconds"), session.figure("slot_seconds")
@@ -106,11 +106,12 @@ def _of_session(session: Session) -> Iterator[tuple[float, str]]:
         )
     idle = 1 - busy / present if present else 0.0
     if idle >= _IDLE and slots > 1 and seconds - start > 1:
+        cost = "its item_cost did not foresee that" if has_cost else "an item_cost starts long items first"
         yield (
             idle,
             (
                 f"The workers were idle for {idle:.0%} of the time they were there: the last items were long, or the "
-                "driver was the limit; an item_cost starts long items first."
+                f"driver was the limit; {cost}."
             ),
         )
     waiting = 1 - session.figure("cpu_seconds") / busy if busy and session.figure("cpu_seconds") else 0.0

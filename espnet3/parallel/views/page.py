@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.messages import counted
 from espnet3.parallel.views import charts, latency
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.conclusions import conclusions
@@ -149,7 +151,9 @@ def _session_bars(session: Session, facts: RunFacts) -> list[charts.Bar]:
     if not session.figure("seconds"):
         if session.ended in ("submitted", "merged"):
             return []
-        end = session.end or max((s.end for s in facts.stretches if s.begin >= begin), default=begin)
+        after = min((one.begin for one in facts.sessions if one.begin > begin), default=math.inf)
+        seen = (min(s.end, after) for s in facts.stretches if begin <= s.begin < after)
+        end = session.end or max(seen, default=begin)
         alive = not session.ended and facts.state == "at work" and session is facts.sessions[-1]
         text = session.error or ("at work" if alive else "it has noted no end: its driver was killed")
         return [charts.Bar(begin, facts.read if alive else end, "alive" if alive else "lost", text[:300])]
@@ -246,8 +250,8 @@ def _sessions(facts: RunFacts) -> str:
     lost = [span for span in (*facts.drivers, *facts.shards) if span.ended == "died"]
     if lost or facts.losses:
         found.append(
-            f"<p>{len(lost):,} processes gave no more sign of life before they gave back what they held; "
-            f"{facts.losses:,} ended with items in progress, which were run again.</p>"
+            f"<p>Ended without giving back what was held: {counted(len(lost), 'process')}. Ended with items in "
+            f"progress, which were run again: {counted(facts.losses, 'process')}.</p>"
         )
         rows_lost = [
             (s.name, s.host, str(s.pid), charts.clock(s.begin), charts.clock(s.end)) for s in lost[:50]

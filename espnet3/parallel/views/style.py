@@ -18,7 +18,7 @@ p{margin:.5rem 0}.dim{color:var(--dim);font-size:.88rem;overflow-wrap:anywhere}
 .conclusions li{margin:.3rem 0}
 code,pre{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}code{overflow-wrap:anywhere}
 pre{background:var(--card);border-radius:6px;padding:10px;overflow-x:auto}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(125px,1fr));gap:10px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(105px,1fr));gap:10px}
 .tiles div{background:var(--card);border-radius:8px;padding:10px 12px;display:flex;flex-direction:column}
 .tiles strong{font-size:1.15rem}.tiles span{color:var(--dim);font-size:.85rem}
 svg{width:100%;height:auto;display:block}

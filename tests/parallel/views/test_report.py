@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import page_of
+from espnet3.parallel.views.page import _session_bars, page_of
 from espnet3.parallel.views.rates import Stretch, binned
 from tests.parallel.detached.work import ROOT, Files, Provider, Squares, held, hold, let_go, run_of, shut
 
@@ -139,7 +140,17 @@ def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
     assert dead.state == "unfinished" and dead.sessions[-1].ended == "" and dead.drivers[-1].ended == "died"
     page = page_of(dead)
     Checked(page)
-    assert "without a word" in page and "no more sign of life" in page
+    assert "without a word" in page and "Ended without giving back what was held: 1 process." in page
+
+
+def test_a_killed_session_ends_before_the_next_one(tmp_path: Path) -> None:
+    """Of a session that has noted no end the timeline shows what it did, not what the next one did after it."""
+    facts_of(tmp_path)
+    facts = facts_of(tmp_path, on_error="record", retry_failed=True)
+    first, second = facts.sessions
+    killed = replace(first, figures={}, ended="", end=None)
+    (bar,) = _session_bars(killed, replace(facts, sessions=(killed, second)))
+    assert first.begin == bar.begin < bar.end <= second.begin and bar.kind == "lost"
 
 
 def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.timing.memory import peak_memory
+from espnet3.parallel.timing.memory import recent_peak
 
 PER_OCTAVE = 8  # bins of the histogram for each doubling of the time: a bin is 9 % wide
 SHORTEST = 1e-7  # seconds; what took less counts as this
@@ -48,7 +48,7 @@ class ItemTimes:
             steps: How many items each held, and how many seconds it took.
             place: That of the first item.
         """
-        found = cls(memory=peak_memory())
+        found = cls(memory=recent_peak())
         for n, seconds in steps:
             if n:
                 found.add(place, n, seconds)

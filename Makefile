@@ -78,7 +78,7 @@ docs: $(VENV)/dev.stamp ## run the code of every page, check links and the table
 site: $(VENV)/site.stamp ## build the documentation site into build/site, with warnings as errors
 	cd website && NO_MKDOCS_2_WARNING=1 "$(abspath $(RUN))" -m mkdocs build --quiet $(ARGS)
 
-screenshots: $(VENV)/site.stamp ## pictures of terminal views, report and site, to be looked at; needs Chromium
+screenshots: $(VENV)/screenshots.stamp ## pictures of terminal views, a notebook, report and site, to be looked at; needs Chromium
 	$(RUN) website/screenshots.py
 
 recording: $(VENV)/site.stamp ## record the commands of README on a terminal: docs/recording.svg
@@ -122,6 +122,11 @@ $(VENV)/site.stamp: pyproject.toml | $(RUN)
 	@echo "installing mkdocs into $(VENV)"
 	@$(PIP) --editable '.[docs]'
 	@touch $@
+
+$(VENV)/screenshots.stamp: pyproject.toml | $(RUN)
+	@echo "installing mkdocs, JupyterLab and playwright into $(VENV)"
+	@$(PIP) --editable '.[docs,report]' jupyterlab ipywidgets playwright
+	@touch $(VENV)/site.stamp $@
 
 $(VENV)/bench.stamp: pyproject.toml benchmarks/requirements.txt | $(RUN)
 	@echo "installing the libraries to compare with into $(VENV)"

@@ -1,7 +1,8 @@
 """Pictures of all that people see, to be looked at: `make screenshots` writes them into build/screenshots.
 
-The terminal views run on a pseudo-terminal of 80 and of 120 columns; the report and the pages of the site are opened in
-a headless Chromium, light and dark, which must be installed. An error on a page's console ends this.
+The terminal views run on a pseudo-terminal of 80 and of 120 columns, a notebook in JupyterLab; the report and the
+pages of the site are opened in a headless Chromium, light and dark, which must be installed. An error on a page's
+console ends this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from notebook import pictures
 from recording import Recorder, svg
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,6 +122,8 @@ def main() -> None:
             str(TARGET / "report.html"),
         ]
         subprocess.run(report, cwd=folder, check=True, capture_output=True)
+    with tempfile.TemporaryDirectory() as made:
+        pictures(chromium, Path(made), TARGET)
     pages = [TARGET / "report.html"]
     pages += [page for name in PAGES if (page := ROOT / f"build/site/{name}.html").exists()]
     for page in pages:

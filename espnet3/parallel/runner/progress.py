@@ -87,13 +87,12 @@ class Progress:
             self._draw(summary)
             self._bar.close()
         if self.enabled and summary is not None:
-            line = f"{self.name}: {last_line(summary)}"
+            lines = [f"{self.name}: {line}" for line in (last_line(summary), advice(summary)) if line]
             if summary.items and _in_notebook():
-                _show(summary.table(self.name), line)
+                _show(summary.table(self.name), lines)
             else:
-                _print(line)
-            if said := advice(summary):
-                _print(f"{self.name}: {said}")
+                for line in lines:
+                    _print(line)
 
     def _look(self) -> None:
         said, every = 0.0, _OFTEN
@@ -135,9 +134,13 @@ def _print(line: str) -> None:
         pass
 
 
-def _show(table: str, line: str) -> None:
+def _show(table: str, lines: list[str]) -> None:
+    """Display a table with what is to be said below it, or the lines where there is no HTML."""
+    from html import escape
+
     display: Any = sys.modules["IPython"].display.display
-    display({"text/html": table, "text/plain": line}, raw=True)
+    below = "".join(f"<p>{escape(line)}</p>" for line in lines[1:])
+    display({"text/html": table + below, "text/plain": "\n".join(lines)}, raw=True)
 
 
 def _is_terminal() -> bool:

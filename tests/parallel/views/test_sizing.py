@@ -50,17 +50,14 @@ def test_the_options_that_are_printed_can_be_pasted(tmp_path: Path, monkeypatch:
     set_parallel(None)
     Squares(Provider({"folder": str(tmp_path)}), output_dir="run", progress=False)(range(20))
     Path("conf.yaml").write_text(
-        "parallel: {env: slurm, n_workers: 2, options: {queue: cpu, cores: 1, memory: 2GB}}\n"
+        "parallel: {env: slurm, n_workers: 2, options: {queue: cpu, cores: 1, memory: 777GB}}\n"
     )
     done = CliRunner().invoke(size, ["conf.yaml", "--items", "1000000", "--run", "run", "--within", "1"])
     assert done.exit_code == 0, done.output
     assert "recommended" in done.output and "in a process" in done.output
     block = yaml.safe_load(done.output[done.output.index("parallel:") :])["parallel"]
-    assert (
-        block["options"]["queue"] == "cpu"
-        and block["options"]["memory"].endswith("MB")
-        and block["options"]["walltime"].endswith(":00")
-    )
+    options = block["options"]
+    assert options["queue"] == "cpu" and options["memory"] != "777GB" and options["walltime"].endswith(":00")
     assert ParallelConfig.parse(block).n_workers == block["n_workers"] >= 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ import click
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.messages import counted
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
@@ -89,6 +91,9 @@ def plan(conf: str) -> None:
         _fail(error)
     plural = "s" if planned.workers_per_job > 1 else ""
     print(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
+    if planned.elements > 1:
+        arrays = math.ceil(planned.jobs / planned.elements)
+        print(f"# submitted together, as {counted(arrays, 'job array')}")
     print(planned.script.rstrip())
     for warning in planned.warnings:
         print(

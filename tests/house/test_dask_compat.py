@@ -107,6 +107,7 @@ STATIC = [
     ("dask-jobqueue", "dask_jobqueue.core:Job._call"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._close_job"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._job_id_from_submit_output"),
+    ("dask-jobqueue", "dask_jobqueue.core:Job._submit_job"),
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:CreateMode"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster._scale"),
@@ -442,7 +443,7 @@ def test_the_options_of_jobs() -> None:
     pytest.importorskip("dask_jobqueue")
     from dask_jobqueue import SLURMCluster
 
-    from espnet3.parallel.dask_compat import log_folder_of, options_of_next_jobs, processes_per_job
+    from espnet3.parallel.dask_compat.jobs import log_folder_of, options_of_next_jobs, processes_per_job
 
     async def read() -> None:
         async with SLURMCluster(

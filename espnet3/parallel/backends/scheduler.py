@@ -44,6 +44,8 @@ class Scheduler:
         most: Largest index of an element where the site does not set another.
         site_limit: Command that prints the number of indices the site allows, and the pattern that finds it.
         single: Directives in place of `array` for one element; None: an array of one element is allowed.
+        element_log: What stands for a job's id in dask-jobqueue's names of a worker job's output, and what stands for
+            an element's; empty: the scheduler itself tells the elements apart.
         cancel: What the cancel command takes for a whole array of the id `{job}`.
 
         listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
@@ -101,6 +103,7 @@ class Scheduler:
     most: int = 1000
     site_limit: tuple[tuple[str, ...], str] | None = None
     single: tuple[str, ...] | None = None
+    element_log: tuple[str, str] | None = None
     cancel: str = "{job}"
 
     listing: tuple[str, ...]
@@ -134,6 +137,44 @@ class Scheduler:
     rerun: tuple[str, ...] = ()
     requeue: str = ""
     again: int = 0
+
+    def array_directive(self, name: str, count: int, limit: int) -> str:
+        """Return the directive for an array of `count` elements, `limit` of them at a time, of jobs called `name`."""
+        return self.array.format(
+            first=self.first,
+            last=self.first + count - 1,
+            count=count,
+            limit=limit,
+            name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
+        )
+
+    def elements(self, job: str, said: str, count: int) -> list[str]:
+        """Return the ids of an array's elements, in order.
+
+        Args:
+            job: The id that was found in what the submit command printed.
+            said: All that it printed.
+            count: How many elements were submitted.
+
+        Raises:
+            ValueError: Each element has an id of its own, and not so many were printed.
+        """
+        if self.element:
+            number = job.split(".", maxsplit=1)[0]
+            return [self.element.format(job=number, index=self.first + at) for at in range(count)]
+        found = re.findall(self.element_ids, said)
+        if len(found) != count:
+            raise ValueError(f"{count} jobs were submitted, and the scheduler said:\n{said}")
+        return found
+
+    def largest_array(self, said: str | None = None) -> int:
+        """Return how many elements an array may have.
+
+        Args:
+            said: What the command of `site_limit` printed; None: it was not asked.
+        """
+        found = said and self.site_limit and re.search(self.site_limit[1], said, re.MULTILINE)
+        return (int(found[1]) - 1 if found else self.most) - self.first + 1
 
     def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
         """Return the command that lists the jobs of this process's user.

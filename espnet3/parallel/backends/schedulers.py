@@ -33,6 +33,7 @@ SLURM = batch_backend(
         index="$SLURM_ARRAY_TASK_ID",
         element="{job}_{index}",
         first=0,
+        element_log=("%J", "%A_%a"),
         # the value is one more than the largest index
         site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
         listing=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
@@ -182,6 +183,7 @@ LSF = batch_backend(
         array='-J "{name}[{first}-{last}]%{limit}"',
         index="$LSB_JOBINDEX",
         element="{job}[{index}]",
+        element_log=("%J", "%J_%I"),
         replaces="-J",
         listing=(
             *("bjobs", "-a", "-noheader", "-u", "{user}"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import resource
 import uuid
 import weakref
 from collections.abc import Callable
@@ -16,7 +18,6 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus
 from espnet3.parallel.clusters.security import local_security
-from espnet3.parallel.clusters.start import open_cluster
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, ignore_errors_of_loop, plugins_of
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
@@ -30,6 +31,11 @@ from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
+logger = logging.getLogger(__name__)
+
+_FILES = 4  # open files of the driver for each worker, beside one for each of its threads
+_OWN_FILES = 256  # open files of the driver for everything else
+_THREADS = 16  # threads of a worker whose options give no number
 _GRACE = 2.0  # seconds to close for workers whose calls are not wanted any more
 
 
@@ -266,3 +272,61 @@ async def _close_threads(cluster: Any) -> None:
                 plugin.drop_chunks()
     closing = [worker.close(executor_wait=False) for worker in cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)
+
+
+# --- the cluster of any other env than this machine's own processes ---
+
+
+def open_cluster(config: ParallelConfig) -> Any:
+    """Start the cluster of a `parallel` block; return without waiting for workers.
+
+    Args:
+        config: The checked block, whose workers are not our own processes of this machine.
+
+    Raises:
+        ConfigError: An option does not fit this machine.
+        MissingPackageError: The backend's package is not installed.
+        SubmissionError: A scheduler refused a job.
+    """
+    make_room(config)
+    row = BACKENDS[config.env]
+    if row.kind is Kind.BATCH:
+        from espnet3.parallel.clusters.jobs import start_jobs
+
+        return start_jobs(row, config)
+    if row.kind is Kind.SSH:
+        from espnet3.parallel.clusters.ssh import start_ssh
+
+        return start_ssh(row, config)
+    if row.kind is Kind.KUBERNETES:
+        from espnet3.parallel.clusters.kube import start_kube
+
+        return start_kube(row, config)
+    from espnet3.parallel.clusters.gpu import start_dask_cuda
+
+    return start_dask_cuda(row, config)
+
+
+def make_room(config: ParallelConfig) -> None:
+    """Raise this process's limit of open files to what its workers take, as Dask's scheduler command does.
+
+    Many systems start a process with a limit of 1024, which is two hundred workers.
+    """
+    workers = max(config.n_workers, (config.adapt or {}).get("maximum", 0))
+    threads = _THREADS
+    if BACKENDS[config.env].scheduler and config.options.get("cores"):
+        threads = config.options["cores"] // (config.options.get("processes") or 1)
+    need = _OWN_FILES + workers * (_FILES + threads)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or need <= soft:
+        return
+    enough = hard == resource.RLIM_INFINITY or need <= hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need if enough else hard, hard))
+    if not enough:
+        logger.warning(
+            "%d workers take about %d open files here, and the limit is %d: those beyond it cannot connect. "
+            "Raise it (ulimit -Hn), or ask for fewer workers with more processes or threads each",
+            workers,
+            need,
+            hard,
+        )

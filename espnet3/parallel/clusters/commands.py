@@ -73,9 +73,10 @@ async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]
     Raises:
         SubmissionError: It cannot be asked, or fails to list any.
     """
-    views = scheduler.read(await _listed(scheduler))
+    parts = {job: scheduler.parts_of(job) for job in jobs}
+    views = scheduler.read(await _listed(scheduler, elements=any(index for _, index in parts.values())))
     found = {job: answer_of(views[job]) for job in jobs if job in views}
-    places = {job: scheduler.parts_of(job) for job in jobs if job not in views}
+    places = {job: place for job, place in parts.items() if job not in views}
     talk = inquiry(scheduler.questions, places, scheduler.words)
     answered: Answered | None = None
     while True:
@@ -90,9 +91,9 @@ async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]
             answered = None
 
 
-async def _listed(scheduler: Scheduler) -> str:
+async def _listed(scheduler: Scheduler, *, elements: bool) -> str:
     try:
-        return await call(scheduler.query())
+        return await call(scheduler.query(elements=elements, history=False))
     except SubmissionError as error:
         if scheduler.no_jobs and re.search(scheduler.no_jobs, error.stderr):
             return ""

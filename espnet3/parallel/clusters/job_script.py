@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from espnet3.parallel.backends import Backend
 from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.jobs import watched_cluster
 from espnet3.parallel.clusters.options import check_log_folder, interface_problems, prepare
 from espnet3.parallel.config import ParallelConfig
@@ -25,6 +26,8 @@ class JobPlan:
     Attributes:
         jobs: How many jobs.
         workers_per_job: Worker processes of each.
+        elements: How many of the jobs one submission takes, as a job array; 1: each has one of its own. A site may
+            allow less.
         command: The command that submits one.
         script: The job script, with placeholders in capitals for what is known at the start only.
         warnings: What keeps this machine from starting such a run; another one may.
@@ -32,6 +35,7 @@ class JobPlan:
 
     jobs: int
     workers_per_job: int
+    elements: int
     command: str
     script: str
     warnings: tuple[str, ...] = ()
@@ -55,8 +59,16 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         prepare(row, options)
         for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
         for_job = {name: value for name, value in options.items() if name not in for_cluster}
-        job = job_class("tcp://SCHEDULER:PORT", name="WORKER", **for_job)
+        job = job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **for_job)
         processes = job.worker_processes
-        script = job.job_script().replace(logs, given or "LOGS")
+        jobs = math.ceil(config.n_workers / processes)
+        script = job.job_script()
+        assert row.scheduler is not None
+        elements = min(jobs, row.scheduler.largest_array())
+        array = (
+            array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
+        )
+        script = array or script
+        script = script.replace(logs, given or "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
-    return JobPlan(math.ceil(config.n_workers / processes), processes, command, script, tuple(warnings))
+    return JobPlan(jobs, processes, elements if array else 1, command, script, tuple(warnings))

@@ -18,21 +18,24 @@ from typing import Any
 
 from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
+from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.scheduler import Scheduler
+from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import call, cancel
 from espnet3.parallel.clusters.keeper import JobKeeper
-from espnet3.parallel.clusters.options import interface_problems, prepare, secure, worker_argument_problems
+from espnet3.parallel.clusters.options import (
+    interface_problems,
+    prepare,
+    secure,
+    worker_argument_problems,
+)
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import (
-    ClosesMore,
-    LostWorkersStay,
-    OwnCommands,
-    log_folder_of,
-    processes_per_job,
-)
+from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
+from espnet3.parallel.dask_compat.jobs import OwnCommands, log_folder_of, processes_per_job
 from espnet3.parallel.dask_compat.servers import ask_for_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.pages import GuardedCluster
@@ -41,12 +44,17 @@ from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, WorkerClust
 logger = logging.getLogger(__name__)
 
 
-def watched_job(job_class: Any) -> Any:
-    """Return a subclass of a job class that runs its commands with `call` and whose status shows its end."""
+def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
+    """Return a subclass of a job class that runs its commands with `call` and whose status shows its end.
+
+    Jobs of it that start together are submitted together.
+    """
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
         run_command = staticmethod(call)
         cancel_job = staticmethod(cancel)
+        arrays = Arrays(scheduler)
+        script: str | None = None  # what to submit in place of its own script
 
         def __init__(
             self,
@@ -64,13 +72,23 @@ def watched_job(job_class: Any) -> Any:
             super().__init__(scheduler, quoted_word(str(name)), worker_extra_args=words, **options)
             self.name = name
 
+        def job_script(self) -> str:
+            """Return what is submitted."""
+            own: str = super().job_script()
+            return self.script or own
+
         async def start(self) -> None:
-            """Submit the job."""
+            """Submit the job, with those that start at the same moment."""
             try:
-                await super().start()
+                await self.arrays.submit(self)
             except BaseException:
                 self.status = Status.failed
                 raise
+
+        async def has_started(self, job_id: str) -> None:
+            """Note that the job was submitted."""
+            self.job_id = job_id
+            await ProcessInterface.start(self)
 
         async def close(self) -> None:
             """Cancel the job; one that is gone already is not an error."""
@@ -125,11 +143,13 @@ class KeptCluster(WorkerCluster):
 
 def watched_cluster(row: Backend) -> Any:
     """Return the row's cluster class with jobs that are watched."""
+    assert row.scheduler is not None
     base: Any = load_cluster_class(row)
+    job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
     class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
-        job_cls = watched_job(base.job_cls)
+        job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             """As the base; the keeper watches the new jobs."""
@@ -206,7 +226,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             logger.warning(
                 "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
             )  # a warning, so that it is seen: many take n_workers for jobs
-        cluster.keeper = JobKeeper(cluster, row, logs=log_folder_of(cluster))
+        cluster.keeper = JobKeeper(cluster, row, log_folder_of(cluster), make.job_cls.arrays)
         if config.adapt is None:
             cluster.sync(cluster.keeper.start, jobs)
         else:

@@ -22,16 +22,22 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
+from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.commands import answers, comment
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
-from espnet3.parallel.dask_compat import add_specs, options_of_next_jobs, start_missing
+from espnet3.parallel.dask_compat import add_specs, start_missing
+from espnet3.parallel.dask_compat.jobs import options_of_next_jobs
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
 logger = logging.getLogger(__name__)
 
-_FIRST, _NEXT = 8, 32  # jobs submitted before work begins, and at most at a time afterwards
+_FIRST, _NEXT = (
+    8,
+    32,
+)  # jobs submitted before work begins, and at most at a time afterwards, with a command for each
+_TOGETHER = 1000  # jobs submitted at a time as job arrays
 _EARLY = 3  # jobs in a row that may end before their worker connects
 _REFUSED = 5  # submissions in a row that may fail while no worker is there: about a minute
 _PATIENCE = 300.0  # at most so many seconds between submissions that fail
@@ -92,6 +98,7 @@ class JobKeeper:
         cluster: The cluster of jobs.
         row: Its row of the table.
         logs: The folder the jobs write to.
+        arrays: What submits them.
 
     Attributes:
         broken: Why no more jobs are submitted; None while there is hope.
@@ -100,7 +107,7 @@ class JobKeeper:
         adaptive: Whether Dask decides how many workers there are.
     """
 
-    def __init__(self, cluster: Any, row: Backend, logs: str | None) -> None:
+    def __init__(self, cluster: Any, row: Backend, logs: str | None, arrays: Arrays) -> None:
         assert row.scheduler is not None
         self.broken: GivenUp | None = None
         self.kept_logs = False
@@ -110,6 +117,7 @@ class JobKeeper:
         self._row = row
         self._scheduler = row.scheduler
         self._logs = logs
+        self._arrays = arrays
         self._jobs: dict[str, Watched] = {}
         self._missing = 0
         self._at_start = False
@@ -131,9 +139,16 @@ class JobKeeper:
             SubmissionError: One of the first could not be submitted.
         """
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        first = jobs if self.adaptive else min(jobs, _FIRST)
-        await self._submit(first)
-        self._missing, self._at_start = jobs - first, jobs > first
+        first = jobs if self.adaptive else min(jobs, self._at_once(_FIRST))
+        try:
+            await self._submit(first)
+        except SubmissionError as error:
+            if not self._arrays.refused:
+                raise
+            await self._submit(min(jobs - len(self._jobs), _FIRST))
+            _say_refused(error)
+        self._missing = max(0, jobs - len(self._jobs))
+        self._at_start = self._missing > 0
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def grow_to(self, jobs: int) -> None:
@@ -169,7 +184,10 @@ class JobKeeper:
     def _missing_worker(self, each: Watched) -> MissingWorker:
         number = str(each.job.job_id)
         look = self._scheduler.look.format(id=number)
-        return MissingWorker(f"job {number}", str(each.explained), look, log_tail(self._logs, number))
+        return MissingWorker(f"job {number}", str(each.explained), look, self._log_tail(number))
+
+    def _log_tail(self, number: str) -> str:
+        return log_tail(self._logs, self._scheduler.parts_of(number))
 
     def has_left(self, worker: str) -> bool | None:
         """Whether the job of a lost worker is over, or waits again; None: it seems to run."""
@@ -273,12 +291,14 @@ class JobKeeper:
         return bool(due) and (self._at_start or self.wanted())
 
     async def _replace(self) -> None:
-        part = min(self._missing, _NEXT)
-        before = len(self._jobs)
+        part = min(self._missing, self._at_once(_NEXT))
+        before, by_arrays = len(self._jobs), not self._arrays.refused
         self._submission = asyncio.get_running_loop().create_task(self._submit(part))
         try:
             await asyncio.shield(self._submission)
         except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
+            if by_arrays and self._arrays.refused:
+                _say_refused(error)
             self._refused += 1
             self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
             logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
@@ -306,10 +326,10 @@ class JobKeeper:
             return
         self._at_start = True  # the driver waits for its first workers again
         # on a shared file system its files may appear a moment later
-        tail = log_tail(self._logs, str(each.job.job_id))
+        tail = self._log_tail(str(each.job.job_id))
         if not tail:
             await asyncio.sleep(0.5)
-            tail = log_tail(self._logs, str(each.job.job_id))
+            tail = self._log_tail(str(each.job.job_id))
         look = self._scheduler.look.format(id=each.job.job_id)
         self._died_early(f"{text} before its worker came (see: {look})\n{tail}".rstrip(), each.view.node)
 
@@ -324,6 +344,10 @@ class JobKeeper:
             logger.error("%s", self.broken)
 
     # --- submission ---
+
+    def _at_once(self, alone: int) -> int:
+        """Return how many jobs are submitted at a time, of which there are so many with a command for each."""
+        return alone if self._arrays.refused else _TOGETHER
 
     async def _submit(self, jobs: int) -> None:
         cluster = self._cluster
@@ -350,3 +374,7 @@ class JobKeeper:
         start = self._scheduler.avoid.split("{", 1)[0]
         kept = [text for text in options["job_extra_directives"] if not str(text).startswith(start)]
         options["job_extra_directives"] = [*kept, line]
+
+
+def _say_refused(error: Exception) -> None:
+    logger.warning("a job array was refused, so each worker's job is submitted by itself: %s", error)

@@ -9,16 +9,17 @@ _BYTES = 4000
 _LINES = 20
 
 
-def log_tail(folder: str | None, job_id: str) -> str:
+def log_tail(folder: str | None, element: tuple[str, str]) -> str:
     """Return the last lines a job wrote and the file that holds them; "" if there are none.
 
     Args:
         folder: The folder in which the jobs of this cluster write their logs.
-        job_id: The job, whose id is part of the name of its files.
+        element: The job and, of an element of an array, its index: both are part of the names of its files.
     """
     if folder is None:
         return ""
-    its_own = re.compile(rf"(?<!\d){re.escape(job_id)}(?!\d)")
+    job, index = element
+    its_own = re.compile(rf"(?<!\d){re.escape(job)}" + (rf"\D{{1,2}}{index}" if index else "") + r"(?!\d)")
     texts = []
     for path in sorted(Path(folder).glob("*")):
         if not path.is_file() or not its_own.search(path.name) or path.suffix == ".log":

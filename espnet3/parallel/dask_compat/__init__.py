@@ -11,7 +11,6 @@ In: objects of theirs. Out: what is known of them, or what was done to them, in 
 from __future__ import annotations
 
 import os
-import shlex
 import threading
 from collections.abc import Callable, Mapping
 from logging import Logger
@@ -122,6 +121,21 @@ def slow_heartbeats(worker: Any, seconds: float) -> None:
         heartbeat.callback_time = max(heartbeat.callback_time, seconds * 1000)
 
     heartbeat.callback = beat
+
+
+def worker_arguments(command: str | None) -> frozenset[str]:
+    """Return the options that a worker's command line knows, such as "--name"; empty for a command that is not Dask's.
+
+    `distributed.cli.dask_worker.main`, a command of click's, which is what dask-jobqueue calls where nothing else is
+    wanted.
+    """
+    from distributed.cli.dask_worker import main
+
+    if command not in (None, "distributed.cli.dask_worker"):
+        return frozenset()
+    return frozenset(
+        {"--help", *(name for each in main.params for name in (*each.opts, *each.secondary_opts))}
+    )
 
 
 def memory_limit_in_bytes(limit: Any, nthreads: int, logger: Logger) -> int | None:
@@ -271,79 +285,6 @@ def is_awaited(call: Any) -> bool:
     """Whether `mark_awaited` was called so for a callable."""
     awaited: bool = call.__tornado_coroutine__
     return awaited
-
-
-# --- dask-jobqueue ---------------------------------------------------------------------------------
-
-
-class OwnCommands:
-    """Mixin for a `Job` of dask-jobqueue, whose scheduler commands are run by us: `Job._call`, `Job._close_job`."""
-
-    @staticmethod
-    async def run_command(command: list[str], *, shell: bool = False) -> str:
-        """Run the command that submits a job, by way of a shell if `shell`, and return what it printed."""
-        raise NotImplementedError
-
-    @staticmethod
-    async def cancel_job(command: list[str], job: str) -> None:
-        """Cancel a job by a command, to which its id is added."""
-        raise NotImplementedError
-
-    @classmethod
-    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> str:
-        return await cls.run_command(cmd, shell=shell)
-
-    @classmethod
-    async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-        if job_id:
-            await cls.cancel_job(shlex.split(cancel_command), job_id)
-
-
-def processes_per_job(cluster: Any) -> int:
-    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
-    processes: int = cluster._dummy_job.worker_processes
-    return processes
-
-
-def log_folder_of(cluster: Any) -> str | None:
-    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
-    folder: str | None = cluster._job_kwargs.get("log_directory")
-    return folder
-
-
-def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
-    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
-    options: dict[str, Any] = cluster.new_spec["options"]
-    return options
-
-
-def prologue_of(job: Any) -> tuple[str, ...]:
-    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
-    return tuple(job._job_script_prologue or ())
-
-
-def job_id_in(job: Any, output: str) -> str:
-    """Return the id in what a job's submit command has printed: `Job._job_id_from_submit_output`.
-
-    Raises:
-        ValueError: There is none.
-    """
-    return str(job._job_id_from_submit_output(output))
-
-
-def worker_arguments(command: str | None) -> frozenset[str]:
-    """Return the options that a worker's command line knows, such as "--name"; empty for a command that is not Dask's.
-
-    `distributed.cli.dask_worker.main`, a command of click's, which is what dask-jobqueue calls where nothing else is
-    wanted.
-    """
-    from distributed.cli.dask_worker import main
-
-    if command not in (None, "distributed.cli.dask_worker"):
-        return frozenset()
-    return frozenset(
-        {"--help", *(name for each in main.params for name in (*each.opts, *each.secondary_opts))}
-    )
 
 
 # --- dask-kubernetes -------------------------------------------------------------------------------

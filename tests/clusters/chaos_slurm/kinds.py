@@ -50,7 +50,9 @@ class Kind:
 
 
 def _living(r: Round, *states: str) -> str:
-    return r.draw.choice(sorted(e for e, (state, _) in queue.elements().items() if state in states) or [""])
+    return r.draw.choice(
+        sorted(e for e, (state, _) in queue.elements(r.name).items() if state in states) or [""]
+    )
 
 
 def _cancel_element(r: Round) -> str:
@@ -150,7 +152,8 @@ def _cancel(r: Round) -> str:
     """Cancel alone: when it says that all has ended, nothing is in the queue."""
     code = r.ended(r.verb("cancel", "--grace", "1"))
     if code == 0:
-        r.expect(not queue.elements(), f"cancel ended well, and left {queue.elements()}")
+        left = queue.elements(r.name)
+        r.expect(not left, f"cancel ended well, and left {left}")
         r.expect(not workers(r.home), f"cancel ended well, and left processes {workers(r.home)}")
     return f"cancel: {code}"
 

@@ -25,10 +25,19 @@ def said(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def elements() -> dict[str, tuple[str, str]]:
-    """Return state and reason of each element in the queue, by its id."""
-    lines = [line.split("|") for line in said("squeue", "-h", "-r", "-o", "%i|%T|%r").splitlines()]
-    return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3}
+def elements(run: str = "") -> dict[str, tuple[str, str]]:
+    """Return state and reason of each element in the queue, by its id.
+
+    Args:
+        run: The name of a run's jobs: those of other runs are left out. A slurmctld that was killed before it had saved
+            the end of an earlier round's jobs has them again.
+    """
+    lines = [line.split("|") for line in said("squeue", "-h", "-r", "-o", "%i|%T|%r|%j").splitlines()]
+    return {
+        line[0]: (line[1], line[2])
+        for line in lines
+        if len(line) == 4 and (not run or line[3] == run or not line[3].startswith("espnet3-"))
+    }
 
 
 def hurry() -> None:

@@ -23,6 +23,7 @@ from tests.parallel.detached.work import ROOT, calls
 
 N, SHARDS, WORKERS = 60, 6, 4
 _SECONDS = 0.4  # of an item
+_MISSED = 30  # seconds for which SLURM may call a job running that no node has
 _FORGOTTEN = 60  # seconds for the queue to be empty by itself
 _PATIENCE = 400  # seconds for a run to end once nobody disturbs it: what is forgotten is lost after a minute
 
@@ -91,6 +92,7 @@ class Round:
     Attributes:
         draw: Where all chance comes from.
         run: The run.
+        name: What SLURM calls its jobs.
         killed: Items whose process was killed for no reason: done twice to one, it would take the blame.
     """
 
@@ -108,6 +110,8 @@ class Round:
         folders = {"output_dir": home / "run", "async_specs_dir": home / "specs", "async_mode": True}
         provider = Provider({"folder": str(home), "seconds": _SECONDS})
         self.run: DetachedRun = Items(provider, **folders, progress=False)(range(N))
+        self.name = f"espnet3-{next((home / 'specs').iterdir()).name}"
+        self._since: dict[str, float] = {}
 
     # --- what the kinds use ---
 
@@ -160,10 +164,12 @@ class Round:
             WrongError: One is.
         """
         jobs = {self.run[shard].job_id: shard for shard in shards}
-        wrong = jobs.keys() & queue.elements().keys()
+        wrong = jobs.keys() & queue.elements(self.name).keys()
         per_shard = N // SHARDS
         at_work = {idx // per_shard for idx in workers(self.home).values()} & set(jobs.values())
-        self.expect(not wrong, f"{who} calls lost what is in the queue: {sorted(wrong)} {queue.elements()}")
+        self.expect(
+            not wrong, f"{who} calls lost what is in the queue: {sorted(wrong)} {queue.elements(self.name)}"
+        )
         self.expect(not at_work, f"{who} calls lost what is at work: shards {sorted(at_work)}")
 
     def status(self) -> RunStatus:
@@ -192,10 +198,28 @@ class Round:
         self.say("undisturbed")
         end = time.monotonic() + _PATIENCE
         while not self._step(0.2):
-            self.expect(time.monotonic() < end, f"it did not end: {self.run.status()} {queue.elements()}")
+            self._miss()
+            self.expect(
+                time.monotonic() < end, f"it did not end: {self.run.status()} {queue.elements(self.name)}"
+            )
         self.run.merge()
         self.say("merged")
         self._compare(expected, bound)
+
+    def _miss(self) -> None:
+        """Cancel what SLURM calls running for half a minute, and no node has a process of.
+
+        A slurmctld that was killed before it had saved the end of a job says so until the nodes register or the
+        walltime is over, which is longer than a round is waited for.
+        """
+        running = {one for one, (state, _) in queue.elements(self.name).items() if state == "RUNNING"}
+        self._since = {
+            one: self._since.get(one, time.monotonic()) for one in running if not queue.has_steps(one)
+        }
+        for one in [one for one, since in self._since.items() if time.monotonic() - since > _MISSED]:
+            self.say(f"SLURM has missed the end of {one}: scancel")
+            self.played.missed += 1
+            queue.said("scancel", one)
 
     def _step(self, seconds: float) -> bool:
         """Let time pass, as somebody does who waits and submits what is missing; whether all is done."""
@@ -223,10 +247,10 @@ class Round:
             f"{self.played.again} items ran again, and {bound} may have been in flight",
         )
         end = time.monotonic() + _FORGOTTEN
-        while queue.elements() and time.monotonic() < end:
+        while queue.elements(self.name) and time.monotonic() < end:
             queue.hurry()  # what SLURM could not start is held for an administrator; once released it finds all done
             time.sleep(0.5)
-        if left := queue.elements():
+        if left := queue.elements(self.name):
             # a slurmctld that was killed before it had saved the end of a job calls it running until its walltime
             self.say(f"SLURM has missed the end of {left}: cancel")
             self.expect(
@@ -234,7 +258,7 @@ class Round:
             )
             self.played.missed += len(left)
             self.run.cancel(grace=1)
-        self.expect(not queue.elements(), f"left in the queue: {queue.elements()}")
+        self.expect(not queue.elements(self.name), f"left in the queue: {queue.elements(self.name)}")
 
     def close(self) -> None:
         """Leave nothing, however it went."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.keeper import JobKeeper
 
@@ -37,6 +38,13 @@ class Jobs:
             self.workers.setdefault(name, SimpleNamespace(job_id=name, status=None))
 
 
+def alone():
+    """Return what submits each job by itself."""
+    arrays = Arrays(BACKENDS["pbs"].scheduler)
+    arrays.refused = True
+    return arrays
+
+
 @pytest.fixture(autouse=True)
 def _no_commands(monkeypatch):
     """Have no scheduler: its queue gives no answer."""
@@ -48,7 +56,7 @@ def test_a_stop_while_jobs_are_submitted_and_a_worker_comes():
 
     async def scenario():
         cluster = Jobs()
-        keeper = JobKeeper(cluster, BACKENDS["pbs"], logs=None)
+        keeper = JobKeeper(cluster, BACKENDS["pbs"], None, alone())
         await keeper.start(20)
         await cluster.begun.wait()
         stop = asyncio.create_task(keeper.stop())

@@ -8,7 +8,7 @@ import pytest
 CODE = """
 import logging, resource, sys
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.clusters.start import make_room
+from espnet3.parallel.clusters.client import make_room
 
 logging.basicConfig(format="%(message)s")
 soft, hard, workers = map(int, sys.argv[1:])

@@ -17,7 +17,7 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import job_id_in, prologue_of
+from espnet3.parallel.dask_compat.jobs import job_id_in, prologue_of
 from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
 from espnet3.parallel.detached.launch.asking import answers, query, scheduler_of
 from espnet3.parallel.detached.launch.commands import SECONDS, call
@@ -57,7 +57,8 @@ def start(
     settings = DetachedSettings.of(plan.settings)
     folder = folder_of(layout)
     make_folder(folder)
-    most = (settings.array_limit or _site_limit(scheduler)) - scheduler.first + 1
+    limit = settings.array_limit
+    most = _largest_array(scheduler) if limit is None else limit - scheduler.first + 1
     jobs: dict[str, str] = {}
     arrays: list[str] = []
     number = len(list(folder.glob("tasks.*.json")))
@@ -174,30 +175,23 @@ def _write(
 
 def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> tuple[list[str], list[str]]:
     """Return the id of each element, and what the cancel command takes for all of them."""
-    if not scheduler.element:
-        ids = re.findall(scheduler.element_ids, said)
-        if len(ids) != len(array.shards):
-            raise ParallelError(f"{len(array.shards)} jobs were submitted, and the scheduler said:\n{said}")
-        return ids, ids
     try:
         number = job_id_in(job, said).split(".")[0]
     except ValueError as error:
         raise ParallelError(f"the scheduler's answer holds no job id:\n{said}") from error
-    alone = len(array.shards) == 1 and scheduler.single is not None
-    if alone:
+    if len(array.shards) == 1 and scheduler.single is not None:
         return [number], [number]
-    elements = range(scheduler.first, scheduler.first + len(array.shards))
-    ids = [scheduler.element.format(job=number, index=index) for index in elements]
-    return ids, [scheduler.cancel.format(job=number)]
+    try:
+        ids = scheduler.elements(number, said, len(array.shards))
+    except ValueError as error:
+        raise ParallelError(str(error)) from error
+    return ids, [scheduler.cancel.format(job=number)] if scheduler.element else ids
 
 
-def _site_limit(scheduler: Scheduler) -> int:
-    """Return the largest index that the site allows in an array."""
-    if scheduler.site_limit is None:
-        return scheduler.most
-    command, pattern = scheduler.site_limit
-    found = re.search(pattern, call(list(command), Path.cwd()), re.MULTILINE)
-    return scheduler.most if found is None else int(found[1]) - 1
+def _largest_array(scheduler: Scheduler) -> int:
+    """Return how many elements the site allows in an array."""
+    command = scheduler.site_limit
+    return scheduler.largest_array(call(list(command[0]), Path.cwd()) if command else None)
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:

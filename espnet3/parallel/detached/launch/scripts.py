@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,19 +80,8 @@ def directives(scheduler: Scheduler, array: JobArray, header: str, facts: Script
     if len(array.shards) == 1 and scheduler.single is not None:
         lines += scheduler.single
     else:
-        lines.append(_array_directive(scheduler, array, facts.name))
+        lines.append(scheduler.array_directive(facts.name, len(array.shards), array.limit))
     return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
-
-
-def _array_directive(scheduler: Scheduler, array: JobArray, name: str) -> str:
-    last = scheduler.first + len(array.shards) - 1
-    return scheduler.array.format(
-        first=scheduler.first,
-        last=last,
-        count=len(array.shards),
-        limit=array.limit,
-        name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
-    )
 
 
 def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
@@ -155,4 +143,5 @@ def description(
         own[key] = value.format(name=facts.name, script=file, **numbers)
     kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
     written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
-    return "\n".join([*written_lines, _array_directive(scheduler, array, facts.name)]) + "\n"
+    directive = scheduler.array_directive(facts.name, len(array.shards), array.limit)
+    return "\n".join([*written_lines, directive]) + "\n"

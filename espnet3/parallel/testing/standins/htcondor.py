@@ -32,7 +32,7 @@ def condor_submit(words: list[str]) -> int:
             given[key.strip().lower()] = value.strip().replace("$(DOLLAR)", "$")
     if count is None:
         refuse("condor_submit", "ERROR: the description has no queue command")
-    if "$((" in "".join(given.values()):
+    if any("$((" in line for line in lines):  # the shell's arithmetic, unless written as $(DOLLAR)((
         refuse("condor_submit", "ERROR: failed to parse the description")
     for key in ("output", "error"):
         given[key] = given.get(key, "").replace("$(LogDirectory)", given.get("logdirectory", ""))

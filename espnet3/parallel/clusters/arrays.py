@@ -1,0 +1,179 @@
+"""Worker jobs that start at the same moment are one job array: one command submits them all.
+
+    jobs that start ──a moment──> runs of consecutive names ──one script each──> sbatch --array=0-199
+                                                                                    │
+                   each job has the id of its element, by which it is watched, replaced and cancelled alone
+
+The script is that of the first of them, which finds its worker's name from the index of its element.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from espnet3.parallel.backends.job_text import quoted_word
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.clusters.commands import call
+from espnet3.parallel.dask_compat.jobs import job_id_in, submit_job
+from espnet3.parallel.errors import SubmissionError
+
+logger = logging.getLogger(__name__)
+
+_MOMENT = 0.01  # seconds within which jobs that start share a submission
+
+
+def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
+    """Return the script of an array from that of its first job; None: it cannot be made of this one.
+
+    Args:
+        scheduler: The scheduler's record.
+        script: The script of the first job, or the description that is submitted in place of one.
+        name: The name of the first job's worker, which ends in its number; those of the others count on from there.
+        job_name: What the scheduler calls the job.
+        count: How many elements.
+    """
+    before, _, number = name.rpartition("-")
+    own = f"--name {quoted_word(name)} "
+    if not number.isdecimal() or script.count(own) != 1 or _is_of_csh(script):
+        return None
+    counted = f"$(({scheduler.index} + {int(number) - scheduler.first}))"
+    if scheduler.submit_by is SubmitBy.DESCRIPTION:
+        return _array_description(scheduler, script, own, f"--name {before}-{counted} ", count)
+    script = script.replace(own, f"--name {quoted_word(before + '-')}{counted} ")
+    lines = script.splitlines()
+    if scheduler.replaces:
+        lines = [line for line in lines if not line.startswith(f"{scheduler.mark} {scheduler.replaces} ")]
+    places = [at for at, line in enumerate(lines) if line.startswith(f"{scheduler.mark} ")]
+    if not places:
+        return None
+    if scheduler.element_log is not None:
+        for at in places:
+            lines[at] = lines[at].replace(*scheduler.element_log)
+    lines.insert(places[-1] + 1, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
+    return "\n".join(lines) + "\n"
+
+
+def _is_of_csh(script: str) -> bool:
+    """Whether a shell runs it that has no arithmetic of this kind."""
+    first = script.split("\n", 1)[0]
+    return first.startswith("#!") and first.rstrip().endswith("csh")
+
+
+def _array_description(scheduler: Scheduler, script: str, own: str, counted: str, count: int) -> str | None:
+    """The same of a description: its arguments are `sh -c command`, behind which `$1` gets the element's index."""
+    for text, written in scheduler.quoting:
+        counted = counted.replace(text, written)
+    lines = script.replace(own, counted).rstrip().splitlines()
+    at = next((at for at, line in enumerate(lines) if line.startswith("Arguments = ")), None)
+    if at is None or not lines[at].endswith('"') or lines[-1] != "Queue":
+        return None
+    lines[at] = f'{lines[at][:-1]} worker $(Process)"'
+    lines[-1] = scheduler.array.format(count=count)
+    return "\n".join(lines) + "\n"
+
+
+class Arrays:
+    """Submits the jobs of one cluster.
+
+    Attributes:
+        refused: Whether the scheduler has refused an array of them: each is submitted by itself then.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.refused = False
+        self._scheduler = scheduler
+        self._largest: int | None = None
+        self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
+
+    async def submit(self, job: Any) -> None:
+        """Submit a job, with those that start at the same moment.
+
+        Raises:
+            SubmissionError: The scheduler refused it.
+            ValueError: What the scheduler said holds no id of a job.
+        """
+        if self.refused:
+            await _alone(job)
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, done))
+        if len(self._waiting) == 1:
+            self._task = asyncio.get_running_loop().create_task(self._submit_all())
+        await done
+
+    async def _submit_all(self) -> None:
+        await asyncio.sleep(_MOMENT)
+        waiting, self._waiting = self._waiting, []
+        parts = await self._parts([job for job, _ in waiting])
+        ended = {id(job): done for job, done in waiting}
+        results = await asyncio.gather(*map(self._submit_part, parts), return_exceptions=True)
+        for part, result in zip(parts, results, strict=True):
+            for job in part:
+                done = ended[id(job)]
+                if done.done():  # whoever started it waits no more
+                    continue
+                if isinstance(result, BaseException):
+                    done.set_exception(result)
+                else:
+                    done.set_result(None)
+
+    async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
+        """Return the jobs in groups that one submission takes."""
+        groups = _consecutive(jobs)
+        if self._largest is None and len(groups) < len(jobs):
+            self._largest = await _largest_array(self._scheduler)
+        size = max(1, self._largest or 1)
+        return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
+
+    async def _submit_part(self, jobs: list[Any]) -> None:
+        first = jobs[0]
+        script = None
+        if len(jobs) > 1:
+            script = array_script(
+                self._scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
+            )
+        if script is None:
+            await asyncio.gather(*map(_alone, jobs))
+            return
+        first.script = script
+        try:
+            said = await submit_job(first)
+        except SubmissionError:
+            self.refused = True
+            raise
+        finally:
+            first.script = None
+        ids = self._scheduler.elements(job_id_in(first, said), said, len(jobs))
+        logger.debug("%d jobs in one submission: %s to %s", len(jobs), ids[0], ids[-1])
+        for job, element in zip(jobs, ids, strict=True):
+            await job.has_started(element)
+
+
+async def _alone(job: Any) -> None:
+    await job.has_started(job_id_in(job, await submit_job(job)))
+
+
+async def _largest_array(scheduler: Scheduler) -> int:
+    said = None
+    if scheduler.site_limit is not None:
+        try:
+            said = await call(list(scheduler.site_limit[0]))
+        except SubmissionError as error:  # the submission itself will say what is wrong
+            logger.debug("%s", error)
+    return scheduler.largest_array(said)
+
+
+def _consecutive(jobs: Sequence[Any]) -> list[list[Any]]:
+    """Return jobs in groups whose names differ in their number alone, each one more than the last."""
+
+    def place(job: Any) -> tuple[str, int]:
+        before, _, number = str(job.name).rpartition("-")
+        return before, int(number) if number.isdecimal() else -1
+
+    in_order = sorted(jobs, key=place)
+    grouped = groupby(enumerate(in_order), key=lambda each: (place(each[1])[0], place(each[1])[1] - each[0]))
+    return [[job for _, job in group] for _, group in grouped]

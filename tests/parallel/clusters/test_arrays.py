@@ -1,0 +1,164 @@
+"""Jobs of workers that start together are one job array, whose elements are watched, replaced and cancelled alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.backends import row
+from espnet3.parallel.clusters.arrays import array_script
+from espnet3.parallel.clusters.logs import log_tail
+from espnet3.parallel.testing import standin
+from tests.waiting import wait_until
+
+OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
+STANDINS = ["pbs", "lsf", "moab", "htcondor"]
+INDEX = {
+    "slurm": "SLURM_ARRAY_TASK_ID",
+    "pbs": "PBS_ARRAY_INDEX",
+    "sge": "SGE_TASK_ID",
+    "lsf": "LSB_JOBINDEX",
+    "moab": "MOAB_JOBARRAYINDEX",
+    "oar": "OAR_ARRAY_INDEX",
+}
+SUBMIT = {"pbs": "qsub", "lsf": "bsub", "moab": "msub", "htcondor": "condor_submit"}
+
+
+def slow(item: int) -> int:
+    """Return the item after a while."""
+    time.sleep(0.1)
+    return item
+
+
+def block(env: str, n_workers: int) -> dict[str, Any]:
+    """Return a `parallel` block for a stand-in."""
+    options = {key: value for key, value in OPTIONS.items() if key != "walltime" or env != "htcondor"}
+    if env == "htcondor":
+        options["disk"] = "1GB"
+    return {"env": env, "n_workers": n_workers, "options": options}
+
+
+def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "") -> Path:
+    """Put a command before the scheduler's own that counts its calls; return the file it writes to.
+
+    Args:
+        env: The scheduler.
+        folder: Where to put it.
+        monkeypatch: Sets PATH.
+        first: Shell code that runs before the scheduler's own command.
+    """
+    own = subprocess.run(["which", SUBMIT[env]], capture_output=True, text=True, check=True).stdout.strip()
+    programs, calls = folder / "programs", folder / "calls"
+    programs.mkdir()
+    calls.touch()
+    script = programs / SUBMIT[env]
+    script.write_text(f'#!/bin/sh\necho call >> "{calls}"\n{first}\nexec {own} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return calls
+
+
+@pytest.mark.parametrize("env", INDEX)
+def test_each_element_finds_its_workers_name(env: str) -> None:
+    """The script of an array gives the worker of each element the name that its job has, whatever is in it."""
+    scheduler = row(env).scheduler
+    assert scheduler is not None
+    name = "my $(date) cluster-41"
+    script = (
+        f"#!/bin/sh\n{scheduler.mark} -J mine\n{scheduler.mark} -q a\n"
+        'printf %s --name "my \\$(date) cluster-41" --nthreads 1\n'
+    )
+    made = array_script(scheduler, script, name, "mine", 3)
+    assert made is not None
+    for at in range(3):
+        surroundings = {**os.environ, INDEX[env]: str(scheduler.first + at)}
+        done = subprocess.run(
+            ["sh", "-c", made], capture_output=True, text=True, check=True, env=surroundings
+        )
+        assert done.stdout == f"--namemy $(date) cluster-{41 + at}--nthreads1"
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("#!/bin/csh\n#SBATCH -J mine\nwork --name w-1 --nthreads 1\n", "w-1"),
+        ("#!/bin/sh\n#SBATCH -J mine\nwork --name mine --nthreads 1\n", "mine"),
+        ("#!/bin/sh\n#SBATCH -J mine\nwork --title w-1\n", "w-1"),
+        ("#!/bin/sh\nwork --name w-1 --nthreads 1\n", "w-1"),
+    ],
+    ids=["csh", "no number", "no name", "no directive"],
+)
+def test_what_cannot_be_an_array_is_none(script: str, name: str) -> None:
+    """A shell without arithmetic, a name without a number, a script without it or without directives."""
+    scheduler = row("slurm").scheduler
+    assert scheduler is not None
+    assert array_script(scheduler, script, name, "mine", 3) is None
+
+
+def test_an_elements_log_is_its_own(tmp_path: Path) -> None:
+    """The end of the output of one element is not that of another whose number begins alike."""
+    for name in ("work-7_1.out", "work-7_11.out", "work-17_1.out", "work.o7.1", "work-7-1.txt"):
+        (tmp_path / name).write_text(f"of {name}\n")
+    found = re.findall(r"^    of (.*)$", log_tail(str(tmp_path), ("7", "1")), re.MULTILINE)
+    assert sorted(found) == ["work-7-1.txt", "work-7_1.out", "work.o7.1"]
+
+
+@pytest.mark.parametrize("env", STANDINS)
+def test_five_workers_are_one_submission(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five jobs come with one command, have their own names, and are all gone when the client is closed."""
+    monkeypatch.chdir(tmp_path)
+    with standin(env) as queue:
+        calls = count_submissions(env, tmp_path, monkeypatch)
+        with get_client(block(env, 5)) as client:
+            client.wait_for_workers(5, timeout=120)
+            names = {each["name"] for each in client.scheduler_info(n_workers=-1)["workers"].values()}
+            assert len(names) == 5
+            assert parallel_map(abs, range(-10, 0)) == list(range(10, 0, -1))
+            assert calls.read_text().split() == ["call"]
+        wait_until(lambda: not queue.unfinished())
+        assert len(queue.jobs()) == 5
+
+
+@pytest.mark.parametrize("env", STANDINS)
+def test_an_element_that_is_cancelled_is_replaced_alone(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three elements is taken from the queue: another job takes its place, and the other two stay."""
+    monkeypatch.chdir(tmp_path)
+    with standin(env) as queue:
+        with get_client(block(env, 3)) as client:
+            client.wait_for_workers(3, timeout=120)
+            _, job, _ = client.cluster.workers.values()
+            subprocess.run([*shlex.split(job.cancel_command), job.job_id], check=True)
+            assert parallel_map(slow, range(100)) == list(range(100))  # without work no job takes its place
+            assert len(queue.jobs()) == 4
+            client.wait_for_workers(3, timeout=120)
+            assert len(queue.unfinished()) == 3
+        wait_until(lambda: not queue.unfinished())
+        assert len(queue.jobs()) == 4
+
+
+def test_where_arrays_are_refused_each_job_is_submitted_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site that allows no arrays is said once, in the scheduler's own words, and the workers come all the same."""
+    monkeypatch.chdir(tmp_path)
+    with standin("pbs") as queue:
+        refuse = 'grep -q "^#PBS -J" "$1" && { echo "qsub: job arrays are not allowed here" >&2; exit 1; }'
+        calls = count_submissions("pbs", tmp_path, monkeypatch, refuse)
+        with caplog.at_level(logging.WARNING), get_client(block("pbs", 3)) as client:
+            client.wait_for_workers(3, timeout=120)
+            assert len(calls.read_text().split()) == 4
+        wait_until(lambda: not queue.unfinished())
+    said = [each.message for each in caplog.records if "job array was refused" in each.message]
+    assert len(said) == 1
+    assert "job arrays are not allowed here" in said[0]

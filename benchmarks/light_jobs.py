@@ -73,7 +73,7 @@ class Server:
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(address)
         self.door.listen(512)
-        self.jobs: dict[int, int] = {}  # pid by number
+        self.jobs: dict[str, int] = {}  # pid by id
         self.last = 0
 
     def serve(self) -> None:
@@ -100,15 +100,28 @@ class Server:
     def _sbatch(self, words: list[str], line: socket.socket) -> str:
         script = Path(words[-1]).read_text()
         self.last += 1
+        array = re.search(r"^#SBATCH --array=(\d+)-(\d+)", script, re.MULTILINE)
+        for index in range(int(array[1]), int(array[2]) + 1) if array else [None]:
+            self._fork(script, index, line)
+        return f"Submitted batch job {self.last}\n"
+
+    def _fork(self, script: str, index: int | None, line: socket.socket) -> None:
+        """Fork a job, or an element of an array."""
+        job = str(self.last) if index is None else f"{self.last}_{index}"
+        command = script.strip().splitlines()[-1]
+        if index is not None:  # what a shell would do with the worker's name
+            counted = re.search(r"\$\(\(\$SLURM_ARRAY_TASK_ID \+ (-?\d+)\)\)", command)
+            assert counted is not None, command
+            command = command.replace(counted[0], str(index + int(counted[1])))
         pid = os.fork()
         if pid == 0:
             line.close()
             self.door.close()
             log = re.search(r"^#SBATCH -e (.+)$", script, re.MULTILINE)
             assert log is not None, script
-            _work(shlex.split(script.strip().splitlines()[-1]), log[1].replace("%J", str(self.last)))
-        self.jobs[self.last] = pid
-        return f"Submitted batch job {self.last}\n"
+            name = re.sub("%J|%A_%a", job, log[1])
+            _work(shlex.split(command), name)
+        self.jobs[job] = pid
 
     def _squeue(self, words: list[str], line: socket.socket) -> str:
         return "".join(f"{job}|RUNNING|None|light\n" for job in self.jobs)
@@ -116,7 +129,7 @@ class Server:
     def _scancel(self, words: list[str], line: socket.socket) -> str:
         for word in words:
             with contextlib.suppress(KeyError, ProcessLookupError):
-                os.kill(self.jobs[int(word)], signal.SIGTERM)
+                os.kill(self.jobs[word], signal.SIGTERM)
         return ""
 
 

@@ -204,7 +204,7 @@ class Tally:
         cpu: Seconds of processor time that this took, as far as the worker processes themselves are concerned.
         slots: The most worker slots that took part at once.
         workers: The most workers (processes, unless the user asked for threads) that they belonged to.
-        asked: Workers that are started for this run; 0 where it takes those of an open client, or runs in this process.
+        asked: Workers that are started for this run, or for the client it takes them of; 0 where that is not known.
         joined: When the first slot came and began to import what it runs and to build its env; None before.
         ready: When the first slot had done so; None before. As `joined`, in seconds of `time.perf_counter`.
         imports: The most seconds that a slot took to import what it runs.

@@ -156,6 +156,8 @@ def outcomes(
         else:
             if task.show_progress:
                 _show_dashboard(client)
+            if shared:
+                tally.asked = _asked_of(client)
             pairs = _on_pilots(task, work, client, config, may_take, shared, tally)
         stack.enter_context(closing(pairs))  # gives its slots back now, not when it is collected
         yield pairs, tally
@@ -278,6 +280,14 @@ def env_of(client: Any) -> str:
     from espnet3.parallel.clusters.client import EnvClient
 
     return (client.espnet3_env or "") if isinstance(client, EnvClient) else ""
+
+
+def _asked_of(client: Any) -> int:
+    """Return how many workers an open client of ours is to have; 0 where that changes, or it is another's."""
+    from espnet3.parallel.clusters.client import EnvClient
+
+    ours = isinstance(client, EnvClient) and client.espnet3_config.adapt is None
+    return client.espnet3_config.n_workers if ours else 0
 
 
 def config_of(client: Any, config: ParallelConfig) -> ParallelConfig:

@@ -6,6 +6,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.records import SHORT_WORK, RunSummary, Tally
 
 _COLD = 60.0  # seconds of work after which a rate is shown though some worker has not finished an item
+_SETTLED = 1.0  # seconds after the first worker within which those of one machine come
 _SLOWER = 1.1  # times as long as one worker: less is within what can be told
 _WAITED = 0.5  # share of the items' time without the processor above which that is said
 _WORTH_TELLING = 1.0  # seconds: nobody changes a configuration for less
@@ -31,6 +32,7 @@ def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: f
     parts = [_phase(tally, done, left, begin, now)]
     if failed:
         parts.append(f"{failed:,} failed")
+    parts.append(_arrivals(tally, now))
     return ", ".join(part for part in parts if part)
 
 
@@ -46,6 +48,13 @@ def _phase(tally: Tally, done: int, left: int, begin: float, now: float) -> str:
         return _since("working", seconds)
     to_go = f", {_duration(left * seconds / done)} left" if left else ""
     return f"{rate_text(done, seconds)}{to_go}"
+
+
+def _arrivals(tally: Tally, now: float) -> str:
+    """Say how many workers have come, while some of those asked for have not: jobs may wait for hours."""
+    if tally.ready is None or now - tally.ready < _SETTLED or tally.workers >= tally.asked:
+        return ""
+    return f"{tally.workers:,} of {counted(tally.asked, 'worker')}"
 
 
 def _since(what: str, seconds: float) -> str:

@@ -35,9 +35,17 @@ TEN_SECONDS = RunSummary(
         (Tally(asked=2), 0, 100.2, "starting 2 workers"),
         (Tally(asked=1), 0, 103.0, "starting 1 worker, 3 s"),
         (Tally(asked=2, joined=101.0), 0, 113.0, "loading the env, 12 s"),
-        (Tally(asked=2, joined=101.0, ready=105.0), 0, 109.0, "working, 4 s"),
+        (Tally(asked=2, joined=101.0, ready=105.0, workers=2), 0, 109.0, "working, 4 s"),
         # one worker has finished items, the other one has not: no rate yet
-        (Tally(asked=2, joined=101.0, ready=105.0), 8, 109.0, "working, 4 s"),
+        (Tally(asked=2, joined=101.0, ready=105.0, workers=2), 8, 109.0, "working, 4 s"),
+        # those that have not come yet are said, once those of one machine would have
+        (Tally(asked=200, joined=101.0, ready=105.0), 0, 105.9, "working"),
+        (
+            Tally(asked=200, joined=101.0, ready=105.0, workers=37),
+            0,
+            109.0,
+            "working, 4 s, 37 of 200 workers",
+        ),
         (Tally(joined=101.0, ready=105.0, warm=True), 8, 109.0, "2.0 items/s, 46 s left"),
         (Tally(joined=101.0, ready=105.0, warm=True), 100, 155.0, "2.0 items/s"),
         # a worker that never finishes one does not keep it back for ever

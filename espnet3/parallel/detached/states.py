@@ -15,7 +15,7 @@ from typing import Any
 from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Layout, Plan
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.host import is_alive
+from espnet3.parallel.ledger.lease import is_alive
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
 GRACE = 10.0  # seconds from the request to end to the kill

@@ -7,31 +7,29 @@ split.*/  ──scan──>  where[position]: 8 bytes each ──> lines in the 
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from espnet3.parallel.ledger.atomic import Draft, sync_folder
+from espnet3.parallel.ledger.atomic import sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import check_line, index_json, split_line
+from espnet3.parallel.ledger.lines import check_line
+from espnet3.parallel.ledger.merged import InOrder, Merged
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
-from espnet3.parallel.ledger.values import from_json
 
 RECEIPT = "receipt.json"
 SCHEMA = 1
 _LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much around it
 _MOST_READ = 1 << 20  # lines that follow each other, with this
 _READ_MEMORY = 64 << 20  # for all files together
-_WRITE = 1 << 20
+_READ = 1 << 20
 _OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
 _SHOWN = 10
 
@@ -96,7 +94,7 @@ def check_receipt(path: Path) -> Receipt:
         digest = hashlib.sha256()
         try:
             with open(path / name, "rb") as file:
-                while part := file.read(_WRITE):
+                while part := file.read(_READ):
                     digest.update(part)
         except FileNotFoundError:
             raise DamagedFolderError(
@@ -129,45 +127,48 @@ def merge_splits(
         IncompleteRunError: An index has no outcome.
         DamagedFolderError: The splits contradict each other or the index list.
     """
-    scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind)
-    for sentence in scan.repaired:
-        note(sentence)
-    _prove_coverage(path, scan, places)
-    with writing(path / RECEIPT):
-        (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-    lines = _Lines(scan)
-    results, errors = _Output(path / RESULTS), _Output(path / ERRORS)
-    failed: Counter[str] = Counter()
+    merged = Merged(path)
     try:
-        for position, line, end in lines:
-            if scan.state[position] == OK:
-                # {"n":5,"index":5,"result":1,"crc":7} without n and crc
-                results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : end])
-            else:
-                index, failure = split_line(line)
-                cause = from_json(failure)["cause"]
-                failed[cause] += 1
-                results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
-                errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
-        results.finish()
-        errors.finish()
+        in_order = InOrder(merged)
+        scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind, taker=in_order)
+        for sentence in scan.repaired:
+            note(sentence)
+        _prove_coverage(path, scan, places)
+        with writing(path / RECEIPT):
+            (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
+        if not in_order.wrote(len(scan.state)):
+            merged.close()
+            merged = Merged(path)
+            _write_by_offsets(scan, merged)
+        merged.finish()
     finally:
-        lines.close()
-        results.close()
-        errors.close()
+        merged.close()
     sync_folder(path)
     receipt = Receipt(
         planned=len(scan.state),
         ok=scan.ok,
-        failed=dict(sorted(failed.items())),
+        failed=dict(sorted(merged.failed.items())),
         indices_sha256=indices_sha256,
-        results_sha256=results.digest.hexdigest(),
-        errors_sha256=errors.digest.hexdigest(),
-        results_bytes=results.size,
+        results_sha256=merged.results.digest.hexdigest(),
+        errors_sha256=merged.errors.digest.hexdigest(),
+        results_bytes=merged.results.size,
         repeated=scan.repeated,
     )
     write_json(path / RECEIPT, receipt.to_json())
     return receipt
+
+
+def _write_by_offsets(scan: Scan, merged: Merged) -> None:
+    """Write all outcomes in order, wherever their lines are."""
+    lines = _Lines(scan)
+    try:
+        for position, line, end in lines:
+            if scan.state[position] == OK:
+                merged.ok([line[line.index(b",", 5) + 1 : end]])
+            else:
+                merged.failure(position, line)
+    finally:
+        lines.close()
 
 
 def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
@@ -269,42 +270,3 @@ class _Window:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-class _Output:
-    """A merged file; it replaces the old one if it differs."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.digest = hashlib.sha256()
-        self.size = 0
-        self._parts: list[bytes] = []
-        self._held = 0
-        with writing(path):
-            self._draft = Draft(path)
-
-    def write(self, line: bytes) -> None:
-        self._parts.append(line)
-        self._held += len(line)
-        if self._held >= _WRITE:
-            self._flush()
-
-    def _flush(self) -> None:
-        data = b"".join(self._parts)
-        self._parts, self._held = [], 0
-        self.digest.update(data)
-        self.size += len(data)
-        with writing(self.path):
-            self._draft.write(data)
-
-    def finish(self) -> None:
-        self._flush()
-        with writing(self.path):
-            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
-            if not same:
-                self._draft.sync()
-                self._draft.commit(durable=False)  # the folder is synced once, for both files
-
-    def close(self) -> None:
-        """Drop what did not take the old file's place."""
-        self._draft.close()

@@ -1,17 +1,22 @@
-"""Reads what all sessions wrote: which positions are done, where their lines are, what is damaged."""
+"""Reads what all sessions wrote: which positions are done, where their lines are, what is damaged.
+
+Results are read in blocks of whole lines, as columns; a block with anything unusual in it, and failures, line by line.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
+from typing import BinaryIO, Protocol
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, split_line
+from espnet3.parallel.ledger.lines import FAILURE, RESULT, Columns, check_line, checked, columns, split_line
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
@@ -21,6 +26,16 @@ _SHOWN = 5  # damaged lines of a file that are named
 
 # From a whole line to its position in the present list and its checksum there; None leaves it out
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
+
+
+class Taker(Protocol):
+    """What is told of outcomes while they are read: all failures first, then results; of two it gets both."""
+
+    def failure(self, position: int, line: bytes) -> None:
+        """Take the line of a failure."""
+
+    def results(self, positions: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Take results: their positions, and what their lines hold between position and checksum."""
 
 
 @dataclass(slots=True)
@@ -59,7 +74,13 @@ class Scan:
 
 
 def scan_splits(
-    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
+    path: Path,
+    places: Places,
+    indices_sha256: str,
+    *,
+    offsets: bool = False,
+    kind: str = SPLIT,
+    taker: Taker | None = None,
 ) -> Scan:
     """Read all splits of a run.
 
@@ -73,28 +94,38 @@ def scan_splits(
         indices_sha256: Its hash.
         offsets: Note where each position's line is: 13 bytes a position in memory instead of 5.
         kind: What the folders of the sessions are called.
+        taker: Told of the outcomes meanwhile.
 
     Raises:
         DamagedFolderError: A line is for a position that was never planned or whose index is another
             one, or two results of one position differ.
     """
-    return _Reader(path, places, indices_sha256, offsets, kind).read()
+    return _Reader(path, places, indices_sha256, offsets, kind, taker).read()
 
 
 class _Reader:
-    def __init__(self, path: Path, places: Places, indices_sha256: str, offsets: bool, kind: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        places: Places,
+        indices_sha256: str,
+        offsets: bool,
+        kind: str,
+        taker: Taker | None,
+    ) -> None:
         n = len(places.items)
         where = array("q", [0]) * (n if offsets else 0)
         self.scan = Scan(bytearray(n), where, split_folders(path, kind))
         self.places = places
+        self.taker = taker
         self.sums = self.scan.sums = array("I", [0]) * n  # to tell whether another result is the same
         self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
 
     def read(self) -> Scan:
         splits = self.scan.splits
-        # results first, so that whatever failure comes later or came before does not hide one
-        results = [self._file(number, RESULTS, OK) for number in range(len(splits))]
+        # failures first: whichever result came before or comes later takes their place
         errors = [self._file(number, ERRORS, FAILED) for number in range(len(splits))]
+        results = [self._file(number, RESULTS, OK) for number in range(len(splits))]
         for split, n_results, n_errors in zip(splits, results, errors, strict=True):
             self._compare_with_done(split, {"results": n_results, "errors": n_errors})
         return self.scan
@@ -108,55 +139,82 @@ class _Reader:
             self.scan.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
             return False
 
-    def _file(self, number: int, name: str, outcome: int) -> int:  # noqa: C901  # a call for each line costs a third
+    def _file(self, number: int, name: str, outcome: int) -> int:
         """Read one file of a split; return how many whole lines it has."""
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
-        own = self.own[number]
-        place = self._own_place(file, outcome) if own else self._moved_place()
-        state, where, sums = self.scan.state, self.scan.where, self.sums
-        offset, whole, at = number << _OFFSET_BITS, 0, 0
+        in_bulk = outcome == OK and self.own[number]
+        place = self._own_place(file, outcome) if self.own[number] else self._moved_place()
+        offset, lines, whole = number << _OFFSET_BITS, 0, 0
         damage: list[int] = []
-        head = self.places.head(RESULT) if own and outcome == OK else None
-        n, expected = len(state), 0
-        with open(file, "rb", buffering=BUFFER) as stream:
-            for at, line in enumerate(stream, 1):
-                begin, offset = offset, offset + len(line)
-                # most lines are the next result of a stretch that one worker computed: a third of the time
-                if head is not None and expected < n and line.startswith(head(expected)):
-                    end = line.rfind(b',"crc":')
-                    checksum = crc32(line[:end])
-                    if line[end:] == b',"crc":%d}\n' % checksum and not state[expected]:
-                        whole += 1
-                        state[expected], sums[expected] = OK, checksum
-                        if where:
-                            where[expected] = begin
-                        expected += 1
-                        continue
-                found = checked(line)
-                if found is None:
-                    damage.append(at)
-                    continue
-                whole += 1
-                found = place(line, at, *found)
-                if found is None:
-                    continue
-                position, checksum = found
-                expected = position + 1
-                if state[position] == OK:
-                    if outcome == OK and sums[position] == checksum:
-                        self.scan.repeated += 1
-                    elif outcome == OK and own:
-                        raise self._two_results(position, number, at)
-                    continue
-                state[position] = outcome
-                sums[position] = checksum
-                if where:
-                    where[position] = begin
+        with open(file, "rb", buffering=0) as stream:
+            for block in _blocks(stream):
+                found = columns(block) if in_bulk else None
+                if found is not None and self._take(found, offset):
+                    lines += len(found.sums)
+                    whole += len(found.sums)
+                    if self.taker is not None:
+                        self.taker.results(found.positions, found.bodies)
+                else:
+                    begin = offset
+                    for line in _lines(block):
+                        lines += 1
+                        if self._line(line, lines, begin, number, outcome, place):
+                            whole += 1
+                        else:
+                            damage.append(lines)
+                        begin += len(line)
+                offset += len(block)
         if damage:
             self._note_damage(file, damage)
         return whole
+
+    def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
+        """Note one line, if it is whole; return whether it is."""
+        state, sums, where = self.scan.state, self.sums, self.scan.where
+        found = checked(line)
+        if found is None:
+            return False
+        placed = place(line, at, *found)
+        if placed is None:
+            return True
+        position, checksum = placed
+        if state[position] == OK:
+            if sums[position] == checksum:
+                self.scan.repeated += 1
+            elif self.own[number]:
+                raise self._two_results(position, number, at)
+            return True
+        state[position], sums[position] = outcome, checksum
+        if where:
+            where[position] = begin
+        if self.taker is not None and outcome == OK:
+            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
+            self.taker.results([position], [body])
+        elif self.taker is not None:
+            self.taker.failure(position, line)
+        return True
+
+    def _take(self, found: Columns, offset: int) -> bool:
+        """Note a block of results; False, and nothing is noted, where one of them needs a closer look."""
+        positions, state = found.positions, self.scan.state
+        try:
+            if self.places.texts(positions) != list(found.indices) or any(map(state.__getitem__, positions)):
+                return False
+        except IndexError:
+            return False
+        if len(set(positions)) < len(positions):
+            return False
+        sums, where = self.sums, self.scan.where
+        if where:
+            begins = accumulate(found.sizes[:-1], initial=offset)
+            for position, checksum, begin in zip(positions, found.sums, begins, strict=True):
+                state[position], sums[position], where[position] = OK, checksum, begin
+        else:
+            for position, checksum in zip(positions, found.sums, strict=True):
+                state[position], sums[position] = OK, checksum
+        return True
 
     def _own_place(self, file: Path, outcome: int) -> Place:
         head, items = self.places.head(RESULT if outcome == OK else FAILURE), self.places.items
@@ -227,3 +285,23 @@ class _Reader:
             f"and {self.scan.splits[number] / RESULTS}, line {at}. Remove the wrong line, or start anew with "
             "resume=False"
         )
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines; the last line may be torn."""
+    parts: list[bytes] = []
+    while data := stream.read(BUFFER):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*parts, data[:end]])
+            parts = [data[end:]] if end < len(data) else []
+        else:
+            parts.append(data)
+    if parts:
+        yield b"".join(parts)
+
+
+def _lines(block: bytes) -> list[bytes]:
+    """Return the lines of a block with their ends; one that is torn has none."""
+    *lines, last = block.split(b"\n")
+    return [*(line + b"\n" for line in lines), *([last] if last else [])]

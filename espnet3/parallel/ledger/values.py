@@ -37,9 +37,19 @@ _SCALARS = frozenset({str, int, bool, type(None), float})
 _STRINGS = frozenset({str})
 _PATH = type(pathlib.Path())
 _PURE_PATH = type(pathlib.PurePath())
-_dumps = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-).encode
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+
+
+def _dumper() -> Callable[[Any], str]:
+    """Return the function from plain data to JSON: what the encoder makes anew for each value is made once."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _ENCODER.encode
+    chunks = make(None, _ENCODER.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_dumps = _dumper()
 
 
 def to_json(value: Any, where: str = "result") -> bytes:
@@ -52,6 +62,8 @@ def to_json(value: Any, where: str = "result") -> bytes:
     Raises:
         ValueTypeError: JSON and the tags cannot hold it.
     """
+    if value is None:
+        return b"null"
     if type(value) in _SCALARS or _is_plain(value, 0):
         try:
             return _dumps(value).encode()

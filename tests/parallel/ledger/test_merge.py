@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from espnet3.parallel.ledger import (
     Results,
     check_receipt,
     encode_line,
+    merged,
 )
 from espnet3.parallel.ledger.indices import hash_indices
 from espnet3.parallel.ledger.split import SplitWriter
@@ -65,6 +67,42 @@ def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
         for positions in sessions:
             partial(tmp_path / str(number), positions)
         assert finished(tmp_path / str(number)) == expected()
+
+
+@pytest.mark.parametrize("held", [0, 2_000, 1 << 30])
+def test_outcomes_before_their_turn_change_no_byte(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written while they are read, or by offset since too much came early: the files are the same, failures too."""
+    monkeypatch.setattr(merged, "_HELD", held)
+    n, bad = 300, [0, 7, 8, 150, 299]
+    items = [f"utt{i}" for i in range(n)]
+    order = random.Random(held).sample(range(n), n)
+    with begin(tmp_path / "mixed", items) as run:
+        run.append_failures([(p, failure(items[p])) for p in bad])
+        run.append(lines_of(items, [p for p in order if p not in bad]))
+        receipt = run.merge()
+    with begin(tmp_path / "in order", items) as run:
+        run.append_failures([(p, failure(items[p])) for p in bad])
+        run.append(lines_of(items, [p for p in range(n) if p not in bad]))
+        assert run.merge() == receipt
+    for name in ("results.jsonl", "errors.jsonl"):
+        assert (tmp_path / "mixed" / name).read_bytes() == (tmp_path / "in order" / name).read_bytes()
+    assert receipt.failed == {"error": len(bad)} and receipt.ok == n - len(bad)
+
+
+def test_an_outcome_that_takes_anothers_place_after_its_turn_is_merged(tmp_path: Path) -> None:
+    """A failure that became a result later, and a line written twice: each index once, with its result."""
+    with begin(tmp_path) as run:
+        run.append_failures([(3, failure(3)), (N - 1, failure(N - 1))])
+        run.append(lines_of(range(N), range(4, N - 1)))
+    split = SplitWriter(tmp_path, {"indices": hash_indices(range(N))})
+    split.append(lines_of(range(N), [N - 1, 5, 3, 0, 1, 2]))
+    split.close(done=False)
+    with begin(tmp_path) as run:
+        receipt = run.merge()
+    assert (tmp_path / "results.jsonl").read_bytes() == expected()
+    assert (receipt.ok, receipt.failed, receipt.repeated) == (N, {}, 1)
 
 
 def test_a_merge_that_changes_nothing_leaves_the_file(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def merge(records: int, where: Path | None) -> dict[str, Any]:
             for k in range(blocks):  # every block once, each far from the one before
                 begin = k * step % blocks * BLOCK
                 block = range(begin, min(begin + BLOCK, records))
-                run.append([encode_line(p, p, [p, filler]) for p in block])
+                run.append([encode_line(p, p, [p, filler]) for p in block], block)
         with open_run(folder, identity, items) as run:
             samples = watched(run.merge)
         size = (folder / "results.jsonl").stat().st_size

@@ -35,7 +35,7 @@ from espnet3.parallel.engine.settling import (
     one_by_one,
 )
 from espnet3.parallel.engine.steps import Call, Step, stepper
-from espnet3.parallel.engine.watch import Feed, Report, Watch
+from espnet3.parallel.engine.watch import Feed, KeepingFeed, Report, Watch
 from espnet3.parallel.records import Policy
 
 _QUICK, _SLOW = 1 / 16, 1 / 4  # of the time budget: a step that takes less grows, one that takes more shrinks
@@ -109,6 +109,7 @@ def run_items(
     enter: Enter | None = None,
     singly: bool = False,
     step: int = 1,
+    keep: float = float("inf"),
 ) -> Block:
     """Run items in order until they are done, the budget is spent, or one stops the run.
 
@@ -122,6 +123,7 @@ def run_items(
         enter: Called before each step: position of its first item, most items it may have.
         singly: Take steps of one item, and batches of one: any of them may end this process.
         step: Items that a step of the last such chunk held at its end.
+        keep: Seconds after which an item, or a step, is the chunk's last: its outcomes are to go to disk.
 
     Returns:
         A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
@@ -130,7 +132,10 @@ def run_items(
     begin, cpu = time.perf_counter(), time.process_time()
     unit = call.fit.of(policy.batch_size) if call.many is not None and policy.batch_size and not singly else 1
     first = unit if singly else max(unit, min(step, int(len(items) * _FIRST)) // unit * unit)
-    loop = _Loop(items, block, policy, worker, unit, first, budget, interrupted, enter, singly, call.fit)
+    feed = Feed() if keep == float("inf") else KeepingFeed(keep)
+    loop = _Loop(
+        items, block, policy, worker, unit, first, budget, interrupted, enter, singly, call.fit, keep, feed
+    )
     outer, outer_loop = _INSIDE.values, _INSIDE.loop  # not None: this call is made from within an item
     _INSIDE.values, _INSIDE.loop = block.values if outer is None else outer, loop
     try:
@@ -187,14 +192,15 @@ class _Loop:
     enter: Enter | None
     singly: bool
     fit: Fit
-    feed: Feed = field(default_factory=Feed)
+    keep: float
+    feed: Feed
     forks: int = field(default_factory=lambda: _FORKS.count)
 
     def run(self, do: Step, watch: Watch | None) -> None:
         """Take step after step."""
         clock = time.perf_counter
         begin = last = asked = clock()
-        items, values, enter, budget = self.items, self.block.values, self.enter, self.budget
+        items, values, enter, budget, keep = self.items, self.block.values, self.enter, self.budget, self.keep
         steps = self.block.steps
         n, step = len(items), self.step
         while (at := len(values)) < n:
@@ -215,7 +221,7 @@ class _Loop:
                 )  # a child that an item has forked, and that came back from the item: its parent goes on
             now = clock()
             steps.append((len(values) - at, now - last))
-            if now - begin > budget or (now - asked > _ASK_EVERY and self.interrupted()):
+            if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
             if now - asked > _ASK_EVERY:
                 asked = now

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
+KEEP = (
+    0.01  # seconds of work, and the item in progress: what a kill may cost a worker where outcomes go to disk
+)
 SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to whoever is free
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
 _QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again
@@ -30,10 +33,12 @@ class Sizer:
 
     Args:
         slots: Returns the number of worker slots now.
+        keeps: Outcomes go to disk, and soon.
     """
 
-    def __init__(self, slots: Callable[[], int]) -> None:
+    def __init__(self, slots: Callable[[], int], keeps: bool = False) -> None:
         self._slots = slots
+        self._keeps = keeps
         self._rate = 0.0  # units per second of one slot
         self._most = 0.0  # units of the next chunk, however quick the last ones were
         self._off = 1.0  # how far off the chunks' seconds were, as a share of what was expected
@@ -68,9 +73,15 @@ class Sizer:
         cuts = _CUTS[1] + (_CUTS[0] - _CUTS[1]) * min(1.0, self._off / _VARIES)
         share = max(left / (cuts * max(1, self._slots())), self._rate * _FLOOR)
         units = min(self._most, self._rate * self._longest(left, window), share)
-        return units, most, max(BUDGET, units / self._rate)
+        return units, most, max(KEEP if self._keeps_soon else BUDGET, units / self._rate)
+
+    @property
+    def _keeps_soon(self) -> bool:
+        return self._keeps and self._pace > KEEP
 
     def _longest(self, left: float, window: int) -> float:
+        if self._keeps_soon:
+            return KEEP
         if left == float("inf") or self._pace > _QUICK:
             return BUDGET
         if window == 1:  # what is left, divided, is less

@@ -80,6 +80,34 @@ class Feed:
         deque(self._items, maxlen=0)
 
 
+class KeepingFeed(Feed):
+    """One that ends a step with an item that took long: what is done is to be kept.
+
+    Args:
+        keep: Seconds.
+    """
+
+    __slots__ = ("_keep",)
+
+    def __init__(self, keep: float) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def of(self, part: Iterable[Any]) -> Iterator[Any]:
+        """Return the iterator of a new step."""
+        return self._timed(super().of(part))
+
+    def _timed(self, items: Iterator[Any]) -> Iterator[Any]:
+        clock, keep = time.perf_counter, self._keep
+        last = clock()
+        for item in items:
+            yield item
+            now = clock()
+            if now - last > keep:
+                return
+            last = now
+
+
 class Watch:
     """One thread's items in progress.
 

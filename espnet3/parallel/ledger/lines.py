@@ -26,6 +26,7 @@ DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
 # the line's bytes before the checksum; in them the position, and the rest with the index in it; the checksum
 _WHOLE = re.compile(rb'(\{"n":(\d+),("index":(-?\d+|"[^"\\\n]*"),"result":.*)),"crc":(\d+)\}\n')
+_BODY = re.compile(rb'\{"n":\d+,(.*),"crc":\d+\}\n')
 _AROUND = len(b',"crc":}\n')
 
 
@@ -84,6 +85,17 @@ def columns(block: bytes) -> Columns | None:
     if sum(sizes) != len(block):
         return None
     return Columns(list(map(int, numbers)), indices, bodies, sums, sizes)
+
+
+def bodies(block: bytes) -> list[bytes]:
+    """Return what lines of results, which are known to be whole, hold between position and checksum."""
+    return _BODY.findall(block)
+
+
+def with_checksum(facts: dict[str, Any]) -> bytes:
+    """Return a line of other facts, of which `n` is the first, that `check_line` can tell from a damaged one."""
+    head = json.dumps(facts, separators=(",", ":"))[:-1].encode()
+    return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
 def encode_failure(position: int, failure: ItemFailure) -> bytes:

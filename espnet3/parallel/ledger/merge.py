@@ -19,7 +19,7 @@ from espnet3.parallel.ledger.atomic import sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import check_line
+from espnet3.parallel.ledger.lines import bodies, check_line
 from espnet3.parallel.ledger.merged import InOrder, Merged
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
@@ -160,13 +160,17 @@ def merge_splits(
 
 def _write_by_offsets(scan: Scan, merged: Merged) -> None:
     """Write all outcomes in order, wherever their lines are."""
-    lines = _Lines(scan)
+    lines, at = _Lines(scan), 0
     try:
-        for position, line, end in lines:
-            if scan.state[position] == OK:
-                merged.ok([line[line.index(b",", 5) + 1 : end]])
-            else:
-                merged.failure(position, line)
+        for begin in (*sorted(scan.spans), len(scan.state)):
+            for position, line, end in lines.of(range(at, begin)):
+                if scan.state[position] == OK:
+                    merged.ok([line[line.index(b",", 5) + 1 : end]])
+                else:
+                    merged.failure(position, line)
+            if begin in scan.spans:
+                merged.ok(bodies(lines.span(begin)))
+                at = scan.spans[begin].positions.stop
     finally:
         lines.close()
 
@@ -195,11 +199,20 @@ class _Lines:
         self._files: dict[tuple[int, bool], _Window] = {}
         self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // max(1, len(scan.splits))))
 
-    def __iter__(self) -> Iterator[tuple[int, bytes, int]]:
-        """Yield each position with its line, and where in that the checksum begins."""
+    def span(self, begin: int) -> bytes:
+        """Return the lines of the span that begins at a position."""
+        span, offset = self.scan.spans[begin], self.scan.locate(begin)[1]
+        data = self._window(begin, ok=True).read(span.size, offset)
+        if not span.fits(data):
+            raise self._changed(begin)
+        return data
+
+    def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
+        """Yield each of these positions with its line, and where in that the checksum begins."""
         state, where, sums = self.scan.state, self.scan.where, self.scan.sums
         data, at, following = b"", 0, -1
-        for position, place in enumerate(where):
+        for position in positions:
+            place = where[position]
             ok = state[position] == OK
             # most lines follow the one before them: half the time
             if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
@@ -210,12 +223,15 @@ class _Lines:
             following = place + len(line) if ok else -1
             end = line.rfind(b',"crc":')
             if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
-                number, offset = self.scan.locate(position)
-                name = RESULTS if ok else ERRORS
-                raise DamagedFolderError(
-                    f"{self.scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
-                )
+                raise self._changed(position)
             yield position, line, end
+
+    def _changed(self, position: int) -> DamagedFolderError:
+        number, offset = self.scan.locate(position)
+        name = RESULTS if self.scan.state[position] == OK else ERRORS
+        return DamagedFolderError(
+            f"{self.scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
+        )
 
     def _window(self, position: int, ok: bool) -> _Window:
         number = self.scan.locate(position)[0]
@@ -251,7 +267,7 @@ class _Window:
         near = 0 <= at <= len(self._data) + self._size
         size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
         while True:
-            data = self._read(size, offset)
+            data = self.read(size, offset)
             end = data.find(b"\n")
             if end >= 0 or len(data) < size:
                 break
@@ -260,7 +276,8 @@ class _Window:
         end = end + 1 if end >= 0 else len(data)
         return data[:end], data, end
 
-    def _read(self, size: int, offset: int) -> bytes:
+    def read(self, size: int, offset: int) -> bytes:
+        """Return a stretch of the file."""
         if self._fd >= 0:
             return os.pread(self._fd, size, offset)
         with open(self.path, "rb", buffering=0) as file:

@@ -86,8 +86,13 @@ class InOrder:
         if min(positions) < self._next:
             self._give_up()
             return
-        self._early.update(zip(positions, bodies, strict=True))
-        self._hold(sum(map(len, bodies)) + _OVERHEAD * len(bodies))
+        follow = range(self._next, self._next + len(positions))
+        if not self._early and (positions == follow or positions == list(follow)):
+            self._merged.ok(bodies)
+            self._next = follow.stop
+        else:
+            self._early.update(zip(positions, bodies, strict=True))
+            self._hold(sum(map(len, bodies)) + _OVERHEAD * len(bodies))
         self._write()
 
     def wrote(self, n: int) -> bool:

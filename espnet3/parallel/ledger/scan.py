@@ -1,6 +1,7 @@
 """Reads what all sessions wrote: which positions are done, where their lines are, what is damaged.
 
-Results are read in blocks of whole lines, as columns; a block with anything unusual in it, and failures, line by line.
+Results are read in blocks of whole lines: those of a span with one look at its checksum, others as columns. A block
+with anything unusual in it, and failures, are read line by line.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ from zlib import crc32
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import FAILURE, RESULT, Columns, check_line, checked, columns, split_line
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, split_folders
+from espnet3.parallel.ledger.lines import (
+    FAILURE,
+    RESULT,
+    Columns,
+    bodies,
+    check_line,
+    checked,
+    columns,
+    split_line,
+)
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
-BUFFER = 1 << 20  # bytes read at a time
+BUFFER = 64 << 10  # bytes read at a time: what is made of them stays in the caches, half the time of 1 MiB
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
 _SHOWN = 5  # damaged lines of a file that are named
 
@@ -44,7 +54,9 @@ class Scan:
 
     Attributes:
         state: One byte a position: `LEFT`, `OK` or `FAILED`.
-        where: One number a position: where its line is (`locate`); empty unless asked for.
+        where: One number a position: where its line is (`locate`), of a span where its first line is; empty unless
+            asked for.
+        spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
         splits: The splits, in order.
         sums: One number a position: the checksum of the line that was taken.
         repaired: A sentence for everything that was not as a run leaves it, and what was done.
@@ -54,6 +66,7 @@ class Scan:
     state: bytearray
     where: array[int]
     splits: list[Path]
+    spans: dict[int, Span] = field(default_factory=dict)
     sums: array[int] = field(default_factory=lambda: array("I"))
     repaired: list[str] = field(default_factory=list)
     repeated: int = 0
@@ -100,7 +113,14 @@ def scan_splits(
         DamagedFolderError: A line is for a position that was never planned or whose index is another
             one, or two results of one position differ.
     """
-    return _Reader(path, places, indices_sha256, offsets, kind, taker).read()
+    try:
+        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=True).read()
+    except _SecondOutcomeError:
+        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=False).read()
+
+
+class _SecondOutcomeError(Exception):
+    """A result for a position that has one, read as part of a span: its checksum is not known."""
 
 
 class _Reader:
@@ -112,12 +132,14 @@ class _Reader:
         offsets: bool,
         kind: str,
         taker: Taker | None,
+        in_spans: bool,
     ) -> None:
         n = len(places.items)
         where = array("q", [0]) * (n if offsets else 0)
         self.scan = Scan(bytearray(n), where, split_folders(path, kind))
         self.places = places
         self.taker = taker
+        self.in_spans = in_spans
         self.sums = self.scan.sums = array("I", [0]) * n  # to tell whether another result is the same
         self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
 
@@ -148,14 +170,13 @@ class _Reader:
         place = self._own_place(file, outcome) if self.own[number] else self._moved_place()
         offset, lines, whole = number << _OFFSET_BITS, 0, 0
         damage: list[int] = []
-        with open(file, "rb", buffering=0) as stream:
-            for block in _blocks(stream):
-                found = columns(block) if in_bulk else None
-                if found is not None and self._take(found, offset):
-                    lines += len(found.sums)
-                    whole += len(found.sums)
-                    if self.taker is not None:
-                        self.taker.results(found.positions, found.bodies)
+        spans = read_spans(file.parent) if in_bulk and self.in_spans else []
+        with open(file, "rb", buffering=BUFFER) as stream:
+            for block, span in _blocks(stream, spans):
+                taken = self._take(block, span, offset) if in_bulk else 0
+                if taken:
+                    lines += taken
+                    whole += taken
                 else:
                     begin = offset
                     for line in _lines(block):
@@ -181,6 +202,8 @@ class _Reader:
             return True
         position, checksum = placed
         if state[position] == OK:
+            if self.in_spans:
+                raise _SecondOutcomeError
             if sums[position] == checksum:
                 self.scan.repeated += 1
             elif self.own[number]:
@@ -196,25 +219,48 @@ class _Reader:
             self.taker.failure(position, line)
         return True
 
-    def _take(self, found: Columns, offset: int) -> bool:
-        """Note a block of results; False, and nothing is noted, where one of them needs a closer look."""
-        positions, state = found.positions, self.scan.state
+    def _take(self, block: bytes, span: Span | None, offset: int) -> int:
+        """Note a block of results; return how many, or 0, and nothing is noted, where one needs a closer look."""
+        if span is not None:
+            return self._take_span(block, span, offset)
+        found = columns(block)
+        if found is None or not self._are_new(found):
+            return 0
+        state, sums, where = self.scan.state, self.sums, self.scan.where
+        if where:
+            begins = accumulate(found.sizes[:-1], initial=offset)
+            for position, checksum, begin in zip(found.positions, found.sums, begins, strict=True):
+                state[position], sums[position], where[position] = OK, checksum, begin
+        else:
+            for position, checksum in zip(found.positions, found.sums, strict=True):
+                state[position], sums[position] = OK, checksum
+        if self.taker is not None:
+            self.taker.results(found.positions, found.bodies)
+        return len(found.positions)
+
+    def _are_new(self, found: Columns) -> bool:
+        """Whether the lines are for planned positions with the indices they have, none of which has an outcome."""
+        positions = found.positions
         try:
-            if self.places.texts(positions) != list(found.indices) or any(map(state.__getitem__, positions)):
+            if self.places.texts(positions) != list(found.indices):
                 return False
         except IndexError:
             return False
-        if len(set(positions)) < len(positions):
-            return False
-        sums, where = self.sums, self.scan.where
+        return not any(map(self.scan.state.__getitem__, positions)) and len(set(positions)) == len(positions)
+
+    def _take_span(self, block: bytes, span: Span, offset: int) -> int:
+        """Do what `_take` does with the lines of a span."""
+        begin, end = span.n, span.n + span.items
+        state, where = self.scan.state, self.scan.where
+        if end > len(state) or state.count(LEFT, begin, end) != span.items:
+            return 0
         if where:
-            begins = accumulate(found.sizes[:-1], initial=offset)
-            for position, checksum, begin in zip(positions, found.sums, begins, strict=True):
-                state[position], sums[position], where[position] = OK, checksum, begin
-        else:
-            for position, checksum in zip(positions, found.sums, strict=True):
-                state[position], sums[position] = OK, checksum
-        return True
+            where[begin] = offset
+            self.scan.spans[begin] = span
+        state[begin:end] = bytes([OK]) * span.items
+        if self.taker is not None:
+            self.taker.results(span.positions, bodies(block))
+        return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:
         head, items = self.places.head(RESULT if outcome == OK else FAILURE), self.places.items
@@ -287,18 +333,36 @@ class _Reader:
         )
 
 
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines; the last line may be torn."""
-    parts: list[bytes] = []
-    while data := stream.read(BUFFER):
-        end = data.rfind(b"\n") + 1
-        if end:
-            yield b"".join([*parts, data[:end]])
-            parts = [data[end:]] if end < len(data) else []
-        else:
-            parts.append(data)
-    if parts:
-        yield b"".join(parts)
+def _blocks(stream: BinaryIO, spans: Sequence[Span]) -> Iterator[tuple[bytes, Span | None]]:
+    """Yield a file in blocks of whole lines, each with its span if it is one; the last line may be torn."""
+    torn = b""
+    for span in (*spans, None):
+        while data := stream.read(_size(stream, len(torn), span)):
+            data, torn = _cut(torn + data)
+            if data:
+                yield data, None
+        # where no line begins, somebody changed the file: its lines are read one by one from here to the next span
+        if span is not None and not torn:
+            data = stream.read(span.size)
+            if span.fits(data):
+                yield data, span
+            else:
+                data, torn = _cut(data)
+                yield data, None
+    if torn:
+        yield torn, None
+
+
+def _size(stream: BinaryIO, torn: int, span: Span | None) -> int:
+    """Return how much to read at once: more in a long line, and none of the next span."""
+    size = max(BUFFER, torn)
+    return size if span is None else max(0, min(size, span.offset - stream.tell()))
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes]:
+    """Return the whole lines, and what follows them."""
+    end = data.rfind(b"\n") + 1
+    return data[:end], data[end:]
 
 
 def _lines(block: bytes) -> list[bytes]:

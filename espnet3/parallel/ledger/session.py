@@ -102,17 +102,22 @@ class OpenRun:
         failed = f" ({_spaced(self.failed)} failed before)" if self.failed else ""
         return f"resuming: {_spaced(len(self.state) - left)} done, {_spaced(left)} left{failed}"
 
-    def append(self, lines: Sequence[bytes]) -> None:
+    def append(self, lines: Sequence[bytes], positions: Sequence[int] | None = None) -> None:
         """Put results on disk: lines of `encode_line`, in one write.
 
         When it returns, they survive the death of this process; a power failure may cost the last second.
+
+        Args:
+            lines: With their ends.
+            positions: What the first of them is the result of, the second, ...; a range of these makes them quick to
+                read again.
 
         Raises:
             FolderWriteError: The disk is full, ...: none of these lines is there, all earlier ones are.
             LeaseLostError: Another driver took the folder over.
         """
         self._before_write()
-        self._split.append(lines)
+        self._split.append(lines, positions if isinstance(positions, range) else None)
 
     def append_failures(self, failures: Iterable[tuple[int, ItemFailure]]) -> None:
         """Put failed items on disk: position and record of each."""

@@ -5,20 +5,84 @@ Where the runner's own writers have the `split.<k>` (one for each shard), sessio
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json, writing
+from espnet3.parallel.ledger.lines import DAMAGED, check_line, with_checksum
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
+SPANS = "spans.jsonl"  # where in results.jsonl consecutive results stand
 TIMES = "times.jsonl"  # how long items took: see `timing`
 DONE = "done"
 SPEC = "spec.json"
 SPLIT = "split"
 SESSION = "session"  # beside the shards of a runner with writers of its own, which are the splits there
+
+_SPAN_ITEMS = 1000  # at most
+_LEAST_ITEMS = 64  # fewer are read line by line
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lines of results.jsonl that follow each other and hold the results of consecutive positions.
+
+    With one checksum for all of them they are read many at a time, which is what opening a folder of millions takes.
+    Nothing depends on it: lines that no span fits are read one by one.
+
+    Attributes:
+        n: The first position.
+        items: Number of lines.
+        offset: Where they begin in the file.
+        size: Bytes they take.
+        checksum: Their CRC-32.
+    """
+
+    n: int
+    items: int
+    offset: int
+    size: int
+    checksum: int
+
+    @property
+    def positions(self) -> range:
+        """The positions of its results."""
+        return range(self.n, self.n + self.items)
+
+    def fits(self, data: bytes) -> bool:
+        """Whether these are the lines it was noted for."""
+        return (
+            len(data) == self.size
+            and crc32(data) == self.checksum
+            and data.endswith(b"\n")
+            and data.count(b"\n") == self.items
+            and data.startswith(b'{"n":%d,' % self.n)
+            and data.startswith(b'{"n":%d,' % (self.n + self.items - 1), data.rfind(b"\n", 0, -1) + 1)
+        )
+
+
+def read_spans(split: Path) -> list[Span]:
+    """Return the spans of a split in order, none in another; damaged lines are left out."""
+    try:
+        lines = (split / SPANS).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found, end = list[Span](), 0
+    for line in lines:
+        if check_line(line) == DAMAGED:
+            continue
+        facts = json.loads(line)
+        span = Span(*(facts[name] for name in Span.__slots__))
+        if span.offset >= end:
+            found.append(span)
+            end = span.offset + span.size
+    return found
 
 
 def split_folders(path: Path, kind: str = SPLIT) -> list[Path]:
@@ -49,11 +113,30 @@ class SplitWriter:
         self._files: dict[str, Appender] = {}
         self._times: list[bytes] = []
 
-    def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines of results in one write."""
-        if lines:
-            self._file(RESULTS).append(lines)
-            self.results += len(lines)
+    def append(self, lines: Sequence[bytes], positions: range | None = None) -> None:
+        """Append lines of results in one write.
+
+        Args:
+            lines: With their ends.
+            positions: What they are the results of, where these are consecutive.
+        """
+        if not lines:
+            return
+        file = self._file(RESULTS)
+        self.results += len(lines)
+        if positions is None or len(lines) < _LEAST_ITEMS:
+            file.append(lines)
+            return
+        starts = range(0, len(lines), _SPAN_ITEMS)
+        blocks = [b"".join(lines[at : at + _SPAN_ITEMS]) for at in starts]
+        offset, spans = file.size, list[bytes]()
+        file.append(blocks)
+        for at, block in zip(starts, blocks, strict=True):
+            items = min(_SPAN_ITEMS, len(lines) - at)
+            span = Span(positions[at], items, offset, len(block), crc32(block))
+            spans.append(with_checksum(asdict(span)))
+            offset += len(block)
+        self._file(SPANS, durable=False).append(spans)
 
     def append_failures(self, lines: Iterable[bytes]) -> None:
         """Append lines of failed items in one write."""

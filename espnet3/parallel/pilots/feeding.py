@@ -36,7 +36,7 @@ class Feeder:
         self.ready: dict[Slot, float] = {}
         self.present = 0.0
         self.flying = 0
-        self.sizer = Sizer(lambda: len(self.ready))
+        self.sizer = Sizer(lambda: len(self.ready), keeps=as_lines)
         self._id = run_id
         self._work = work
         self._may_take = may_take

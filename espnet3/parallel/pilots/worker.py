@@ -21,6 +21,7 @@ from espnet3.parallel.engine.exceptions import ANYTHING, describe_error
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.pickling import Pickler
 from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import ENVS, SetupWatch
@@ -329,6 +330,7 @@ class Pilot:
                     self._mark.step,
                     singly,
                     self._step,
+                    float("inf") if positions is None else KEEP,
                 )
             self._step = block.step
             block.cpu /= self._threads  # all of them ran meanwhile

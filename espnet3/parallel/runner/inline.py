@@ -11,6 +11,7 @@ from types import FrameType
 
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message
@@ -71,12 +72,13 @@ def run_inline(
         Pairs of a chunk and its outcomes; a tail that was not reached comes in a later pair.
     """
     size = 1
+    seconds, keep = (KEEP, KEEP) if as_lines else (_SLICE, float("inf"))
     while True:
         chunk = work.take(float(size), work.cap(_MOST_ITEMS, 1))
         if chunk is None:
             work.raise_broken()
             return
-        block = run_items(chunk.items, call, policy, THIS_PROCESS, _SLICE)
+        block = run_items(chunk.items, call, policy, THIS_PROCESS, seconds, keep=keep)
         if as_lines:
             from espnet3.parallel.engine.recording import (
                 to_lines,  # here: a run without a folder needs no ledger
@@ -86,5 +88,5 @@ def run_inline(
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(Chunk(chunk.start + done, chunk.items[done:]))
-        size = min(_MOST_ITEMS, size * 2) if block.seconds < _SLICE / 2 else max(1, done)
+        size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
         yield chunk, block

@@ -103,7 +103,10 @@ def run_to_folder(
             for chunk, block in pairs:
                 times.workers(tally)
                 values, bad = block.values, block.failed
-                folder.append([value for value in values if type(value) is bytes] if bad else values)
+                if bad:
+                    folder.append([value for value in values if type(value) is bytes])
+                else:
+                    folder.append(values, work.positions(chunk))
                 if bad or block.stop is not None:
                     positions = work.positions(chunk)
                     lost = [(positions[k], values[k]) for k in bad]

@@ -18,10 +18,12 @@ ROOT = Path(__file__).resolve().parents[3]
 DRIVER = Path(__file__).with_name("driver.py")
 
 
-def start(folder: Path, n: int, workers: int, most_bytes: int = 0) -> subprocess.Popen[str]:
+def start(
+    folder: Path, n: int, workers: int, most_bytes: int = 0, seconds: float = 0.0
+) -> subprocess.Popen[str]:
     """Start a driver; no file it writes may grow beyond so many bytes, as a quota would have it."""
     return subprocess.Popen(
-        [sys.executable, str(DRIVER), str(folder), str(n), str(workers), str(most_bytes)],
+        [sys.executable, str(DRIVER), str(folder), str(n), str(workers), str(most_bytes), str(seconds)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -58,6 +60,21 @@ def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Pa
     assert len(called) == n
     assert called.total() - n < n // 100
     assert check_receipt(tmp_path / "run").ok == n
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_over_ten_milliseconds_are_on_disk_one_by_one(workers: int, tmp_path: Path) -> None:
+    """A killed driver costs each worker the item in progress, and one that is on its way to the disk."""
+    n, seconds = 150, 0.015
+    with start(tmp_path, n, workers, seconds=seconds) as driver:
+        wait_for_lines(tmp_path, n // 2, driver)
+        driver.kill()
+    with start(tmp_path, n, workers, seconds=seconds) as driver:
+        said = driver.communicate()[1]
+    assert driver.returncode == 0, said
+    called = calls(tmp_path / "log")
+    assert len(called) == n
+    assert called.total() - n <= 2 * workers
 
 
 def test_of_two_drivers_at_once_one_runs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ class Squares(BaseRunner):
     def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[dict[str, Any]]:
         """Return the squares."""
         return [Squares.forward(idx, log, stop) for idx in indices]
+
+
+class SlowSquares(BaseRunner):
+    """Squares that keep a core busy for some time each."""
+
+    @staticmethod
+    def forward(idx: int, log: str | None, seconds: float, **_: Any) -> int:
+        """Return the square."""
+        note(log, idx)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        return idx * idx
 
 
 class Values(BaseRunner):

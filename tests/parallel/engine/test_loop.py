@@ -150,6 +150,28 @@ def test_the_budget_ends_a_chunk_early_and_the_tail_is_left():
     assert 1 <= len(block.values) < 1000 and block.values == list(range(len(block.values)))
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_an_item_that_took_long_is_the_chunks_last_where_outcomes_are_kept(many):
+    """Whether it returns or raises, in a step of many or in a batch: what is done goes to disk."""
+    import time
+
+    def one(i):
+        if i in (300, 700):
+            time.sleep(0.6)
+        if i == 700:
+            raise KeyError(i)
+        return i
+
+    call = Call(one, (lambda items: [one(i) for i in items]) if many else None)
+    policy = Policy(on_error="record", batch_size=10 if many else None)
+    rest, ends = range(1000), []
+    while rest:
+        block = run_items(rest, call, policy, "w", step=1 << 16, keep=0.5)
+        ends.append(rest[len(block.values) - 1])
+        rest = rest[len(block.values) :]
+    assert ends == [309 if many else 300, 709 if many else 700, 999]
+
+
 def test_an_interrupted_chunk_keeps_what_it_has():
     """A chunk that is asked to stop returns the values so far."""
     import time

@@ -44,6 +44,19 @@ def test_the_end_is_cut_by_how_well_the_speed_is_known():
     assert varied.next(400, window=1)[0] == pytest.approx(50, rel=0.02)
 
 
+def test_items_over_ten_milliseconds_travel_alone_where_they_are_kept():
+    """Quicker ones travel together as they do elsewhere."""
+
+    def items(seconds: float, keeps: bool) -> int:
+        sizer = Sizer(lambda: 2, keeps)
+        for _ in range(9):
+            sizer.seen(1, 1, seconds, 0)
+        return max(1, int(sizer.next(10**6, window=2)[0]))
+
+    assert items(0.012, keeps=True) == 1 < items(0.012, keeps=False)
+    assert items(0.006, keeps=True) == items(0.006, keeps=False) > 1
+
+
 def test_slow_items_travel_alone():
     """However much there is to do, a chunk is one item where an item takes longer than the budget."""
     sizer = Sizer(lambda: 2)

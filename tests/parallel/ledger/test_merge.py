@@ -105,6 +105,77 @@ def test_an_outcome_that_takes_anothers_place_after_its_turn_is_merged(tmp_path:
     assert (receipt.ok, receipt.failed, receipt.repeated) == (N, {}, 1)
 
 
+def with_spans(path: Path, items: list[str], blocks: list[range]) -> None:
+    """Run a session that appends each block of consecutive positions at once."""
+    with begin(path, items) as run:
+        for block in blocks:
+            run.append(lines_of(items, block), block)
+
+
+BLOCKS = [range(200, 300), range(100), range(100, 110), range(110, 200)]
+UTTERANCES = [f"utt{i}" for i in range(300)]
+
+
+@pytest.mark.parametrize("held", [0, 1 << 30])
+def test_lines_that_are_read_many_at_a_time_give_the_same_files(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the writer notes of its lines changes no byte; without the note they are read one by one."""
+    monkeypatch.setattr(merged, "_HELD", held)
+    for name in ("with", "without"):
+        with_spans(tmp_path / name, UTTERANCES, BLOCKS)
+    spans = tmp_path / "with/split.0/spans.jsonl"
+    assert spans.read_bytes().count(b"\n") == 3  # of 64 lines and more
+    (tmp_path / "without/split.0/spans.jsonl").unlink()
+    for name in ("with", "without"):
+        with begin(tmp_path / name, UTTERANCES) as run:
+            assert not run.left() and not run.repaired
+            run.merge()
+        assert (tmp_path / name / "results.jsonl").read_bytes() == expected(UTTERANCES)
+
+
+@pytest.mark.parametrize("change", ["a byte", "a line gone", "cut off", "another session", "the note"])
+def test_a_note_that_does_not_fit_is_not_believed(tmp_path: Path, change: str) -> None:
+    """Changed, cut or repeated lines are found as they are without the note; what is whole is kept."""
+    with_spans(tmp_path, UTTERANCES, BLOCKS)
+    file = tmp_path / "split.0/results.jsonl"
+    data = file.read_bytes()
+    lost: list[int] = []
+    if change == "a byte":
+        file.write_bytes(data.replace(b"<utt150>", b"<utt15O>"))
+        lost = [150]
+    elif change == "a line gone":
+        file.write_bytes(b"".join(line for line in data.splitlines(True) if b"<utt42>" not in line))
+        lost = [42]
+    elif change == "cut off":
+        file.write_bytes(data[:-5])
+        lost = [199]
+    elif change == "another session":
+        split = SplitWriter(tmp_path, {"indices": hash_indices(UTTERANCES)})
+        split.append(lines_of(UTTERANCES, range(80, 160)), range(80, 160))
+        split.close(done=False)
+    else:
+        spans = file.with_name("spans.jsonl")
+        first = spans.read_bytes().splitlines(True)[0]
+        spans.write_bytes(first.replace(b'"n":200', b'"n":100') + b"not a line\n" + first)
+    with begin(tmp_path, UTTERANCES) as run:
+        assert list(run.left()) == lost
+        run.append(lines_of(UTTERANCES, lost))
+        receipt = run.merge()
+    assert receipt.repeated == (80 if change == "another session" else 0)
+    assert (tmp_path / "results.jsonl").read_bytes() == expected(UTTERANCES)
+
+
+def test_lines_read_many_at_a_time_that_contradict_another_are_found(tmp_path: Path) -> None:
+    """Two results of one item are an error, whichever of them stands in a span."""
+    with_spans(tmp_path, UTTERANCES, BLOCKS)
+    split = SplitWriter(tmp_path, {"indices": hash_indices(UTTERANCES)})
+    split.append([encode_line(7, "utt7", "another")])
+    split.close(done=False)
+    with pytest.raises(DamagedFolderError, match=r"'utt7' \(position 7\) has two different results"):
+        begin(tmp_path, UTTERANCES)
+
+
 def test_a_merge_that_changes_nothing_leaves_the_file(tmp_path: Path) -> None:
     """A sequence read from a finished run stays valid when the run is called again."""
     finished(tmp_path)

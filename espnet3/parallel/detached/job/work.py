@@ -27,6 +27,7 @@ from espnet3.parallel.detached.states import BEAT, STALE, JobState
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines
 from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
@@ -237,7 +238,7 @@ class _Attempt:
         items = spec.items[begin - spec.begin : end - spec.begin]
         self.begin = begin
         enter = None if self.steps is None else self._enter
-        block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter)
+        block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, keep=KEEP)
         if self.steps is not None:
             self.steps.idle()
         if block.values:

@@ -57,8 +57,11 @@ class Counted:
         assert not failed
         return results
 
-    def check(self, results):
-        """Assert that every result is there, in order, and that no finished item ran again."""
+    def check(self, results, killed=0):
+        """Assert that every result is there, in order, and that no finished item ran again.
+
+        Of each worker that was killed one item may have: it had ended, and its result was still in the process.
+        """
         assert [value for value, _, _ in results] == [idx * idx for idx in range(self.n)]
         assert set(self.ended()) == set(range(self.n))
-        assert max(self.ended().values()) == 1
+        assert sum(self.ended().values()) - self.n <= killed

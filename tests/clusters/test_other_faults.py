@@ -50,7 +50,7 @@ def test_a_job_is_taken_away(lab, command, tmp_path):
         results = run.meanwhile(
             lambda: subprocess.run([*command, victim], check=True, capture_output=True), after=20
         )
-    run.check(results)
+    run.check(results, killed=1)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_node_goes_down(tmp_path):
         results = run.meanwhile(
             lambda: scontrol("update", f"nodename={node}", "state=down", "reason=test"), after=20
         )
-    run.check(results)
+    run.check(results, killed=1)
 
 
 def test_a_worker_job_is_cancelled_and_replaced(tmp_path):
@@ -65,7 +65,7 @@ def test_a_worker_job_is_cancelled_and_replaced(tmp_path):
         client.wait_for_workers(2, timeout=120)
         victim = jobs()[0][0]
         results = run.meanwhile(lambda: subprocess.run(["scancel", victim], check=True), after=20, workers=3)
-    run.check(results)
+    run.check(results, killed=1)
     took_part = {job for _, job, _ in results}
     assert len(took_part) == 3
 
@@ -89,7 +89,7 @@ def test_a_preempted_job_is_requeued_and_comes_back(tmp_path):
 
         results = run.meanwhile(preempt, after=20)
         assert victim in dict(jobs("R,PD,CF,CG"))
-    run.check(results)
+    run.check(results, killed=1)
 
 
 @pytest.mark.timeout(400)

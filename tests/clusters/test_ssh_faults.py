@@ -43,7 +43,7 @@ def test_a_killed_ssh_session_is_opened_again(tmp_path):
         began = victim.create_time()
         results = run.meanwhile(lambda: os.kill(victim.pid, signal.SIGKILL), after=20, workers=3)
         assert sessions()[-1].create_time() > began
-    run.check(results)
+    run.check(results, killed=1)
     assert not psutil.wait_procs(sessions(), timeout=60)[1]
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.durable`: what `output_dir` costs, and the memory of a merge over time."""
+"""`python -m benchmarks.durable`: what `output_dir` costs, a resume of millions, a merge over time."""
 
 from __future__ import annotations
 
@@ -146,6 +146,33 @@ def merge(records: int, where: Path | None) -> dict[str, Any]:
     }
 
 
+def opening(done: int, where: Path | None) -> dict[str, Any]:
+    """Write a run of many done items as a driver does, open it again, and return what that took."""
+    from espnet3.parallel.ledger import encode_line, identify, open_run
+
+    class Runner:
+        """Stands for a user's."""
+
+    items = range(done + 1)
+    identity = identify(Runner, Runner, {}, items)
+    with scratch(where) as folder:
+        with open_run(folder, identity, items) as run:
+            for begin in range(0, done, BLOCK):
+                block = range(begin, min(begin + BLOCK, done))
+                run.append([encode_line(p, p, None) for p in block], block)
+        left = list[int]()
+
+        def resume() -> None:
+            with open_run(folder, identity, items) as run:
+                left.extend(run.left())
+
+        samples = watched(resume)
+    if left != [done]:
+        raise RuntimeError(f"{len(left)} left of {done + 1}, and not the last one alone")
+    peak = max(s.resident for s in samples)
+    return {"done": done, "seconds": samples[-1].seconds, "peak_bytes": peak}
+
+
 def _coprime(a: int, b: int) -> bool:
     while b:
         a, b = b, a % b
@@ -179,6 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.durable", description=__doc__)
     parser.add_argument("--items", type=int, default=100_000, help="default %(default)s")
     parser.add_argument("--records", type=int, default=1_000_000, help="of the merge; default %(default)s")
+    parser.add_argument("--done", type=int, default=10_000_000, help="of the resume; default %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default %(default)s")
     parser.add_argument(
         "--folder", type=Path, help="where the run folders are made; default: the system's choice"
@@ -192,8 +220,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = machine.describe(["distributed"])
     # the merges first: what the client leaves in this process would count as theirs
     merges = [merge(records, args.folder) for records in (args.records // 4, args.records)]
+    opened = opening(args.done, args.folder)
     costs = [cost(workers, args.items, args.rounds, args.folder) for workers in (1, 2)]
-    report = {"schema": 1, "machine": about, "costs": [asdict(c) for c in costs], "merges": merges}
+    report = {
+        "schema": 1,
+        "machine": about,
+        "costs": [asdict(c) for c in costs],
+        "merges": merges,
+        "opened": opened,
+    }
     args.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"an empty function over {args.items:,} items, medians of {args.rounds} rounds\n")
     print(grid(["", "µs/item", "with output_dir", "ratio", "finished, again"], [_row(c) for c in costs]))
@@ -203,6 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"merge of {one['records']:,} records, {one['file_bytes'] / 2**20:.0f} MiB: {one['seconds']:.1f} s, "
             f"{one['before_bytes'] / 2**20:.0f} MiB before, {one['grown_bytes'] / 2**20:.0f} MiB more at most"
         )
+    print(
+        f"a folder of {opened['done']:,} done items is opened in {opened['seconds']:.2f} s, "
+        f"{opened['peak_bytes'] / 2**20:.0f} MiB resident at most"
+    )
     print(f"written: {args.out}")
     try:
         plot(merges, args.out.with_suffix(".png"))

@@ -12,6 +12,12 @@ def square(x):
     return x * x
 
 
+def nap(x):
+    """Take a while, and return the same."""
+    time.sleep(0.05)
+    return x
+
+
 class Env(EnvironmentProvider):
     """An env that knows its configuration."""
 

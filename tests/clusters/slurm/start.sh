@@ -2,6 +2,7 @@
 # Real SLURM, four nodes on this machine, everything on loopback and under one folder.
 #
 #   usage: start.sh STATE      as the user that will submit; prints how to reach it
+#   LAB_CPUS, LAB_MEMORY       what each node believes to have (4, 4000 MB)
 set -euo pipefail
 state=${1:?usage: start.sh STATE}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,6 +17,7 @@ munged --key-file="$state/munge/munge.key" --socket="$state/munge/munge.socket" 
     --seed-file="$state/munge/munge.seed" --num-threads=2
 
 sed -e "s|@STATE@|$state|g" -e "s|@HOST@|$(hostname -s)|g" -e "s|@USER@|$(id -un)|g" \
+    -e "s|@CPUS@|${LAB_CPUS:-4}|g" -e "s|@MEMORY@|${LAB_MEMORY:-4000}|g" \
     "$here/slurm.conf.in" >"$state/etc/slurm.conf"
 export SLURM_CONF=$state/etc/slurm.conf
 /usr/sbin/slurmctld -c

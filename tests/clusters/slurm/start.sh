@@ -3,6 +3,7 @@
 #
 #   usage: start.sh STATE      as the user that will submit; prints how to reach it
 #   LAB_CPUS, LAB_MEMORY       what each node believes to have (4, 4000 MB)
+#   LAB_LOOK                   seconds between looks at a job's memory (1), each at all processes of the machine
 set -euo pipefail
 state=${1:?usage: start.sh STATE}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,6 +19,7 @@ munged --key-file="$state/munge/munge.key" --socket="$state/munge/munge.socket" 
 
 sed -e "s|@STATE@|$state|g" -e "s|@HOST@|$(hostname -s)|g" -e "s|@USER@|$(id -un)|g" \
     -e "s|@CPUS@|${LAB_CPUS:-4}|g" -e "s|@MEMORY@|${LAB_MEMORY:-4000}|g" \
+    -e "s|@LOOK@|${LAB_LOOK:-1}|g" \
     "$here/slurm.conf.in" >"$state/etc/slurm.conf"
 export SLURM_CONF=$state/etc/slurm.conf
 /usr/sbin/slurmctld -c

@@ -1,36 +1,36 @@
 """The merge: every planned index once, in order, streamed from disk to disk, and a receipt of it.
 
-split.*/  ──scan──>  where[position]: 8 bytes each ──> lines in the order of positions ──> results.jsonl
-                      none missing, or an error                                            errors.jsonl
-                                                                                           receipt.json
+split.*/ ──scan──> outcomes nearly in order ─────────────────────────┬──> results.jsonl, errors.jsonl
+             │     none missing, or an error                         │    receipt.json
+             └──> where each line is, 8 bytes a position ──offsets───┘
+                  for those that come far from their turn
 """
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
-import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-from espnet3.parallel.ledger.atomic import sync_folder
+from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import bodies, check_line
-from espnet3.parallel.ledger.merged import InOrder, Merged
+from espnet3.parallel.ledger.lines import bodies, index_json, split_line
+from espnet3.parallel.ledger.offsets import Lines
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
+from espnet3.parallel.ledger.values import from_json
 
 RECEIPT = "receipt.json"
 SCHEMA = 1
-_LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much around it
-_MOST_READ = 1 << 20  # lines that follow each other, with this
-_READ_MEMORY = 64 << 20  # for all files together
-_READ = 1 << 20
-_OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
+_WRITE = 1 << 20
+_HELD = 32 << 20  # of outcomes that come before their turn
+_OVERHEAD = 100  # bytes that one of them takes beside its own
 _SHOWN = 10
 
 
@@ -94,7 +94,7 @@ def check_receipt(path: Path) -> Receipt:
         digest = hashlib.sha256()
         try:
             with open(path / name, "rb") as file:
-                while part := file.read(_READ):
+                while part := file.read(_WRITE):
                     digest.update(part)
         except FileNotFoundError:
             raise DamagedFolderError(
@@ -127,9 +127,9 @@ def merge_splits(
         IncompleteRunError: An index has no outcome.
         DamagedFolderError: The splits contradict each other or the index list.
     """
-    merged = Merged(path)
+    merged = _Merged(path)
     try:
-        in_order = InOrder(merged)
+        in_order = _InOrder(merged)
         scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind, taker=in_order)
         for sentence in scan.repaired:
             note(sentence)
@@ -138,7 +138,7 @@ def merge_splits(
             (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
         if not in_order.wrote(len(scan.state)):
             merged.close()
-            merged = Merged(path)
+            merged = _Merged(path)
             _write_by_offsets(scan, merged)
         merged.finish()
     finally:
@@ -158,9 +158,9 @@ def merge_splits(
     return receipt
 
 
-def _write_by_offsets(scan: Scan, merged: Merged) -> None:
+def _write_by_offsets(scan: Scan, merged: _Merged) -> None:
     """Write all outcomes in order, wherever their lines are."""
-    lines, at = _Lines(scan), 0
+    lines, at = Lines(scan), 0
     try:
         for begin in (*sorted(scan.spans), len(scan.state)):
             for position, line, end in lines.of(range(at, begin)):
@@ -191,99 +191,151 @@ def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
     )
 
 
-class _Lines:
-    """Reads lines at given offsets: far apart in small reads, one after the other in growing ones."""
+class _Merged:
+    """The two merged files, as they grow: outcomes come in the order of their positions.
 
-    def __init__(self, scan: Scan) -> None:
-        self.scan = scan
-        self._files: dict[tuple[int, bool], _Window] = {}
-        self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // max(1, len(scan.splits))))
+    Attributes:
+        failed: How many failures of each cause.
+    """
 
-    def span(self, begin: int) -> bytes:
-        """Return the lines of the span that begins at a position."""
-        span, offset = self.scan.spans[begin], self.scan.locate(begin)[1]
-        data = self._window(begin, ok=True).read(span.size, offset)
-        if not span.fits(data):
-            raise self._changed(begin)
-        return data
+    def __init__(self, path: Path) -> None:
+        self.results = _Output(path / RESULTS)
+        try:
+            self.errors = _Output(path / ERRORS)
+        except BaseException:
+            self.results.close()
+            raise
+        self.failed: Counter[str] = Counter()
 
-    def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
-        """Yield each of these positions with its line, and where in that the checksum begins."""
-        state, where, sums = self.scan.state, self.scan.where, self.scan.sums
-        data, at, following = b"", 0, -1
-        for position in positions:
-            place = where[position]
-            ok = state[position] == OK
-            # most lines follow the one before them: half the time
-            if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
-                line, at = data[at : stop + 1], stop + 1
-            else:
-                window = self._window(position, ok)
-                line, data, at = window.line(self.scan.locate(position)[1])
-            following = place + len(line) if ok else -1
-            end = line.rfind(b',"crc":')
-            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
-                raise self._changed(position)
-            yield position, line, end
+    def ok(self, bodies: Sequence[bytes]) -> None:
+        """Append results: {"n":5,"index":5,"result":1,"crc":7} without n and crc."""
+        self.results.write(b"{%b}\n" % b"}\n{".join(bodies))
 
-    def _changed(self, position: int) -> DamagedFolderError:
-        number, offset = self.scan.locate(position)
-        name = RESULTS if self.scan.state[position] == OK else ERRORS
-        return DamagedFolderError(
-            f"{self.scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
-        )
+    def failure(self, position: int, line: bytes) -> None:
+        """Append a failure to both files."""
+        index, failure = split_line(line)
+        cause = from_json(failure)["cause"]
+        self.failed[cause] += 1
+        self.results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
+        self.errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
 
-    def _window(self, position: int, ok: bool) -> _Window:
-        number = self.scan.locate(position)[0]
-        window = self._files.get((number, ok))
-        if window is None:
-            path = self.scan.splits[number] / (RESULTS if ok else ERRORS)
-            window = self._files[number, ok] = _Window(path, self._most, len(self.scan.splits) <= _OPEN)
-        return window
+    def finish(self) -> None:
+        """Put both in place."""
+        self.results.finish()
+        self.errors.finish()
 
     def close(self) -> None:
-        for window in self._files.values():
-            window.close()
+        """Drop what was not put in place."""
+        self.results.close()
+        self.errors.close()
 
 
-class _Window:
-    """A file, one stretch of which is held in memory."""
+class _InOrder:
+    """Writes outcomes while they are read, which saves reading them again, as long as few come before their turn.
 
-    def __init__(self, path: Path, most: int, stay_open: bool) -> None:
-        self.path = path
-        self._most = most
-        self._fd = os.open(path, os.O_RDONLY) if stay_open else -1
-        self._data = b""
-        self._begin = 0
-        self._size = _LEAST_READ
+    Of a run that nobody has disturbed the lines are nearly in order. Where too much would have to be held, or a
+    position has a second outcome after the first was written, it gives up.
+    """
 
-    def line(self, offset: int) -> tuple[bytes, bytes, int]:
-        """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
-        at = offset - self._begin
-        if 0 <= at < len(self._data):
-            end = self._data.find(b"\n", at)
-            if end >= 0:
-                return self._data[at : end + 1], self._data, end + 1
-        near = 0 <= at <= len(self._data) + self._size
-        size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
+    def __init__(self, merged: _Merged) -> None:
+        self._merged = merged
+        self._next = 0
+        self._early: dict[int, bytes] = {}
+        self._failures: dict[int, bytes] = {}
+        self._held = 0  # bytes of both, with what Python adds
+        self._lost = False
+
+    def failure(self, position: int, line: bytes) -> None:
+        """Take a failure; all come before the first result."""
+        if not self._lost:
+            self._failures[position] = line
+            self._hold(len(line) + _OVERHEAD)
+
+    def results(self, positions: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Take results in any order."""
+        if self._lost:
+            return
+        if min(positions) < self._next:
+            self._give_up()
+            return
+        follow = range(self._next, self._next + len(positions))
+        if not self._early and (positions == follow or positions == list(follow)):
+            self._merged.ok(bodies)
+            self._next = follow.stop
+        else:
+            self._early.update(zip(positions, bodies, strict=True))
+            self._hold(sum(map(len, bodies)) + _OVERHEAD * len(bodies))
+        self._write()
+
+    def wrote(self, n: int) -> bool:
+        """Whether all of so many positions were written."""
+        if not self._lost:
+            self._write()
+        return not self._lost and self._next == n and not self._early
+
+    def _write(self) -> None:
+        """Write those whose turn it is."""
+        early, failures = self._early, self._failures
         while True:
-            data = self.read(size, offset)
-            end = data.find(b"\n")
-            if end >= 0 or len(data) < size:
-                break
-            size *= 4  # a line longer than the stretch
-        self._data, self._begin = data, offset
-        end = end + 1 if end >= 0 else len(data)
-        return data[:end], data, end
+            ready = []
+            following = self._next
+            while (body := early.pop(following, None)) is not None:
+                ready.append(body)
+                following += 1
+            if ready:
+                self._merged.ok(ready)
+                self._held -= sum(map(len, ready)) + _OVERHEAD * len(ready)
+                self._next = following
+            if self._next not in failures:
+                return
+            self._merged.failure(self._next, failures[self._next])
+            self._next += 1
 
-    def read(self, size: int, offset: int) -> bytes:
-        """Return a stretch of the file."""
-        if self._fd >= 0:
-            return os.pread(self._fd, size, offset)
-        with open(self.path, "rb", buffering=0) as file:
-            return os.pread(file.fileno(), size, offset)
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > _HELD:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._lost = True
+        self._early.clear()
+        self._failures.clear()
+
+
+class _Output:
+    """A merged file; it replaces the old one if it differs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self._parts: list[bytes] = []
+        self._held = 0
+        with writing(path):
+            self._draft = Draft(path)
+
+    def write(self, line: bytes) -> None:
+        self._parts.append(line)
+        self._held += len(line)
+        if self._held >= _WRITE:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = b"".join(self._parts)
+        self._parts, self._held = [], 0
+        self.digest.update(data)
+        self.size += len(data)
+        with writing(self.path):
+            self._draft.write(data)
+
+    def finish(self) -> None:
+        self._flush()
+        with writing(self.path):
+            same = self.path.exists() and filecmp.cmp(self.path, self._draft.temporary, shallow=False)
+            if not same:
+                self._draft.sync()
+                self._draft.commit(durable=False)  # the folder is synced once, for both files
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Drop what did not take the old file's place."""
+        self._draft.close()

@@ -16,7 +16,7 @@ from espnet3.parallel.ledger import (
     Results,
     check_receipt,
     encode_line,
-    merged,
+    merge,
 )
 from espnet3.parallel.ledger.indices import hash_indices
 from espnet3.parallel.ledger.split import SplitWriter
@@ -74,7 +74,7 @@ def test_outcomes_before_their_turn_change_no_byte(
     tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written while they are read, or by offset since too much came early: the files are the same, failures too."""
-    monkeypatch.setattr(merged, "_HELD", held)
+    monkeypatch.setattr(merge, "_HELD", held)
     n, bad = 300, [0, 7, 8, 150, 299]
     items = [f"utt{i}" for i in range(n)]
     order = random.Random(held).sample(range(n), n)
@@ -121,7 +121,7 @@ def test_lines_that_are_read_many_at_a_time_give_the_same_files(
     tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the writer notes of its lines changes no byte; without the note they are read one by one."""
-    monkeypatch.setattr(merged, "_HELD", held)
+    monkeypatch.setattr(merge, "_HELD", held)
     for name in ("with", "without"):
         with_spans(tmp_path / name, UTTERANCES, BLOCKS)
     spans = tmp_path / "with/split.0/spans.jsonl"

@@ -82,9 +82,10 @@ def controller() -> int:
     """Return the process of slurmctld; 0 where there is none."""
     try:
         pid = int(_PID.read_text())
-    except (FileNotFoundError, ValueError):
+        # a killed one leaves its file, and its number may be another process's by now
+        return pid if psutil.Process(pid).name() == "slurmctld" else 0
+    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         return 0
-    return pid if psutil.pid_exists(pid) else 0
 
 
 def kill_controller() -> None:
@@ -99,4 +100,4 @@ def start_controller() -> None:
     """Start slurmctld again, with what it had saved; return when it answers."""
     if not controller():
         subprocess.run(["/usr/sbin/slurmctld"], check=True)
-    wait_until(lambda: said("scontrol", "ping").count("UP"), every=0.1)
+    wait_until(lambda: said("scontrol", "ping").count("UP"), 180, every=0.1)

@@ -81,7 +81,7 @@ class PilotRun:
         self._pending = PendingLosses(self._went_with_job, cluster)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
-        self._looked = 0.0
+        self._looked = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
         self._dead: set[tuple[str, int]] = set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.env.injection import bind
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import (
     check_batches,
@@ -238,8 +239,13 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
                 another rank than 0 of a distributed program, and rank 0 has failed.
         """
-        with before_loading(here=self.async_mode):
-            return _call(self, indices)
+        try:
+            with before_loading(here=self.async_mode):
+                return _call(self, indices)
+        except ParallelError as error:
+            from espnet3.parallel.engine.exceptions import without_our_frames
+
+            raise without_our_frames(error)  # noqa: B904  the same error
 
 
 def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:

@@ -15,6 +15,7 @@ from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.errors import ParallelError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -270,10 +271,15 @@ def parallel_map(
         EnvConflictError: A keyword is also a name of the env.
         WorkerSetupError: The env could not be built.
     """
-    with before_loading(client):
-        from espnet3.parallel.runner.calls.mapping import map_all
+    try:
+        with before_loading(client):
+            from espnet3.parallel.runner.calls.mapping import map_all
 
-        return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
+            return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
+    except ParallelError as error:
+        from espnet3.parallel.engine.exceptions import without_our_frames
+
+        raise without_our_frames(error)  # noqa: B904  the same error
 
 
 def parallel_for(

@@ -9,7 +9,15 @@ import traceback
 
 import pytest
 
-from espnet3.parallel import BaseRunner, ItemError, ItemFailure, TooManyFailuresError, parallel_map
+from espnet3.parallel import (
+    BaseRunner,
+    ConfigError,
+    ItemError,
+    ItemFailure,
+    ParallelError,
+    TooManyFailuresError,
+    parallel_map,
+)
 from tests.parallel.contract import work
 
 BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
@@ -144,6 +152,33 @@ def test_a_traceback_begins_with_forward_and_points_at_the_fault(place):
         if set(text.strip()) == {"^"} and text in shown.split("KeyError")[0]
     ]
     assert stray == []
+
+
+class Explains(BaseRunner):
+    """Ends with an error of this package that its own code has raised."""
+
+    @staticmethod
+    def forward(idx):
+        return idx
+
+    def write_outputs(self, indices, results):
+        raise ConfigError("no place for these")
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("call", ["runner", "own code", "map"])
+def test_the_traceback_of_an_explained_error_has_the_callers_lines_alone(call, full, monkeypatch):
+    """Our frames between the call and the error are left out, those of a runner's own code are not."""
+    monkeypatch.setenv("ESPNET3_TRACEBACK", "full" if full else "")
+    with pytest.raises(ParallelError) as caught:
+        if call == "map":
+            parallel_map(lambda x, absent: x, range(3))
+        else:
+            (Explains if call == "own code" else FailsInPlaces)(work.Whole(), progress=False)([0])
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    ours = [file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]
+    assert len(ours) > 1 if full else len(ours) == 1
+    assert files.count(__file__) == (2 if call == "own code" else 1)
 
 
 def raised_from(x):

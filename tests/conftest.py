@@ -1,12 +1,19 @@
-"""What every test begins with: no configuration of an earlier one."""
+"""What every test begins with: no configuration of an earlier one, and a Ctrl-C that is heard."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from espnet3.parallel import set_parallel
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C: a shell that starts this in the background has it ignored, and a process inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

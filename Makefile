@@ -23,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-kube test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
+.PHONY: help demo test test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,7 @@ test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
+	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu
 	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
 		tests/egs3/test_asterisk_comparison.py tests/docs/test_examples.py $(ARGS)
 
@@ -46,6 +47,10 @@ test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCon
 
 test-kube: $(VENV)/dev.stamp ## tests on a control plane of Kubernetes, built from source once; needs root
 	tests/clusters/kube/run.sh "$(RUN)" $(ARGS)
+
+test-gpu: $(VENV)/gpu.stamp ## on a machine with GPUs: the recipe's own model on each, then its speed and how busy they are
+	$(RUN) -m pytest -m gpu tests/gpu $(ARGS)
+	$(RUN) -m benchmarks.gpu
 
 test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer; ARGS="--only recipe", --write
 	$(RUN) -m tests.dropin $(ARGS)
@@ -111,6 +116,11 @@ $(VENV)/dev.stamp: pyproject.toml | $(RUN)
 $(VENV)/torch.stamp: pyproject.toml | $(RUN)
 	@echo "installing torch and what needs it into $(VENV)"
 	@$(PIP) $(TORCH) --editable '.[data,train,report,dev]'
+	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
+
+$(VENV)/gpu.stamp: pyproject.toml | $(RUN)
+	@echo "installing torch, dask-cuda and what needs them into $(VENV)"
+	@$(PIP) $(TORCH) --editable '.[gpu,train,dev]'
 	@touch $(VENV)/recipe.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/demo.stamp: pyproject.toml | $(RUN)

@@ -49,6 +49,46 @@ def worker(*words: object) -> int:
     ).returncode
 
 
+LATE_SIGNAL = """
+import os, signal, sys
+from espnet3.parallel import worker
+from espnet3.parallel.ledger.lease import Lease
+
+release = Lease.release
+
+def signalled(lease):
+    os.kill(os.getpid(), signal.SIGTERM)
+    release(lease)
+
+Lease.release = signalled
+sys.exit(worker.main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_at_a_jobs_very_end_interrupts_nothing(tmp_path: Path) -> None:
+    """Told to stop before its env is built, and signalled while it gives its lease back, it writes both down."""
+    run = run_of(tmp_path / "a", n=4, shards=1)
+    assert run.wait(150).done
+    layout = Layout(run.path)
+    for file in (layout.shard(0) / "done", layout.shard(0) / "mark.json", *run.path.glob("split.*/*.jsonl")):
+        file.unlink(missing_ok=True)
+    layout.order_stop({"state": "cancelled", "why": "a test"})
+    command = [sys.executable, "-c", LATE_SIGNAL, str(run[0].spec)]
+    done = subprocess.run(
+        command,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_UNFINISHED, done
+    assert "Traceback" not in done.stderr, done.stderr
+    assert json.loads((layout.shard(0) / "ended.json").read_text())["why"] == "a test"
+    leases = sorted(layout.shard(0).glob("lease.*.json"), key=lambda file: int(file.suffixes[0][1:]))
+    assert "released" in json.loads(leases[-1].read_text())
+
+
 def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     """With too little time for another item it ends `unfinished` and asks to be queued again; no item runs twice."""
     run = run_of(tmp_path / "a", n=4, shards=1)

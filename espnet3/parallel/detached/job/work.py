@@ -134,7 +134,12 @@ class _Attempt:
     def run(self) -> int:
         """Run the attempt, and write down how it ended."""
         try:
-            state, why = self._work()
+            try:
+                state, why = self._work()
+            finally:
+                self.stopping.building = (
+                    False  # a signal must not interrupt what is written down from here on
+                )
         except (StopNow, KeyboardInterrupt):
             state, why = self.stopping.reason()
         except LeaseLostError:

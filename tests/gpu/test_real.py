@@ -65,7 +65,8 @@ def test_each_worker_decodes_on_a_gpu_of_its_own(
 def test_a_detached_run_decodes_on_gpus(gpus: int, weights: str, texts: list[str], tmp_path: Path) -> None:
     """Jobs of this machine write the same texts, one at a time on a GPU."""
     set_parallel(block(gpus))
-    runner = Decode(provider(weights), output_dir=tmp_path / "run", async_mode=True, progress=False)
+    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+    runner = Decode(provider(weights), **folders, async_mode=True, progress=False)
     run = runner(range(N))
     assert run.wait(250).done
     assert [one["text"] for one in run.merge()] == texts

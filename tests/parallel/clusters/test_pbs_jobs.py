@@ -29,7 +29,7 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
             (folder,) = here.glob("espnet3-pbs-*")
             jobs = queue.jobs()
             written = {path.name for path in folder.iterdir()}
-            assert written == {f"{each.job}.out" for each in jobs}
+            assert written == {f"{each.job}[{each.index}].out" for each in jobs}
             assert all("Start worker at" in (folder / name).read_text() for name in written)
             assert {each.output for each in jobs} | {each.error for each in jobs} == {"/dev/null"}
         wait_until(lambda: not queue.unfinished())

@@ -51,6 +51,7 @@ class Element:
         index_variable: The one that holds the index.
         script: The script.
         submitted: When it was submitted.
+        element_id: What `id_variable` holds in an element of an array, such as "%J[%I]".
         expired: What the scheduler adds to its output when it ends it at its walltime.
         pid: Its process, the leader of its group.
         exit_code: Its exit code (128 + n if signal n ended it).
@@ -72,6 +73,7 @@ class Element:
     index_variable: str
     script: str
     submitted: float
+    element_id: str = "%J"
     expired: str = ""
     state: str = "waiting"
     pid: int | None = None
@@ -221,7 +223,12 @@ class Store:
         return not earlier and not full and busy + element.cores <= self.slots
 
     def _start(self, element: Element) -> subprocess.Popen[bytes]:
-        index = {} if element.index is None else {element.index_variable: str(element.index)}
+        own = {element.id_variable: str(element.job)}
+        if element.index is not None:
+            own = {
+                element.id_variable: _filled(element.element_id, element),
+                element.index_variable: str(element.index),
+            }
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(self._log(element.output or os.devnull, element))
             error = stack.enter_context(self._log(element.error, element)) if element.error else output
@@ -230,7 +237,7 @@ class Store:
             process = subprocess.Popen(
                 [element.script],
                 cwd=element.folder,
-                env={**inherited, **element.variables, element.id_variable: str(element.job), **index},
+                env={**inherited, **element.variables, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=error,

@@ -100,8 +100,9 @@ def read_submission(command: str, words: list[str], mark: str) -> tuple[dict[str
 def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable: str) -> int:
     """Queue a submission. Jobs of PBS start in the home folder; PBS_O_WORKDIR is where they were submitted."""
     joined = facts.pop("joined")
-    output = _file(facts["output"], f"{facts['name']}.o%J", f"%J.{host()}.OU")
-    error = None if joined else _file(facts["error"], f"{facts['name']}.e%J", f"%J.{host()}.ER")
+    own = "%J" if picked is None else "%J[%I]"
+    output = _file(facts["output"], f"{facts['name']}.o%J", f"{own}.{host()}.OU")
+    error = None if joined else _file(facts["error"], f"{facts['name']}.e%J", f"{own}.{host()}.ER")
     return Store().submit(
         text,
         picked,
@@ -109,6 +110,7 @@ def submit(facts: dict[str, Any], text: str, picked: list[int] | None, variable:
         variables={"PBS_O_WORKDIR": os.getcwd(), "PBS_O_QUEUE": facts["queue"], "PBS_JOBNAME": facts["name"]},
         expired="=>> PBS: job killed: walltime 2 exceeded limit 1",
         id_variable="PBS_JOBID",
+        element_id="%J[%I]",
         index_variable=variable,
         **{**facts, "output": output, "error": error},
     )

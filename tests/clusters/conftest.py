@@ -16,16 +16,19 @@ RUNNING = []  # the labs that the current module has started
 
 @pytest.fixture(scope="module")
 def started():
-    """Return a function that starts a scheduler by name, once; all are stopped after the module."""
+    """Return a function that starts a scheduler by name, once; all are stopped after the module.
+
+    What it is given beside the name are variables for the scheduler's start.sh.
+    """
     running = []
 
-    def start(name):
+    def start(name, **settings):
         lab = LABS[name]
         if lab in RUNNING:  # a second start would remove the folder that the first one's daemons use
             return lab
         before = dict(os.environ)
         running.append((lab, before))
-        os.environ.update(lab.start())
+        os.environ.update(lab.start(settings))
         RUNNING.append(lab)
         return lab
 

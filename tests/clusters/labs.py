@@ -41,14 +41,15 @@ class Lab:
     listing: tuple[str, ...] = ()
     by_root: bool = False
 
-    def start(self) -> dict[str, str]:
-        """Start it and return the environment variables that reach it."""
+    def start(self, settings: dict[str, str] | None = None) -> dict[str, str]:
+        """Start it, with variables for its start.sh, and return the environment variables that reach it."""
         if self.by_root:
             text = (STATE / self.name / "env").read_text()
         else:
             shutil.rmtree(HOME / self.name, ignore_errors=True)
             done = subprocess.run(
                 [HERE / self.name / "start.sh", HOME / self.name],
+                env={**os.environ, **(settings or {})},
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=200,

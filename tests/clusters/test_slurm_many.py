@@ -22,11 +22,7 @@ WORKERS = 200
 @pytest.fixture(scope="module", autouse=True)
 def slurm(started):
     """Start nodes that believe they have room for all of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAB_CPUS", str(WORKERS // 4 + 10))
-        patch.setenv("LAB_MEMORY", "20000")
-        patch.setenv("LAB_LOOK", "300")
-        yield started("slurm")
+    return started("slurm", LAB_CPUS=str(WORKERS // 4 + 10), LAB_MEMORY="20000", LAB_LOOK="300")
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ TYPED = 'forward(idx, texts, scal):  # "scale", misspelt'
 MISTAKE = ("forward(idx, texts, scale):", "forward(idx, texts, scal):")
 FOLDER = ('CountWords(Corpus({"scale": 10}))', 'CountWords(Corpus({"scale": 10}), output_dir="runs/words")')
 BAD = ('"one two three"', "None")
-KEPT = ('output_dir="runs/words")', 'output_dir="runs/words", on_error="record")')
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 BUDGET = 0.05  # seconds of work per chunk: long against a round trip (0.1 ms), short against a wait
-KEEP = (
-    0.01  # seconds of work, and the item in progress: what a kill may cost a worker where outcomes go to disk
-)
+KEEP = 0.01  # seconds: an item that took longer goes to disk at once, where outcomes do
 SLACK = 1.5  # a chunk may take so many times as long as planned; then its tail goes to whoever is free
 _LONGEST = 0.3  # seconds of work per chunk where there is much to do: fewer messages, for the same balance
 _QUICK = 0.005  # seconds per item up to which chunks may be that long: a dead worker's chunk is done again

@@ -95,6 +95,11 @@ def bodies(block: bytes) -> list[bytes]:
 def with_checksum(facts: dict[str, Any]) -> bytes:
     """Return a line of other facts, of which `n` is the first, that `check_line` can tell from a damaged one."""
     head = json.dumps(facts, separators=(",", ":"))[:-1].encode()
+    return _sealed(head)
+
+
+def _sealed(head: bytes) -> bytes:
+    """Return a line from all of it that stands before its checksum."""
     return b'%b,"crc":%d}\n' % (head, crc32(head))
 
 
@@ -117,7 +122,7 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
         index_json(failure.index),
         to_json(facts, "failure"),
     )
-    return b'%b,"crc":%d}\n' % (head, crc32(head))
+    return _sealed(head)
 
 
 def decode_failure(index: bytes, failure: bytes) -> ItemFailure:

@@ -102,19 +102,18 @@ def run_to_folder(
         with launch(work) as (pairs, tally), recorder as times:
             for chunk, block in pairs:
                 times.workers(tally)
-                values, bad = block.values, block.failed
+                values, bad, positions = block.values, block.failed, work.positions(chunk)
                 if bad:
                     folder.append([value for value in values if type(value) is bytes])
                 else:
-                    folder.append(values, work.positions(chunk))
+                    folder.append(values, positions)
                 if bad or block.stop is not None:
-                    positions = work.positions(chunk)
                     lost = [(positions[k], values[k]) for k in bad]
                     if block.stop is not None:
                         lost.append((positions[len(values)], block.stop))
                     folder.append_failures(lost)
                 if block.times is not None and values:
-                    times.took(block.worker, block.seconds, len(values), block.times, work.positions(chunk))
+                    times.took(block.worker, block.seconds, len(values), block.times, positions)
                 retries += block.retries
                 failed += len(bad)
                 report(values, bad)

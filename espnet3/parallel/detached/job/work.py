@@ -136,10 +136,8 @@ class _Attempt:
         try:
             try:
                 state, why = self._work()
-            finally:
-                self.stopping.building = (
-                    False  # a signal must not interrupt what is written down from here on
-                )
+            finally:  # a signal must not interrupt what is written down from here on
+                self.stopping.building = False
         except (StopNow, KeyboardInterrupt):
             state, why = self.stopping.reason()
         except LeaseLostError:

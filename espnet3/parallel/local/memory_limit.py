@@ -48,6 +48,13 @@ class MemoryWatch:
         """Look at the processes, by the names of their workers, if it is time to."""
         if time.monotonic() < self.next_look:
             return
+        self.next_look = time.monotonic() + EVERY
+        try:
+            self._look(pids)
+        except OSError as error:
+            logger.debug("the memory of workers is not known just now: %s", error)  # no descriptor is free
+
+    def _look(self, pids: Mapping[str, int]) -> None:
         import psutil  # 30 ms that a first result need not wait for
 
         if self._limit is None:
@@ -58,7 +65,7 @@ class MemoryWatch:
         for name, pid in pids.items():
             try:
                 used = psutil.Process(pid).memory_info().rss
-            except (psutil.Error, OSError):  # it has just ended; or no descriptor is free to look at it
+            except psutil.Error:  # it has just ended
                 continue
             if used > _SHARE * self._limit:
                 sizes = used / 2**30, self._limit / 2**30
@@ -67,7 +74,6 @@ class MemoryWatch:
                 )
                 self._over[pid] = used
                 kill_group(pid)
-        self.next_look = time.monotonic() + EVERY
 
     def end_of(self, pid: int, status: int) -> ProcessEnd:
         """Return how a process ended, from its wait status."""

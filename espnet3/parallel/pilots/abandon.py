@@ -61,14 +61,14 @@ class SignsOfLife:
             return self._last_heard(slot.hello.address)
         if pid == os.getpid():
             return time.monotonic()
-        import psutil  # 30 ms that a first result need not wait for
-
         try:
+            import psutil  # 30 ms that a first result need not wait for
+
             process = psutil.Process(pid)
             return process.cpu_times()[:2], process.num_ctx_switches()
-        except (
-            psutil.Error
-        ):  # it has ended, which its channel says; or it is nobody's business but its owner's
+        except OSError:  # no descriptor is free to look at it
+            return time.monotonic()
+        except psutil.Error:  # it has ended, which its channel says; or only its owner may look
             return time.monotonic()
 
 

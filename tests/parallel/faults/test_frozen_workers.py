@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from espnet3.parallel.pilots.abandon import SignsOfLife
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import Policy
+from tests.descriptors import no_descriptor_left
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import Mailbox, nothing_left
 from tests.parallel.faults.workloads import freezes, is_quiet
@@ -111,6 +113,14 @@ def test_on_another_host_the_scheduler_says_when_it_heard_from_it() -> None:
     assert [slot.hello.worker for slot, _ in signs.frozen(slots)] == ["1"]
     assert {slot.hello.worker for slot, _ in signs.frozen(slots)} == {"1", "2"}
     assert SignsOfLife(None, heard.__getitem__).frozen(slots) == []
+
+
+def test_a_moment_without_descriptors_freezes_nobody() -> None:
+    """A worker of this host that no free descriptor is there to look at is not taken for frozen; nothing is raised."""
+    slots = {Slot(Silent(), Hello("0", "tcp://here:1", os.getppid(), socket.gethostname()))}
+    signs = SignsOfLife(0.0, dict[str, float]().__getitem__)
+    with no_descriptor_left():
+        assert [signs.frozen(slots) for _ in range(3)] == [[], [], []]
 
 
 class Silent:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
-import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
 from espnet3.parallel.pilots.channel import Channel, connect
 from espnet3.parallel.pilots.door import Door
 from espnet3.parallel.pilots.protocol import Hello
+from tests.descriptors import no_descriptor_left
 
 KEY = b"the pool's key"
 HELLO = Hello("0", "tcp://127.0.0.1:1", 1, "here")
@@ -133,22 +132,11 @@ def test_a_moment_without_descriptors_does_not_end_the_door(opened: Open, came: 
     """A worker that connects while this process has no descriptor left is let in as soon as there are some."""
     door = opened()
     worker = socket.socket(socket.AF_UNIX)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    in_use = max(int(name) for name in os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 1, hard))
-    taken: list[int] = []
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                taken.append(os.dup(0))
+    with no_descriptor_left():
         worker.connect(str(door.address))
         worker.settimeout(0.3)
         with pytest.raises(TimeoutError):  # nobody can accept it
             worker.recv(1)
-    finally:
-        for fd in taken:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     worker.settimeout(30)
     assert worker.recv(1)  # the door's first word
     worker.close()

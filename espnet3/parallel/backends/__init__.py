@@ -8,14 +8,23 @@ packages. `signatures.py` reads which options a row takes from the parameters of
 them, `hints.py` finds where another name belongs, `check.py` gathers all that is wrong,
 `ssh_hosts.py` reads the hosts of `env: ssh`, `detached_settings.py` the block `detached`, `amounts.py` times and sizes,
 `gpus.py` counts the GPUs of this machine, `loading.py` imports a cluster class.
+
+What has to do with batch schedulers is imported when one is named: a run on this machine would wait for it in vain.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.backend import Backend, Kind, batch_backend
 from espnet3.parallel.backends.check import option_problems
 from espnet3.parallel.backends.loading import load_cluster_class
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.backends.signatures import allowed_options, has_option, installed
 from espnet3.parallel.backends.table import BACKENDS, row
+
+if TYPE_CHECKING:
+    from espnet3.parallel.backends.scheduler import Scheduler as Scheduler
+    from espnet3.parallel.backends.scheduler import SubmitBy as SubmitBy
 
 __all__ = [
     "BACKENDS",
@@ -31,3 +40,11 @@ __all__ = [
     "option_problems",
     "row",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Scheduler", "SubmitBy"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from espnet3.parallel.backends import scheduler
+
+    return getattr(scheduler, name)

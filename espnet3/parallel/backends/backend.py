@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from espnet3.parallel.backends.scheduler import Scheduler
+if TYPE_CHECKING:
+    from espnet3.parallel.backends.scheduler import Scheduler  # read with the rows that have one
 
 
 class Kind(Enum):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
 from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.backends.signatures import has_option, installed
-from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
 from espnet3.parallel.checks import Flag, Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
+
+if TYPE_CHECKING:
+    from espnet3.parallel.backends.scheduler import Scheduler
 
 # OmegaConf's mark of a value that is still to be given; that it is missing is said elsewhere.
 MISSING = "???"
@@ -67,6 +68,8 @@ def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -
     if row.is_local and value is not None:
         return _refused_locally(name, value)
     if row.kind is Kind.SSH:
+        from espnet3.parallel.backends.ssh_hosts import refused_ssh_option
+
         return refused_ssh_option(options, name)
     if row.scheduler is not None and value is not None:
         return _refused_by_scheduler(row.scheduler, row.name, name, value)
@@ -93,6 +96,8 @@ _TEXTS = ("host", "interface", "protocol")
 
 
 def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:
+    from espnet3.parallel.backends.scheduler import SubmitBy  # loaded with the row
+
     # the lines of a prologue are the user's own, except where it is one value of a description
     own_lines = name == "job_script_prologue" and scheduler.submit_by is not SubmitBy.DESCRIPTION
     if not own_lines and breaks_lines(value):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends.backend import LAYER, Backend, Kind
 from espnet3.parallel.backends.loading import load_module
-from espnet3.parallel.backends.schedulers import SCHEDULERS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
@@ -53,7 +52,7 @@ _NANNY_SIGNATURES = (
 )
 
 
-_ROWS = (
+_LOCAL_ROWS = (
     Backend(
         name="local",
         title="processes of this machine",
@@ -82,7 +81,8 @@ _ROWS = (
         },
         instead=_LOCAL_INSTEAD,
     ),
-    *SCHEDULERS,
+)
+_REMOTE_ROWS = (
     Backend(
         name="ssh",
         title="machines reached over SSH",
@@ -140,23 +140,34 @@ KALDI_SCRIPTS = {
     "stdout.pl": "local",
 }
 
-_OWN = {row.name: row for row in _ROWS}
+_WITHOUT_SCHEDULER = {row.name: row for row in (*_LOCAL_ROWS, *_REMOTE_ROWS)}
+
+
+@cache
+def _own() -> dict[str, Backend]:
+    from espnet3.parallel.backends.schedulers import SCHEDULERS  # a tenth of what a local run has to load
+
+    return {row.name: row for row in (*_LOCAL_ROWS, *SCHEDULERS, *_REMOTE_ROWS)}
 
 
 class _Table(Mapping[str, Backend]):
-    """All backends by name; other packages are searched only for a name that is not our own, or to list them all."""
+    """All backends by name.
+
+    Schedulers are read for a name that has none of its own here; other packages are searched for one that is not ours
+    at all. Both, to list them all.
+    """
 
     def __getitem__(self, name: str) -> Backend:
-        if name in _OWN:
-            return _OWN[name]
-        return _load(name, tuple(sys.path))
+        if name in _WITHOUT_SCHEDULER:
+            return _WITHOUT_SCHEDULER[name]
+        return _own()[name] if name in _own() else _load(name, tuple(sys.path))
 
     def __iter__(self) -> Iterator[str]:
-        yield from _OWN
+        yield from _own()
         yield from _added(tuple(sys.path))
 
     def __len__(self) -> int:
-        return len(_OWN) + len(_added(tuple(sys.path)))
+        return len(_own()) + len(_added(tuple(sys.path)))
 
 
 BACKENDS: Mapping[str, Backend] = _Table()
@@ -169,7 +180,7 @@ def _added(path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        if point.name in _OWN or point.name in found:
+        if point.name in _own() or point.name in found:
             other = _origin(found[point.name]) if point.name in found else "espnet3-parallel"
             raise ConfigError(
                 f"env {point.name!r} of {_origin(point)} is also one of {other}: uninstall one of the two, "

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Scheduler
 
 from espnet3.parallel.backends.table import BACKENDS
-from espnet3.parallel.dask_compat import SEEN
+from espnet3.parallel.dask_compat import SEEN, is_failed_broadcast
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = sorted((ROOT / "espnet3" / "parallel" / "dask_compat").glob("*.py"))
@@ -459,3 +460,27 @@ def test_the_options_of_jobs() -> None:
             assert options_of_next_jobs(cluster)["cores"] == 2
 
     asyncio.run(read())
+
+
+def test_the_words_of_a_failed_broadcast() -> None:
+    """What a scheduler logs about a worker that a broadcast did not reach is known by its first words."""
+
+    async def logged() -> list[logging.LogRecord]:
+        async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+            with pytest.raises(OSError, match="tcp:"):
+                await scheduler.broadcast(msg={"op": "nothing"}, workers=["tcp://127.0.0.1:1"])
+        return records
+
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("distributed.scheduler")
+    before = list(logger.filters)
+    logger.filters.clear()  # ours leaves these lines out
+    logger.addHandler(handler)
+    try:
+        found = asyncio.run(logged())
+    finally:
+        logger.removeHandler(handler)
+        logger.filters[:] = before
+    assert any(is_failed_broadcast(record) for record in found), [record.getMessage() for record in found]

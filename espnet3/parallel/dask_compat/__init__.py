@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from logging import Logger
+from logging import Logger, LogRecord
 from typing import Any, NamedTuple
 
 SEEN = {
@@ -91,6 +91,14 @@ def interrupted_before_start(error: BaseException | None) -> bool:
     Its clean-up reads its local variable `future`, which is not set then.
     """
     return isinstance(error, NameError) and error.name == "future"
+
+
+def is_failed_broadcast(record: LogRecord) -> bool:
+    """Whether a log line is that of `Scheduler.broadcast` about a worker that it did not reach.
+
+    The same error is raised where the broadcast was asked for.
+    """
+    return str(record.msg).startswith("broadcast to ")
 
 
 # --- distributed: workers --------------------------------------------------------------------------
@@ -242,7 +250,8 @@ def ignore_errors_of_loop(cluster: Any) -> None:
 def give_up_cluster(cluster: Any, seconds: float) -> None:
     """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
 
-    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early.
+    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early,
+    and has no loop yet where Ctrl-C came while that started: its thread then waits, a daemon, for nothing.
 
     Args:
         cluster: The cluster.
@@ -252,7 +261,7 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
 
     SpecCluster._instances.discard(cluster)
     runner = getattr(cluster, "_loop_runner", None)
-    if runner is None:
+    if runner is None or not runner.is_started():
         return
     ignore_errors_of_loop(cluster)
     try:

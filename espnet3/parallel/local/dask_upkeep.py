@@ -8,7 +8,7 @@ from typing import Any
 
 import dask
 
-from espnet3.parallel.dask_compat import default_config, interrupted_before_start
+from espnet3.parallel.dask_compat import default_config, interrupted_before_start, is_failed_broadcast
 
 # Dask's periodic work costs 2 to 4 points of efficiency on two cores, and pilots need none of it.
 # A value the user set (file, environment, dask.config.set) stays.
@@ -31,9 +31,9 @@ for _name in ("distributed.batched", "distributed.comm", "distributed.core", "di
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
-    """Whether a record is about more than a cancelled task: a cluster that closes cancels all of them."""
+    """Whether a record is about more than cancelled tasks and workers that are gone: a cluster that closes has both."""
     kind, error, _ = record.exc_info or (None, None, None)
-    if interrupted_before_start(error):
+    if interrupted_before_start(error) or is_failed_broadcast(record):
         return False
     return kind is None or not issubclass(kind, asyncio.CancelledError)
 

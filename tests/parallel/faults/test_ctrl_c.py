@@ -13,7 +13,7 @@ import pytest
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
 from espnet3.parallel.pilots.dask.pools import close_pool
-from tests.parallel.faults.watching import Driver, Mailbox, nothing_left
+from tests.parallel.faults.watching import Driver, Mailbox, family, nothing_left
 
 SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something
     ("runner", 2),
@@ -90,6 +90,21 @@ def test_while_a_pool_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "close_pool", interrupted)
     with nothing_left(), pytest.raises(KeyboardInterrupt), get_client({"env": "local", "n_workers": 2}):
         parallel_map(abs, range(10))
+
+
+def test_while_the_loop_of_a_cluster_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt at the moment when the thread of a cluster's event loop starts is raised as what it is."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "IO loop":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), get_client({"env": "local", "n_workers": 2}):
+        raise AssertionError("the client was opened")
+    assert family() == []
 
 
 def interrupt_uncaught(driver: Driver) -> None:

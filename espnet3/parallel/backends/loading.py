@@ -1,11 +1,13 @@
-"""The cluster class of a row, imported when it is used."""
+"""The cluster class of a row, imported when it is used, and what an import of Dask's packages does to Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,15 +20,37 @@ from espnet3.parallel.errors import MissingPackageError
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module of a backend's package, and keep the signal handlers as they are.
+    """Import a module of a backend's package, as `interrupts_wait` does."""
+    with interrupts_wait():
+        return import_module(name)
 
-    dask-jobqueue 0.9 replaces the one of SIGINT when it is imported: Ctrl-C would be a silent SystemExit.
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Import something in a block of code at whose end Ctrl-C is heard, and by the handler that was there before.
+
+    In the middle of an import it may be lost: compiled modules (numpy and pandas, which Dask imports) drop errors of
+    what they look up, and Python itself those of a weak reference's callback. One in a hundred was, in trials. A second
+    Ctrl-C does not wait. dask-jobqueue 0.9 replaces the handler: Ctrl-C would be a silent SystemExit.
     """
     before = signal.getsignal(signal.SIGINT)
-    module = import_module(name)
-    if signal.getsignal(signal.SIGINT) is not before:  # so this is the main thread
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    heard: list[int] = []
+
+    def wait(number: int, frame: Any) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGINT, before)
-    return module
+        if len(heard) == 1:
+            before(heard[0], None)
 
 
 def require_package(row: Backend) -> None:

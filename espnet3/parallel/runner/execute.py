@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.backends.loading import interrupts_wait
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
@@ -89,8 +90,8 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     if own_processes(config) and config.options.get("processes", True):
         server = ForkServer()
     try:
-        from espnet3.parallel.clusters.client import open_client
-
+        with interrupts_wait():
+            from espnet3.parallel.clusters.client import open_client
         return open_client(config, lambda: server or ForkServer(), default=default)
     except BaseException:
         if server is not None:

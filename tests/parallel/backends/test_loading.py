@@ -1,15 +1,20 @@
-"""The install line of an extra: it can be typed where this package came from."""
+"""The install line of an extra can be typed where this package came from, and an import does not lose Ctrl-C."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from espnet3.parallel.backends.loading import pip_line
 
+ROOT = Path(__file__).resolve().parents[3]
 INDEX = "pip install 'espnet3-parallel[gpu]'"
 
 
@@ -64,3 +69,52 @@ def test_a_checkout_that_nobody_installed_is_named_by_its_folder(monkeypatch: py
     root = Path(__file__).resolve().parents[3]
     monkeypatch.chdir(root / "tests")
     assert pip_line("gpu") == f"pip install -e '{root}[gpu]'"
+
+
+IMPORT = """
+import os, signal, sys
+from pathlib import Path
+Path("interrupted.py").write_text("import os, signal\\n" + {inside!r} + "\\nDONE = True\\n")
+sys.path.insert(0, "")
+from espnet3.parallel.backends.loading import interrupts_wait
+signal.signal(signal.SIGINT, {handler})
+before = signal.getsignal(signal.SIGINT)
+try:
+    with interrupts_wait():
+        import interrupted
+finally:
+    assert signal.getsignal(signal.SIGINT) is before
+    whole = hasattr(sys.modules.get("interrupted"), "DONE")
+    print("whole" if whole else "cut", flush=True)
+print("went on")
+"""
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+# what a compiled module does that looks something up
+DROPPED = f"try:\n    {INTERRUPT}\nexcept BaseException:\n    pass"
+
+
+@pytest.mark.parametrize(
+    ("inside", "handler", "said", "code"),
+    [
+        (INTERRUPT, "signal.default_int_handler", "whole", -signal.SIGINT),
+        (DROPPED, "signal.default_int_handler", "whole", -signal.SIGINT),
+        (f"{INTERRUPT}\n{INTERRUPT}", "signal.default_int_handler", "cut", -signal.SIGINT),
+        (INTERRUPT, "lambda *_: sys.exit(7)", "whole", 7),
+        (INTERRUPT, "signal.SIG_IGN", "whole\nwent on", 0),
+    ],
+    ids=["once", "dropped by the module", "twice", "own handler", "ignored"],
+)
+def test_an_import_hears_ctrl_c_at_its_end(
+    inside: str, handler: str, said: str, code: int, tmp_path: Path
+) -> None:
+    """Ctrl-C within an import comes when that is over, and is not lost; the second one does not wait."""
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORT.format(inside=inside, handler=handler)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.stdout.strip(), ended.returncode) == (said, code), ended.stderr

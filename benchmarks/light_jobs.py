@@ -167,6 +167,7 @@ def serve(address: str) -> None:
             "distributed.admin.tick.interval": "5s",
             "distributed.admin.tick.limit": "1h",
             "distributed.admin.system-monitor.interval": "5s",
+            "distributed.worker.memory.monitor-interval": "5s",
         }
     )
     server = Server(address)

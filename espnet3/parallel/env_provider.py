@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from pathlib import PurePath
-from types import FrameType
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
+from espnet3.parallel.provenance.settings import containers, contents, copied, is_data
 
-_MOST_COPIED = 10_000  # lists, dicts and configs among a provider's arguments: more are data, and no settings
 # In these a provider sets what every process sets for itself
 _MAKING = {"__init__", "__post_init__", "build_env_local", "make_worker_setup_fn", "build_worker_setup_fn"}
-_DEEPEST = 50  # levels that are copied: more are a value that holds itself
 
 
-class EnvironmentProvider(ABC):
+class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which a provider may be as well
+    """Notes what a provider holds when it has been made: what it holds later may have been edited since."""
+
+    if not TYPE_CHECKING:  # to a type checker a class is called as its `__init__` says
+
+        def __call__(cls, *args, **kwargs):
+            provider = super().__call__(*args, **kwargs)
+            if isinstance(provider, EnvironmentProvider):
+                object.__setattr__(provider, "_espnet3_held", contents(getattr(provider, "__dict__", {})))
+            return provider
+
+
+class EnvironmentProvider(metaclass=_Making):
     """Builds the env that `forward(idx, **env)` runs in.
 
     Only `build_env_local` must be written. The provider itself is not shipped: a worker builds
     its own from the class and the arguments it was made with, so a model kept on `self`
     never travels. What was changed since does: `config` and `params`, an argument kept on `self`, each
-    attribute that was set from outside (`provider.beam = 5`), and plain data that a method of its own has
-    set since it was made, as they are when the run starts.
+    attribute that was set from outside (`provider.beam = 5`), an object that a method of its own was given and
+    keeps, and plain data, records included, that was set or edited since it was made; all as they are when the
+    run starts.
 
     Args:
         config: Any mapping, or whatever the subclass wants.
@@ -36,6 +45,8 @@ class EnvironmentProvider(ABC):
     _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _espnet3_made_from: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same, as they were then
     _espnet3_set: frozenset[str] = frozenset()
+    # hashes of the lists, dicts and records that it held when it was made
+    _espnet3_held: Mapping[str, str] = MappingProxyType({})
 
     __signature__ = SignatureOfInit()
 
@@ -45,7 +56,7 @@ class EnvironmentProvider(ABC):
         self = super().__new__(cls)
         # by object: also where a subclass is frozen
         object.__setattr__(self, "_espnet3_made_with", (args, kwargs))
-        object.__setattr__(self, "_espnet3_made_from", _copied((args, kwargs)))
+        object.__setattr__(self, "_espnet3_made_from", copied((args, kwargs)))
         return self
 
     def __init__(self, config: Any = None) -> None:
@@ -55,13 +66,15 @@ class EnvironmentProvider(ABC):
         """Set an attribute; what is set from outside, and plain data that a method sets later, goes to workers too.
 
         What is set while the provider is made, or while it builds an env, is set there by the same code. Of what its
-        other methods set, objects stay: as a rule they are built when first asked for, as they will be there.
+        other methods set, objects stay that they were not given: as a rule they are built when first asked for, as
+        they will be there.
         """
         super().__setattr__(name, value)
         here = inspect.currentframe()
         caller = here.f_back if here is not None else None
         inside = _methods_above(self, caller)
-        if not inside or (not inside & _MAKING and _is_plain(value)):
+        making = any(frame.f_code.co_name in _MAKING for frame in inside)
+        if not inside or (not making and (is_data(value) or _was_given(value, inside[-1]))):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     @abstractmethod
@@ -78,7 +91,7 @@ class EnvironmentProvider(ABC):
         The default makes the same provider again there, with what was changed in this one since, and calls its
         `build_env_local`. What is changed after this call does not count.
         """
-        cls, (args, kwargs), now = type(self), self._espnet3_made_from, _copied(state_now(self))
+        cls, (args, kwargs), now = type(self), self._espnet3_made_from, copied(state_now(self))
 
         def setup() -> dict[str, Any]:
             provider = cls(*args, **kwargs)
@@ -96,12 +109,12 @@ class EnvironmentProvider(ABC):
 def state_now(provider: Any) -> dict[str, Any]:
     """Return the attributes that a provider made again must be given: those that may have changed since.
 
-    These are `config` and `params`, what was set from outside, and the lists, dicts and configs among the
-    arguments that it keeps as they are: their owner may have changed them.
+    These are `config` and `params`, what was set from outside, what was edited, and the lists, dicts, configs and
+    records among the arguments that it keeps as they are: their owner may have changed them.
     """
     here: dict[str, Any] = getattr(provider, "__dict__", {})
-    shared = _containers(getattr(provider, "_espnet3_made_with", ()))
-    wanted = {"config", "params"} | getattr(provider, "_espnet3_set", frozenset())
+    shared = containers(getattr(provider, "_espnet3_made_with", ()))
+    wanted = {"config", "params"} | _changed(provider)
     return {
         name: value
         for name, value in here.items()
@@ -109,15 +122,34 @@ def state_now(provider: Any) -> dict[str, Any]:
     }
 
 
+def _changed(provider: Any) -> set[str]:
+    """Return the names of attributes that were set from outside, or edited in place, since a provider was made."""
+    then = getattr(provider, "_espnet3_held", {})
+    now = contents({name: getattr(provider, name) for name in then if hasattr(provider, name)})
+    return {name for name in now if now[name] != then[name]} | getattr(provider, "_espnet3_set", frozenset())
+
+
+def built_here(provider: Any) -> Any:
+    """Return the env, built by the provider itself; what it edits in itself meanwhile is no change of it."""
+    changed = _changed(provider)
+    try:
+        return provider.build_env_local()
+    finally:
+        then = getattr(provider, "_espnet3_held", None)
+        if then is not None:
+            now = contents({name: one for name, one in vars(provider).items() if name not in changed})
+            object.__setattr__(provider, "_espnet3_held", {**then, **now})
+
+
 def made_with(provider: Any) -> dict[str, Any]:
     """Return what a provider was made with, as far as that is known: its config, params and other arguments.
 
-    What was set from outside counts as such an argument.
+    What was set from outside, or edited since, counts as such an argument.
 
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.
     """
-    names = ["config", "params", *sorted(getattr(provider, "_espnet3_set", ()))]
+    names = ["config", "params", *sorted(_changed(provider) - {"config", "params"})]
     facts = {name: getattr(provider, name) for name in names if hasattr(provider, name)}
     args, kwargs = getattr(provider, "_espnet3_made_with", ((), {}))
     rest = [arg for arg in args if not any(arg is known for known in facts.values())]
@@ -141,71 +173,24 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     return carried
 
 
-def _methods_above(instance: Any, frame: FrameType | None) -> set[str]:
-    """Return the names of the methods of an object, or functions that are given it first, that code runs for."""
-    found = set()
+def _methods_above(instance: Any, frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of methods of an object, or functions that are given it first, that code runs for.
+
+    The innermost is first.
+    """
+    found = []
     while frame is not None:
         code = frame.f_code
         if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
-            found.add(code.co_name)
+            found.append(frame)
         frame = frame.f_back
     return found
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value is data: numbers, texts, paths, and not very many of them in lists, dicts and sets."""
-    left, seen = [value], 0
-    while left:
-        one = left.pop()
-        seen += 1
-        if seen > _MOST_COPIED:
-            return False
-        if type(one) is dict:
-            left += [*one.keys(), *one.values()]
-        elif type(one) in (list, tuple, set, frozenset):
-            left += one
-        elif not (one is None or isinstance(one, (bool, int, float, complex, str, bytes, PurePath))):
-            return False
-    return True
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of lists, dicts and configs, in any depth; all other objects are the same in the copy.
-
-    Of arguments with very many of them nothing is copied: they are data, which nobody edits by hand.
-    """
-    return value if len(_containers(value)) > _MOST_COPIED else _copy(value)
-
-
-def _copy(value: Any, depth: int = 0) -> Any:
-    if depth < _DEEPEST and type(value) is dict:
-        return {key: _copy(item, depth + 1) for key, item in value.items()}
-    if depth < _DEEPEST and type(value) in (list, tuple):
-        return type(value)(_copy(item, depth + 1) for item in value)
-    return copy.deepcopy(value) if _is_config(value) else value
-
-
-def _containers(value: Any) -> set[int]:
-    """Return the identities of the lists, dicts and configs in a value, or of too many of them where there are more."""
-    found: set[int] = set()
-    left = [value]
-    while left and len(found) <= _MOST_COPIED:
-        one = left.pop()
-        if id(one) in found:
-            continue
-        if type(one) is dict:
-            left += one.values()
-        elif type(one) in (list, tuple):
-            left += one
-        elif not _is_config(one):
-            continue
-        found.add(id(one))
-    return found
-
-
-def _is_config(value: Any) -> bool:
-    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    return omegaconf is not None and bool(omegaconf.OmegaConf.is_config(value))
+def _was_given(value: Any, frame: FrameType) -> bool:
+    """Whether a value is an argument of a call that is in progress."""
+    given = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+    return any(frame.f_locals.get(name) is value for name in given)
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:

@@ -10,13 +10,14 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.work import as_items
 from espnet3.parallel.env.store import adding
-from espnet3.parallel.env_provider import made_with, worker_setup_of
+from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
@@ -263,7 +264,7 @@ def _task(run: Run) -> Task:
         one=type(run.runner).forward,
         many=run.batch_forward,
         setup=adding(worker_setup_of(provider), entries),
-        setup_here=adding(provider.build_env_local, entries),
+        setup_here=adding(partial(built_here, provider), entries),
         policy=run.policy,
         setup_timeout=run.runner.setup_timeout,
         killable=run.policy.item_timeout is not None,

@@ -1,6 +1,11 @@
 """A provider that was changed after it was made gives one answer in process, on workers and in detached jobs."""
 
 import threading
+from argparse import Namespace
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Protocol
 
 import pytest
 
@@ -23,6 +28,50 @@ class Scaled(EnvironmentProvider):
 
     def build_env_local(self):
         return {"factor": 100 * self.scale + 10 * self.options["scale"] + self.offset}
+
+
+@dataclass
+class Options:
+    """Options as a record."""
+
+    scale: int = 1
+
+
+class Collected(EnvironmentProvider):
+    """Keeps words, options and a scorer of its own, which it makes itself."""
+
+    def __init__(self, options=None):
+        super().__init__()
+        self.words = []
+        self.options = Options() if options is None else options
+        self.first = vars(self.options)["scale"]
+        self.length = len
+
+    def add(self, word):
+        self.words.append(word)
+
+    def use(self, length):
+        self.length = length
+
+    def build_env_local(self):
+        return {
+            "factor": 100 * sum(map(self.length, self.words)) + 10 * vars(self.options)["scale"] + self.first
+        }
+
+
+class Caching(Collected):
+    """Edits a list of its own as it builds the env."""
+
+    def build_env_local(self):
+        self.words[:] = ["ab"]
+        return super().build_env_local()
+
+
+class Doubled:
+    """Measures a word twice; no plain data."""
+
+    def __call__(self, word):
+        return 2 * len(word)
 
 
 class Lazy(Scaled):
@@ -84,10 +133,67 @@ def edited_below():
     return provider, 710
 
 
+def edited_of_its_own():
+    """A list that it made itself is edited by a method, and a record from outside."""
+    provider = Collected()
+    provider.add("abc")
+    provider.options.scale = 2
+    return provider, 321
+
+
+def given_an_object():
+    """A method keeps an object that it was given."""
+    provider = Collected()
+    provider.add("abc")
+    provider.use(Doubled())
+    return provider, 611
+
+
+def edited_record(make):
+    """The owner of a record edits it after it was given; what was taken out before stays."""
+    options = make(scale=1)
+    provider = Collected(options)
+    options.scale = 4
+    return provider, 41
+
+
+def edited_dataclass():
+    """The record is of a dataclass."""
+    return edited_record(Options)
+
+
+def edited_namespace():
+    """It is what argparse gives."""
+    return edited_record(Namespace)
+
+
+def edited_simple_namespace():
+    """It is a SimpleNamespace."""
+    return edited_record(SimpleNamespace)
+
+
+def edited_collections():
+    """The argument holds a set, a deque and an ordered dict, which their owner empties."""
+    options = OrderedDict(scale=1, names={"a", "b"}, queue=deque([7]))
+    provider = Scaled(options, len(options["names"]) + options["queue"][0])
+    options["scale"] = 4
+    options["names"].clear()
+    options["queue"].clear()
+    return provider, 149
+
+
 CHANGES = [set_scale, set_new, set_by_a_method, edited, edited_below]
+LIVE = [
+    edited_of_its_own,
+    given_an_object,
+    edited_dataclass,
+    edited_namespace,
+    edited_simple_namespace,
+    edited_collections,
+]  # JSON, of which the spec of a detached job is, holds no objects
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES + LIVE)
 def test_a_change_counts_everywhere(place, change):
     """In process and on workers a run sees the provider as it is when the run starts."""
     provider, factor = change()
@@ -123,6 +229,42 @@ def test_a_folder_knows_a_changed_provider(tmp_path):
     provider.scale = 6
     with pytest.raises(ChangedRunError, match="scale"):
         work.Times(provider, output_dir=tmp_path / "run", progress=False)([1])
+
+
+def test_a_folder_knows_an_edited_provider(tmp_path):
+    """Nor for those of one that edited a list of its own since; a provider that was edited alike resumes."""
+    for words, answer in ((["a"], [111]), (["a"], [111]), (["ab"], None)):
+        provider = Collected()
+        for word in words:
+            provider.add(word)
+        runner = work.Times(provider, output_dir=tmp_path / "run", progress=False)
+        if answer is None:
+            with pytest.raises(ChangedRunError, match="words"):
+                runner([1])
+        else:
+            assert runner([1]) == answer
+
+
+def test_what_building_the_env_edits_is_no_change(tmp_path):
+    """A provider that edits itself as it builds its env goes on with its folder, in one program and in the next."""
+    for _ in range(2):
+        provider = Caching()
+        for _ in range(2):
+            assert work.Times(provider, output_dir=tmp_path / "run", progress=False)([1]) == [211]
+
+
+def test_a_provider_may_be_a_protocol_and_abstract_too():
+    """It inherits from a protocol as well, and one without `build_env_local` is refused as before."""
+
+    class HasName(Protocol):
+        name: str
+
+    class Named(Collected, HasName):
+        name = "x"
+
+    assert Named().build_env_local() == {"factor": 11}
+    with pytest.raises(TypeError, match="must define build_env_local"):
+        type("Nothing", (EnvironmentProvider,), {})()
 
 
 def test_arguments_that_hold_themselves_are_no_trouble(place):

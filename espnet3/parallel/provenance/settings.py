@@ -1,0 +1,114 @@
+"""What a provider keeps of its settings: lists, dicts, configs and records, found, copied, and seen to change.
+
+A record is an object that is nothing but its fields: of a dataclass, a `SimpleNamespace`, argparse's `Namespace`.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+from types import SimpleNamespace
+from typing import Any
+
+_MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, and no settings
+_DEEPEST = 50  # levels that are copied: more are a value that holds itself
+_DICTS = (dict, OrderedDict, defaultdict, Counter)
+_LISTS = (list, tuple, set, frozenset, deque)
+_DATA = (type(None), bool, int, float, complex, str, bytes, PurePath)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of lists, dicts, configs and records, in any depth; all other objects are the same in the copy.
+
+    Of a value with very many of them nothing is copied: it is data, which nobody edits by hand.
+    """
+    return value if len(containers(value)) > _MOST else _copy(value)
+
+
+def containers(value: Any) -> set[int]:
+    """Return the identities of the lists, dicts, configs and records in a value, or of too many of them."""
+    found: set[int] = set()
+    left = [value]
+    while left and len(found) <= _MOST:
+        one = left.pop()
+        parts = _parts(one)
+        if parts is not None and id(one) not in found:
+            found.add(id(one))
+            left += parts.values()
+    return found
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is numbers, texts, paths, and not very many of them in lists, dicts, configs and records."""
+    left, seen, entered = [value], 0, set()
+    while left:
+        one = left.pop()
+        seen += 1
+        if seen > _MOST:
+            return False
+        if isinstance(one, _DATA) or id(one) in entered:
+            continue
+        parts = _parts(one)
+        if parts is None:
+            return False
+        entered.add(id(one))
+        left += parts.values()
+        if type(one) in _DICTS:
+            left += one.keys()
+    return True
+
+
+def contents(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hash of each attribute that can be edited in place and is data, by its name."""
+    found = {}
+    for name, value in attributes.items():
+        if not name.startswith("_espnet3_") and not isinstance(value, _DATA) and is_data(value):
+            from espnet3.parallel.provenance.content import content_hash  # here: few providers keep a list
+
+            found[name] = content_hash(value, name)
+    return found
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what is in a list, dict, config or record, by key, place or field; None for anything else."""
+    kind = type(value)
+    if kind in _DICTS:
+        return dict(value)
+    if kind in _LISTS:
+        return dict(enumerate(value))
+    if _is_config(value):
+        return {}  # it holds nothing but data, and copies itself
+    if kind is SimpleNamespace or (kind.__name__ == "Namespace" and kind.__module__ == "argparse"):
+        return dict(vars(value))
+    if is_dataclass(kind):
+        return {
+            field.name: getattr(value, field.name) for field in fields(kind) if hasattr(value, field.name)
+        }
+    return None
+
+
+def _copy(value: Any, depth: int = 0) -> Any:
+    parts = _parts(value) if depth < _DEEPEST else None
+    if parts is None or type(value) in (set, frozenset):  # what is in a set cannot change
+        return copy.copy(value) if parts is not None else value
+    if _is_config(value):
+        return copy.deepcopy(value)
+    inner = {key: _copy(one, depth + 1) for key, one in parts.items()}
+    if type(value) is tuple:
+        return tuple(inner.values())
+    again = copy.copy(value)
+    for key, one in inner.items():
+        if type(value) in _DICTS or type(value) in _LISTS:
+            again[key] = one
+        else:
+            object.__setattr__(again, key, one)  # also where it is frozen
+    return again
+
+
+def _is_config(value: Any) -> bool:
+    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    return omegaconf is not None and bool(omegaconf.OmegaConf.is_config(value))

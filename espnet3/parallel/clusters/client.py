@@ -19,7 +19,13 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus
 from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import forget_closed_client, has_tasks, ignore_errors_of_loop, plugins_of
+from espnet3.parallel.dask_compat import (
+    forget_closed_client,
+    has_tasks,
+    ignore_errors_of_loop,
+    plugins_of,
+    sockets_of,
+)
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
@@ -29,6 +35,7 @@ from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work
+from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
 logger = logging.getLogger(__name__)
@@ -126,6 +133,7 @@ class EnvClient(Client):
         self._espnet3_pid = os.getpid()
         self.espnet3_config = config
         super().__init__(cluster, set_as_default=default)
+        _CLIENTS.add(self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None:
@@ -179,6 +187,18 @@ class EnvClient(Client):
 
         Dask's own would wait for an event loop that may be gone, or be this very thread's.
         """
+
+
+_CLIENTS: weakref.WeakSet[EnvClient] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a forked child: a client's connections, and those of the scheduler in its cluster, are its parent's."""
+    for client in list(_CLIENTS):
+        let_go(sockets_of(client))
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _mend_default() -> None:

@@ -61,6 +61,14 @@ def loop_runs_here(client: Any) -> bool:
     return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
 
+def sockets_of(client: Any) -> list[int]:
+    """Return the descriptors of all connections that a client's event loop serves, its scheduler's included.
+
+    `BaseAsyncIOLoop.handlers` of tornado: by descriptor.
+    """
+    return list(client.loop.handlers)
+
+
 def has_tasks(client: Any) -> bool:
     """Whether a client's scheduler holds any task: `Scheduler.tasks`.
 

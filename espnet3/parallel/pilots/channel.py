@@ -174,6 +174,11 @@ class TlsChannel(Channel):
 
     sock: ssl.SSLSocket
 
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+        self._gone = select.poll()
+        self._gone.register(sock, select.POLLRDHUP)
+
     def readable(self) -> bool:
         """As the base, what is decrypted already included."""
         return self.buffered() or super().readable()
@@ -183,8 +188,8 @@ class TlsChannel(Channel):
         return self.sock.pending() > 0
 
     def at_end(self) -> bool:
-        """Never known without reading: an end looks like data."""
-        return self.sock.fileno() < 0
+        """Say whether the other end is gone; what is left to read is not known without decrypting it."""
+        return self.sock.fileno() < 0 or bool(self._gone.poll(0))
 
     def _write(self, parts: list[Any]) -> int:
         try:

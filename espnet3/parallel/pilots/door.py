@@ -73,6 +73,10 @@ class Door:
         """What workers connect to: a path, or a host and a port."""
         return self._listener.getsockname()
 
+    def fileno(self) -> int:
+        """Return the listener's descriptor; -1 once it is closed."""
+        return self._listener.fileno()
+
     def close(self) -> None:
         """Accept nothing more; connections that are being greeted are shut down."""
         self._closed.set()

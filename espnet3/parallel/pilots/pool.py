@@ -190,6 +190,12 @@ class Pool:
         for claim in claims:
             claim.wake()
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""
+        slots = [*self._idle, *(slot for claim in self._claims for slot in claim.slots)]
+        channels = [*self._controls.values(), *(slot.channel for slot in slots)]
+        return [self._door.fileno(), *(each.fileno() for each in channels if not each.at_end())]
+
     def close(self) -> None:
         """Close the door and every idle slot; pilots end when their channel does."""
         if os.getpid() != self._pid:  # at the end of a forked child: all of it is its parent's

@@ -44,7 +44,7 @@ def tell(root: str, text: str) -> None:
 def sleeps(x: int, root: str) -> int:
     """Sleep for longer than any test."""
     tell(root, f"item {os.getpid()}")
-    time.sleep(100)
+    time.sleep(1000)
     return x
 
 
@@ -171,6 +171,24 @@ def forked_beside(root: str) -> None:
         child = os.fork()
         if child == 0:
             time.sleep(100)
+            os._exit(0)
+        tell(root, f"child {child}")
+        parallel_map(sleeps, range(10), root=root)
+
+
+def jobs(root: str) -> None:
+    """Run on the jobs of a scheduler, with items that are far longer than the test."""
+    with get_client({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB"}}):
+        parallel_map(sleeps, range(10), root=root)
+
+
+def forked_beside_jobs(root: str) -> None:
+    """The same beside a child that this process has forked."""
+    with get_client({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB"}}):
+        parallel_map(abs, range(10))
+        child = os.fork()
+        if child == 0:
+            time.sleep(1000)
             os._exit(0)
         tell(root, f"child {child}")
         parallel_map(sleeps, range(10), root=root)

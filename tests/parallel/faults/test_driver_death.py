@@ -9,7 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from espnet3.parallel.testing import standin
 from tests.parallel.faults.watching import PATIENCE, Driver, Mailbox, family
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,20 @@ def test_with_a_forked_child_that_lives_on(number: int, folder: Path, mailbox: M
     assert alive == [] and driver.folders() == []
     assert [process.pid for process in family()] == [child]
     os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("scene", ["jobs", "forked_beside_jobs"])
+def test_jobs_of_a_scheduler(
+    scene: str, folder: Path, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs of a killed driver end in the middle of an item, also while a forked child of the driver lives on."""
+    monkeypatch.chdir(folder)
+    with standin("pbs") as queue:
+        driver = Driver(folder, scene, folder)
+        child = int(mailbox.take(1)[0].split()[1]) if scene != "jobs" else None
+        mailbox.take(2)
+        driver.signal(signal.SIGKILL)
+        assert driver.end() == -signal.SIGKILL
+        wait_until(lambda: not queue.unfinished())
+        if child is not None:
+            os.kill(child, signal.SIGKILL)  # it has lived on

@@ -7,8 +7,11 @@ import threading
 
 import numpy
 import pytest
+from distributed import Security
 
-from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, greet_worker
+from espnet3.parallel.dask_compat.servers import tls_to_connect, tls_to_listen
+from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, TlsChannel, connect, greet_worker
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -72,6 +75,31 @@ def test_the_end_of_the_other_side_is_an_error_at_once(pair):
     assert pair[1].readable()
     with pytest.raises(ChannelClosedError):
         pair[1].recv()
+
+
+@pytest.mark.parametrize("unread", [b"", b"a last word"])
+def test_over_tls_too_the_end_of_the_other_side_is_known(unread):
+    """A worker sees that its driver is gone without reading, whatever the driver has sent before."""
+    security = Security.temporary()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    wrapped = {}
+    side = threading.Thread(
+        target=lambda: wrapped.update(
+            driver=tls_to_listen(security, "client").wrap_socket(server, server_side=True)
+        )
+    )
+    side.start()
+    worker = TlsChannel(tls_to_connect(security, "worker").wrap_socket(client))
+    side.join()
+    if unread:
+        wrapped["driver"].sendall(unread)
+    assert not worker.at_end()
+    wrapped["driver"].close()
+    wait_until(worker.at_end)
+    worker.close()
+    assert worker.at_end()
 
 
 def test_half_a_message_is_an_end_not_a_value(pair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -14,6 +15,7 @@ from espnet3.parallel.dask_compat import loop_runs_here
 from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.dask.plugin import PilotHost
+from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim, SlotSource
 from espnet3.parallel.pilots.worker_cluster import cluster_of
@@ -24,6 +26,16 @@ _UNREACHED = 5.0  # seconds after which workers that are there and do not connec
 _POOLS: weakref.WeakKeyDictionary[Any, SlotSource] = weakref.WeakKeyDictionary()
 # re-entrant: a garbage collection inside a locked region may close another client's pool
 _POOLS_LOCK = threading.RLock()
+
+
+def _forked() -> None:
+    """In a forked child: the workers' connections are its parent's."""
+    for pool in list(_POOLS.values()):
+        if isinstance(pool, Pool):
+            let_go(pool.descriptors())
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def check_client(client: Any) -> None:

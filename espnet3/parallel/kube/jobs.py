@@ -13,13 +13,15 @@ from typing import Any
 from espnet3.parallel.kube.pods import OPTIONS, RUN, more_memory, pod_fields, variables
 
 INDEXED = (1, 24)
-PER_INDEX = (1, 29)  # a limit of attempts for each index (beta there): one bad shard does not end the others
+# a limit of attempts for each index (beta there): one bad shard does not end the others; and a pod that was told to end
+# has an exit status by the time it is judged
+PER_INDEX = (1, 29)
 POLICIES = (1, 26)  # podFailurePolicy (beta there)
 SHARD = "espnet3-shard"  # the label of a plain Job and its pod
 INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
 OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
 MOST = 5_000  # elements of an Indexed Job
-AGAIN = 75  # EX_TEMPFAIL: items are left, and another pod is to go on
+AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by whoever deleted it; another one is to go on
 _FINAL = (1, 2)  # what the worker ends with where another attempt would end so, too
 _ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
 _KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
@@ -84,7 +86,8 @@ def manifests(
     each = version >= PER_INDEX
     if each:
         spec["backoffLimitPerIndex"] = _ATTEMPTS
-        rules.append({"action": "FailIndex", "onExitCodes": {"operator": "In", "values": list(_FINAL)}})
+        rules.append(_by_status("Ignore", AGAIN))
+        rules.append(_by_status("FailIndex", *_FINAL))
     else:
         spec["backoffLimit"] = _ATTEMPTS * len(shards)
     if version >= POLICIES:
@@ -92,6 +95,10 @@ def manifests(
     # where an index cannot fail alone, an end that is final counts as complete: the run folder says what it was
     pod = _pod(facts, options, _INDEX_VARIABLE, final=1 if each else 0)
     return [_job(facts, facts.name, spec, pod, {})]
+
+
+def _by_status(action: str, *statuses: int) -> dict[str, Any]:
+    return {"action": action, "onExitCodes": {"operator": "In", "values": list(statuses)}}
 
 
 def _job(

@@ -1,4 +1,4 @@
-"""A small API server: it keeps Jobs as its pages describe them, and runs their pods as processes of this machine.
+"""A small API server: it keeps Jobs by the rules of `controller`, and runs their pods as processes of this machine.
 
 It is not Kubernetes: it schedules at once, knows no images, and answers only what this package asks.
 """
@@ -11,13 +11,18 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.parallel.kube.controller import Course, refusals
+
+CONDITIONS = (1, 26)  # a pod that is evicted or preempted says so from there on
+GRACE = 1.0  # seconds that a pod has, once it is told to end
+LIVING = ("Pending", "Running")
 INDEX = "batch.kubernetes.io/job-completion-index"
 PATH = re.compile(r"/apis?(?:/[a-z.]+)?/v1/namespaces/default/(jobs|pods|daskclusters)(?:/([^/]+))?(/log)?")
 GROUPS = {"kind": "APIGroupList", "groups": [{"name": "kubernetes.dask.org"}, {"name": "batch"}]}
@@ -30,6 +35,7 @@ class Cluster:
         version: Major and minor number.
         jobs: The Jobs, by name.
         pods: The pods, by name.
+        courses: How far the Jobs have come, by name.
         clusters: DaskClusters, by name; nothing is made of them.
         runs: Whether pods run; else they wait for their image.
         refuses: An answer to the creation of Jobs, in place of creating them.
@@ -41,6 +47,7 @@ class Cluster:
         self.jobs: dict[str, Any] = {}
         self.pods: dict[str, Any] = {}
         self.clusters: dict[str, Any] = {}
+        self.courses: dict[str, Course] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.runs, self.allowed = True, True
         self.refuses: tuple[int, str] | None = None
@@ -49,11 +56,26 @@ class Cluster:
         self.count = 0
 
     def create(self, job: dict[str, Any]) -> None:
-        """Take a Job, and start its pods; it starts all at once, whatever `parallelism` says."""
-        self.jobs[job["metadata"]["name"]] = {**job, "status": {}}
-        indexed = job["spec"].get("completionMode") == "Indexed"
-        for index in range(job["spec"]["completions"]) if indexed else (None,):
-            self.start(job, index)
+        """Take a Job, and start its pods."""
+        name = job["metadata"]["name"]
+        self.jobs[name], self.courses[name] = {**job, "status": {}}, Course(job["spec"])
+        self.fill(name)
+
+    def fill(self, job: str) -> None:
+        """Start the pods that a Job is to have now."""
+        course = self.courses[job]
+        alive = [self.index(pod) for pod in self.pods_of(job) if pod["status"]["phase"] in LIVING]
+        for index in course.wanted(alive):
+            self.start(self.jobs[job], index if course.is_indexed else None)
+        self.jobs[job]["status"] = course.status()
+
+    def pods_of(self, job: str) -> list[dict[str, Any]]:
+        """Return the pods of a Job."""
+        return [pod for pod in self.pods.values() if pod["metadata"]["labels"]["job-name"] == job]
+
+    def index(self, pod: dict[str, Any]) -> int:
+        """Return the index of a pod in its Job; that of a plain Job is 0."""
+        return int(pod["metadata"]["annotations"].get(INDEX, 0))
 
     def start(self, job: dict[str, Any], index: int | None) -> None:
         """Start a pod of a Job."""
@@ -79,43 +101,65 @@ class Cluster:
         self.pods[name]["status"] = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
 
     def look(self) -> None:
-        """Note which processes have ended, as the controller of Jobs would."""
-        for name, process in self.processes.items():
+        """Note which processes have ended, and go by the rules of their Jobs."""
+        for name in list(self.processes):
             pod = self.pods.get(name)
-            code = process.poll()
+            code = self.processes[name].poll()
             if pod is None or code is None or pod["status"]["phase"] != "Running":
                 continue
-            ended = {
-                "exitCode": code if code >= 0 else 128 - code,
-                "reason": "Error" if code else "Completed",
-            }
+            code = code if code >= 0 else 128 - code
+            ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
             state = {"containerStatuses": [{"state": {"terminated": ended}}]}
-            pod["status"] = {"phase": "Failed" if code else "Succeeded", **state}
-            self.settle(pod, ended["exitCode"])
+            kept = {part: value for part, value in pod["status"].items() if part == "conditions"}
+            pod["status"] = {**kept, "phase": "Failed" if code else "Succeeded", **state}
+            job = pod["metadata"]["labels"]["job-name"]
+            conditions = [each["type"] for each in kept.get("conditions", [])]
+            self.courses[job].ended(self.index(pod), code, conditions)
+            if self.courses[job].over:
+                for other in self.pods_of(job):
+                    self.end(other["metadata"]["name"])
+            self.fill(job)
 
-    def settle(self, pod: dict[str, Any], code: Any) -> None:
-        """Go by the rules of the Job: another pod, or the end of it or of the index."""
-        job = self.jobs[pod["metadata"]["labels"]["job-name"]]
-        index = pod["metadata"]["annotations"].get(INDEX)
-        rules = job["spec"].get("podFailurePolicy", {}).get("rules", [])
-        final = any(code in rule.get("onExitCodes", {}).get("values", []) for rule in rules)
-        status = job["status"]
-        if code and not final:
-            self.start(job, None if index is None else int(index))
-        elif index is None:
-            status["conditions"] = [{"type": "Failed" if code else "Complete", "status": "True"}]
-        else:
-            key = "failedIndexes" if code else "completedIndexes"
-            status[key] = ",".join(filter(None, [status.get(key), index]))
+    def end(self, pod: str, meanwhile: Callable[[], None] | None = None) -> None:
+        """Tell a pod's process to end, and kill it when its time is up."""
+        process = self.processes.get(pod)
+        if process is None:
+            return
+        process.terminate()
+        if meanwhile is not None:
+            meanwhile()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def take(self, index: int, why: str | None, meanwhile: Callable[[], None]) -> None:
+        """Take the pod of an index away.
+
+        Args:
+            index: Of one in the only Job.
+            why: The reason of its condition, on servers that have them; None: somebody deleted it.
+            meanwhile: Called when it has been told to end.
+        """
+        with self.lock:
+            self.look()
+            running = [pod for pod in self.pods.values() if pod["status"]["phase"] == "Running"]
+            (pod,) = [each for each in running if self.index(each) == index]
+            if why is not None and self.version >= CONDITIONS:
+                told = {"type": "DisruptionTarget", "status": "True", "reason": why}
+                pod["status"]["conditions"] = [told]
+            self.end(pod["metadata"]["name"], meanwhile)
+            self.look()
+            if why is None:
+                del self.pods[pod["metadata"]["name"]]
 
     def delete(self, name: str) -> None:
         """Delete a Job with its pods."""
-        del self.jobs[name]
-        for pod in [each for each, at in self.pods.items() if at["metadata"]["labels"]["job-name"] == name]:
-            if pod in self.processes:
-                self.processes[pod].terminate()
-                self.processes[pod].wait()
+        for pod in [each["metadata"]["name"] for each in self.pods_of(name)]:
+            self.end(pod)
             del self.pods[pod]
+        del self.jobs[name], self.courses[name]
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         """Return the status and the body of the answer to a request."""
@@ -132,6 +176,8 @@ class Cluster:
         if method == "POST" and path.endswith("/jobs"):
             if self.refuses is not None:
                 return self.refuses[0], {"message": self.refuses[1]}
+            if refused := refusals(body):
+                return 422, {"message": "; ".join(refused)}
             self.create(body)
             return 201, body
         return self.look_up(method, path, query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from espnet3.parallel import ConfigError, set_parallel
 from espnet3.parallel.detached.states import JobState
-from tests.parallel.detached.work import Provider, Squares
+from tests.parallel.detached.work import Provider, Squares, held, hold, let_go
 from tests.parallel.kube.standin import Cluster, kubernetes
 
+MATRIX = pytest.mark.matrix
 SQUARES = [x * x for x in range(8)]
 
 
@@ -30,11 +32,13 @@ def cluster(
         yield found
 
 
-def submit(folder: Path, config: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Submit squares in two shards."""
+def submit(
+    folder: Path, config: dict[str, Any] | None = None, n_workers: int = 2, shards: int = 2, **options: Any
+) -> Any:
+    """Submit squares, in two shards unless a test says otherwise."""
     mounts = [{"name": "disk", "mountPath": str(folder)}]
     options = {"image": "lab/espnet:1", "volume_mounts": mounts, **options}
-    set_parallel({"env": "kube", "n_workers": 2, "options": options, "detached": {"shards": 2}})
+    set_parallel({"env": "kube", "n_workers": n_workers, "options": options, "detached": {"shards": shards}})
     runner = Squares(
         Provider({"folder": str(folder), **(config or {})}),
         output_dir=folder / "run",
@@ -79,6 +83,100 @@ def test_a_pod_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
     status = run.wait(150)
     assert len(cluster.pods) > 2 and status.shards[0].state is JobState.DONE
     assert "5" in str(status.shards[1].note)
+
+
+ATTEMPTS = "espnet3.parallel.kube.jobs._ATTEMPTS"
+
+
+@pytest.mark.filterwarnings("ignore:Kubernetes version")
+@pytest.mark.parametrize("cluster", [(1, 31), pytest.param((1, 27), marks=MATRIX)], indirect=True)
+def test_a_pod_that_is_evicted_costs_no_attempt(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evicted and killed at three items, where two failures of its own would end it, a shard is done all the same."""
+    monkeypatch.setattr(ATTEMPTS, 1)
+    for item in range(3):
+        hold(tmp_path, item)
+    run = submit(tmp_path)
+    for item in range(3):
+        held(tmp_path, item)
+        cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
+    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert not any(course.attempts for course in cluster.courses.values())
+
+
+@pytest.mark.filterwarnings("ignore:Kubernetes version")
+@pytest.mark.parametrize("cluster", [(1, 24)], indirect=True)
+def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 1.26 an eviction is a failure as any other: the Job ends by them, and a new one computes what is left."""
+    monkeypatch.setattr(ATTEMPTS, 1)
+    for item in range(3):
+        hold(tmp_path, item)
+    run = submit(tmp_path)
+    for item in range(3):  # one more than two shards may fail together
+        held(tmp_path, item)
+        cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
+    shard = run.wait(150).shards[0]
+    assert shard.state is JobState.FAILED and "BackoffLimitExceeded" in shard.note
+    run.retry()
+    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+
+
+def test_a_pod_that_somebody_deletes_costs_no_attempt(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says why it went but its exit status: with one attempt a shard is done after three deletions."""
+    monkeypatch.setattr(ATTEMPTS, 1)
+    for item in range(3):
+        hold(tmp_path, item)
+    run = submit(tmp_path)
+    for item in range(3):
+        held(tmp_path, item)
+        cluster.take(0, None, lambda item=item: let_go(tmp_path, item))
+    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+
+
+DIES_AS_FIRST = """#!/bin/sh
+for index; do :; done
+[ -e mended ] || [ "$index" != 0 ] || kill -KILL $$
+exec {python} "$@"
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Kubernetes version")
+@pytest.mark.parametrize(
+    ("cluster", "reason"),
+    [((1, 31), "FailedIndexes"), pytest.param((1, 27), "BackoffLimitExceeded", marks=MATRIX)],
+    indirect=["cluster"],
+)
+def test_a_shard_whose_pods_die_at_once_uses_up_its_attempts(
+    cluster: Cluster, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is failed with the status of its last pod; `retry` makes a Job of what is left, when that is mended."""
+    monkeypatch.setattr(ATTEMPTS, 1)
+    python = tmp_path / "python"
+    python.write_text(
+        DIES_AS_FIRST.replace("{python}", sys.executable).replace("mended", str(tmp_path / "mended"))
+    )
+    python.chmod(0o755)
+    run = submit(tmp_path, python=str(python))
+    shard = run.wait(150).shards[0]
+    assert shard.state is JobState.FAILED and reason in shard.note and "status 137" in shard.note
+    (tmp_path / "mended").touch()
+    run.retry()
+    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+
+
+def test_no_more_pods_run_than_there_are_workers(cluster: Cluster, tmp_path: Path) -> None:
+    """Of three shards for one worker the second begins when the first has ended."""
+    hold(tmp_path, 1)
+    run = submit(tmp_path, n_workers=1, shards=3)
+    held(tmp_path, 1)
+    assert len(cluster.pods) == 1
+    let_go(tmp_path, 1)
+    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
 
 
 def test_what_waits_says_why_and_cancel_removes_it(cluster: Cluster, tmp_path: Path) -> None:

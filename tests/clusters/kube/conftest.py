@@ -1,5 +1,6 @@
 """The lab that `make test-kube` starts, for tests: its blocks, its objects, and that nothing is left of a test."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,19 +11,23 @@ from espnet3.parallel import set_parallel
 from tests.waiting import wait_until
 
 LAB = Path(os.environ.get("KUBE_LAB", "."))
-KINDS = "daskclusters,daskworkergroups,jobs,deployments,pods,services"
+KINDS = "daskclusters,daskworkergroups,jobs,deployments,pods,services,configmaps"
+OWN = ("service/kubernetes", "configmap/kube-root-ca.crt")  # of the server, in every namespace
 
 
-def kubectl(*words):
-    """Run kubectl and return what it prints."""
+def kubectl(*words, given=None):
+    """Run kubectl, with an object for its `-f -`, and return what it prints."""
     command = ["kubectl", "--cache-dir", str(LAB / "cache"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    told = None if given is None else json.dumps(given)
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout.strip()
 
 
 def left():
-    """Return everything in the namespace but the server's own service."""
+    """Return everything in the namespace but what the server puts into each."""
     names = kubectl("get", KINDS, "-o", "name", "--ignore-not-found").splitlines()
-    return [name for name in names if name != "service/kubernetes"]
+    return [name for name in names if name not in OWN]
 
 
 def block(n_workers=2, image="lab/espnet:1", **more):

@@ -12,6 +12,7 @@ import pytest
 from espnet3.parallel import ConfigError, set_parallel
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.records import ItemFailure
 from tests.clusters.kube.conftest import KINDS, block, kubectl, left
 from tests.egs3.submitted import merged_elsewhere, recognised, submit_and_die
 from tests.parallel.detached.work import Provider, Squares, calls, held, hold, let_go
@@ -29,12 +30,14 @@ def _clean() -> Any:
     wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))
 
 
-def submit(folder: Path, n: int = 12, **more: Any) -> DetachedRun:
-    """Submit squares from this process."""
+def submit(
+    folder: Path, n: int = 12, bad: list[Any] | None = None, on_error: Any = "raise", **more: Any
+) -> DetachedRun:
+    """Submit squares from this process, of which `bad` may spoil one."""
     set_parallel({**block(2, **more), "detached": {"shards": 3}})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
-    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True)
-    return runner(range(n))  # type: ignore[no-any-return]
+    provider = Provider({"folder": str(folder), "bad": bad})
+    return Squares(provider, **folders, async_mode=True, on_error=on_error)(range(n))  # type: ignore[no-any-return]
 
 
 def finished(run: DetachedRun, seconds: float = 150) -> list[int]:
@@ -69,6 +72,93 @@ def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
     kubectl("delete", "pods", "--all", "--wait=false")
     let_go(tmp_path, 1)
     assert finished(run) == [x * x for x in range(12)]
+
+
+def pods() -> list[dict[str, Any]]:
+    """Return the pods of the namespace."""
+    return list(json.loads(kubectl("get", "pods", "-o", "json"))["items"])
+
+
+def test_a_pod_that_is_evicted_is_replaced(tmp_path: Path) -> None:
+    """Evicted through the API, as when a node is drained: others go on where the pods were, and no item is blamed."""
+    hold(tmp_path, 1)
+    run = submit(tmp_path)
+    held(tmp_path, 1)
+    for pod in pods():
+        name = pod["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+        kubectl("create", "--raw", path, "-f", "-", given=eviction)
+    let_go(tmp_path, 1)
+    assert finished(run) == [x * x for x in range(12)]
+
+
+URGENT = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "urgent"},
+    "spec": {
+        "priorityClassName": "urgent",
+        "containers": [
+            {
+                "name": "c",
+                "image": "lab/espnet:1",
+                "command": ["sleep", "600"],
+                "resources": {"requests": {"cpu": "15"}},
+            }
+        ],
+    },
+}
+
+
+def test_pods_that_are_preempted_wait_for_room_and_go_on(tmp_path: Path) -> None:
+    """A pod of higher priority takes the node: `status` says what is waited for, and all is done when it has gone."""
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+    kubectl("create", "-f", "-", given={**kind, "value": 1000})
+    first = (0, 4, 8)  # of each shard
+    for item in first:
+        hold(tmp_path, item)
+    run = submit(tmp_path, options={"resources": {"requests": {"cpu": "5"}}})
+    for item in first:
+        held(tmp_path, item)
+    at_work = {pod["metadata"]["name"] for pod in pods()}
+    kubectl("create", "-f", "-", given=URGENT)
+    wait_until(
+        lambda: all(
+            "deletionTimestamp" in pod["metadata"] for pod in pods() if pod["metadata"]["name"] in at_work
+        ),
+        60,
+        every=0.3,
+    )
+    for item in first:
+        let_go(tmp_path, item)
+    wait_until(lambda: "Insufficient cpu" in str(run.status()), 60, every=0.3, said=run.status)
+    kubectl("delete", "pod", "urgent", "--grace-period=1")
+    kubectl("delete", "priorityclass", "urgent")
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_a_shard_that_fails_is_not_tried_again_and_retry_goes_on(tmp_path: Path) -> None:
+    """An item that raises ends its shard with one pod, the others are done; `retry` goes on once it is mended."""
+    run = submit(tmp_path, bad=[5, "raise"])
+    states = [shard.state for shard in run.wait(150).shards]
+    assert states == [JobState.DONE, JobState.FAILED, JobState.DONE]
+    assert "no square of 5" in str(run.status().shards[1].note) and len(pods()) == 3
+    (tmp_path / "repaired").touch()
+    run.retry()
+    assert finished(run) == [x * x for x in range(12)]
+
+
+def test_an_item_that_kills_its_pods_is_blamed_and_the_rest_is_done(tmp_path: Path) -> None:
+    """Pods that crash are replaced until it is clear which item does it; every other item has its result."""
+    run = submit(tmp_path, bad=[5, "die"], on_error="record")
+    assert run.wait(300).done, run.status()
+    results = run.merge()
+    assert isinstance(results[5], ItemFailure) and results[5].cause == "poison"
+    assert [each["square"] for each in results if each is not results[5]] == [
+        x * x for x in range(12) if x != 5
+    ]
+    assert len(pods()) > 3
 
 
 def test_cancel_removes_jobs_and_pods_and_retry_goes_on(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class ItemFailure:
     Attributes:
         index: The index as the caller gave it; a `NoItem` where no item has failed but something around the items.
         error_type: Name of the exception's class, with its module where it is not a builtin.
-        message: `str()` of the exception.
+        message: `str()` of the exception; where it spoils CUDA for its process, that and the GPUs on a second line.
         traceback: The traceback on the worker, as text.
         attempts: How often the item was tried.
         worker: Name or address of the worker that ran it last.

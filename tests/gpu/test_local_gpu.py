@@ -105,6 +105,43 @@ print(json.dumps(sorted({gpus for _, gpus in run.merge()})))
     assert json.loads(done.stdout) == ["0,2", "2,0"]
 
 
+def test_a_detached_run_takes_every_kind_of_name(machine):
+    """Four numbers, UUIDs by the variable, and parts of a GPU: jobs are pinned as a driver's workers are."""
+    parts = ["MIG-00000003-0-stub", "MIG-00000003-1-stub"]
+    chosen = [(4, [0, 1, 2, 3]), (2, None), (2, parts)]
+    call = f"""
+for at, (n, gpus) in enumerate({chosen}):
+    options = {{}} if gpus is None else {{"CUDA_VISIBLE_DEVICES": gpus}}
+    set_parallel({{"env": "local_gpu", "n_workers": n, "options": options}})
+    folders = {{"output_dir": f"run{{at}}", "async_mode": True, "async_num_workers": n}}
+    run = Runner(Provider(), **folders, progress=False)(range(n))
+    run.wait()
+    print(json.dumps(sorted({{gpus for _, gpus in run.merge()}})))
+"""
+    visible = "GPU-00000002,GPU-00000000-stub"
+    block = {"env": "local_gpu", "n_workers": 1}
+    done = machine.run(program(block, call), "0,0,0,2", visible)
+    assert done.returncode == 0, done.stderr
+    turns = ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
+    pins = [turns, ["0,2", "2,0"], [f"{parts[0]},{parts[1]}", f"{parts[1]},{parts[0]}"]]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == pins
+
+
+def test_an_item_that_lost_its_gpu_says_which_one(machine):
+    """Of the worker that an uncorrectable error of its GPU's memory has hit, not of the driver."""
+    call = """
+def fallen_out(index, gpus):
+    time.sleep(0.05)
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+Runner.forward = staticmethod(fallen_out)
+found = Runner(Provider(), progress=False, on_error="record")(range(16))
+print(json.dumps(sorted({item.message.split("CUDA_VISIBLE_DEVICES=")[1].partition(")")[0] for item in found})))
+"""
+    done = machine.run(program({"env": "local_gpu", "n_workers": 2}, call), "0,0", "1,0")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["0,1", "1,0"]
+
+
 def test_an_option_of_dask_cuda_is_the_only_reason_to_need_it(machine):
     """Without dask-cuda a block runs, until it asks for what only dask-cuda can give."""
     hidden = "import sys; sys.modules['dask_cuda'] = None\n"

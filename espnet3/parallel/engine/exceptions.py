@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from espnet3.parallel.engine import pickling
+from espnet3.parallel.engine.gpu_faults import spoilt_cuda
 from espnet3.parallel.errors import ParallelError, PoisonItemError
 from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
@@ -72,8 +73,9 @@ def failure_of(
     cause: str = "error",
     seconds: float | None = None,
 ) -> ItemFailure:
-    """Make the record of a failed item from its exception."""
+    """Make the record of a failed item from its exception, in the process where it was raised."""
     name, message, text = describe_error(error)
+    message = "\n".join(filter(None, (message, spoilt_cuda(error))))
     return ItemFailure(index, name, message, text, attempts, worker, cause, seconds)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import failure_of
+from espnet3.parallel.engine.exceptions import add_note, failure_of
+from espnet3.parallel.engine.gpu_faults import spoilt_cuda
 from espnet3.parallel.engine.memory import give_back, is_out_of_memory
 from espnet3.parallel.engine.steps import Step, WrongBatch
 from espnet3.parallel.records import ItemFailure, Policy
@@ -88,6 +89,8 @@ def one_by_one(
                 assert failed is not None
                 failure = failure_of(failed.error, item, tried, worker, seconds=failed.seconds)
                 if policy.on_error == "raise":
+                    if note := spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
+                        add_note(failed.error, note)
                     block.error, block.stop = failed.error, failure
                     return False
                 block.failed.append(len(block.values))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 
+import jiwer
 import pytest
 
 from espnet3.components.metrics.cer import CER
+from espnet3.components.metrics.error_rate import Edits, ErrorRate
 from espnet3.components.metrics.wer import WER
+from espnet3.parallel import set_parallel
 
 REF = ["one", "two words", "the cat sat on the mat", "press star now please"]
 HYP = ["", "two word", "the cat sat mat the hat", "press the star now please"]
@@ -69,3 +74,36 @@ def test_min_words_must_be_positive_numbers(bad: object) -> None:
     """A group of at least zero words, or of a word, is refused."""
     with pytest.raises(ValueError, match="is not a positive number of words"):
         WER(min_words=[bad])  # type: ignore[list-item]  # the mistake under test
+
+
+@pytest.mark.parametrize("metric", [WER, CER])
+def test_workers_count_the_same(metric: type[ErrorRate]) -> None:
+    """Over two workers, part by part, and in this process the entries are equal, and they are jiwer's."""
+    draw = random.Random(3)
+    texts = [" ".join(draw.choices(["a", "bc", "def"], k=draw.randint(0, 8))) for _ in range(470)]
+    data = {"utt_id": texts, "ref": texts, "hyp": texts[7:] + texts[:7]}
+    alone = metric()(data, "test", Path())
+    set_parallel({"env": "local", "n_workers": 2})
+    assert metric()(data, "test", Path()) == alone
+    assert alone["utterances"] == 470
+    assert alone[metric.name] == pytest.approx(getattr(jiwer, metric.name)(data["ref"], data["hyp"]))
+
+
+class Where(WER):
+    """Writes down the process that counts."""
+
+    def count(self, references: list[str], hypotheses: list[str]) -> Edits:
+        """Count."""
+        with open("counted", "a") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().count(references, hypotheses)
+
+
+def test_the_workers_of_the_configuration_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two workers no pair is counted in this process."""
+    monkeypatch.chdir(tmp_path)
+    set_parallel({"env": "local", "n_workers": 2})
+    texts = ["a b c"] * 1000
+    assert Where(min_words=())({"ref": texts, "hyp": texts}, "test", Path())["exact"] == 1000
+    counted = (tmp_path / "counted").read_text().split()
+    assert len(counted) == 10 and str(os.getpid()) not in counted

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from espnet3.components.metrics.abs_metric import AbsMetric
+from espnet3.parallel import parallel_map
 from espnet3.parallel.backends.loading import pip_line
+
+_PART = 100  # pairs that are counted together: some milliseconds of work
 
 
 class Edits(NamedTuple):
@@ -30,8 +34,18 @@ class Edits(NamedTuple):
         return self.substitutions + self.deletions + self.hits
 
 
+class Counted(NamedTuple):
+    """What was counted in some pairs: their edits, how many there are, and how many are without an edit of a word."""
+
+    edits: Edits
+    utterances: int
+    exact: int
+
+
 class ErrorRate(AbsMetric):
     """Edits divided by reference units, over all utterances and over the longer ones.
+
+    Pairs are counted by `parallel_map`, so on the workers of the config that is registered.
 
     One-word utterances have no context: a recogniser with a language model does far worse on
     them, and a corpus full of them says little about sentences. Each entry of `min_words`
@@ -73,18 +87,35 @@ class ErrorRate(AbsMetric):
             if key not in data:
                 raise KeyError(f"{type(self).__name__}: no column {key!r} among {sorted(data)}")
         pairs = list(zip(data[self.ref_key], data[self.hyp_key], strict=True))
-        return {
-            **_score(self, pairs),
-            "min_words": {
-                str(least): _score(self, [pair for pair in pairs if len(pair[0].split()) >= least])
-                for least in self.min_words
-            },
-        }
+        parts = [pairs[at : at + _PART] for at in range(0, len(pairs), _PART)]
+        counted = parallel_map(partial(_counted, self), parts)
+        whole, *longer = (
+            _score(self, [part[group] for part in counted]) for group in range(1 + len(self.min_words))
+        )
+        return {**whole, "min_words": dict(zip(map(str, self.min_words), longer, strict=True))}
 
 
-def _score(rate: ErrorRate, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return the rate of some pairs; a function, so that a subclass may name its methods as it likes."""
-    edits = rate.count([ref for ref, _ in pairs], [hyp for _, hyp in pairs]) if pairs else Edits(0, 0, 0, 0)
+# functions, not methods: a subclass may name its own as it likes
+
+
+def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[Counted]:
+    """Count a part of the pairs: all of them, and those of each group of `min_words`."""
+    groups = [[pair for pair in pairs if len(pair[0].split()) >= least] for least in (0, *rate.min_words)]
+    return [
+        Counted(
+            rate.count([ref for ref, _ in group], [hyp for _, hyp in group]) if group else Edits(0, 0, 0, 0),
+            utterances=len(group),
+            exact=sum(ref.split() == hyp.split() for ref, hyp in group),
+        )
+        for group in groups
+    ]
+
+
+def _score(rate: ErrorRate, parts: Sequence[Counted]) -> dict[str, Any]:
+    """Return the rate of a group, of which each part was counted."""
+    edits = (
+        Edits(*map(sum, zip(*(part.edits for part in parts), strict=True))) if parts else Edits(0, 0, 0, 0)
+    )
     units = edits.reference_units
     return {
         # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.
@@ -94,8 +125,8 @@ def _score(rate: ErrorRate, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         "substitutions": edits.substitutions,
         "deletions": edits.deletions,
         "insertions": edits.insertions,
-        "utterances": len(pairs),
-        "exact": sum(ref.split() == hyp.split() for ref, hyp in pairs),
+        "utterances": sum(part.utterances for part in parts),
+        "exact": sum(part.exact for part in parts),
     }
 
 

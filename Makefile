@@ -40,7 +40,8 @@ test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of
 		tests/egs3/test_asterisk_comparison.py tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
-	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py $(ARGS)
+	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py \
+		tests/egs3/test_asterisk_demo_page.py $(ARGS)
 
 test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
 	tests/clusters/run.sh "$(RUN)" $(ARGS)

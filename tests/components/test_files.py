@@ -8,7 +8,8 @@ from typing import IO
 
 import pytest
 
-from espnet3.components.data.files import sha256_of, write_atomic, write_text_atomic
+from espnet3.components.data.files import remove_leftovers, sha256_of, write_atomic, write_text_atomic
+from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -24,6 +25,19 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         write_atomic(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """The temporary files of the same path go, those of other files stay until somebody tidies the folder."""
+    drafts = [Draft(tmp_path / name, BY_UMASK) for name in ("file", "file", "file.scp", "other")]
+    write_text_atomic(tmp_path / "file", "new")
+    assert [os.path.exists(draft.temporary) for draft in drafts] == [False, False, True, True]
+    write_atomic(tmp_path / "other", lambda file: file.write(b"x"), sole=False)
+    assert os.path.exists(drafts[3].temporary)
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+    for draft in drafts:
+        draft.close()
 
 
 def test_text_is_utf8_with_unix_line_ends_and_makes_its_folder(tmp_path: Path) -> None:

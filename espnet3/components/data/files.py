@@ -8,21 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
+from espnet3.parallel.ledger.atomic import BY_UMASK, Draft, leftovers
 
 
-def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
+def write_atomic(
+    path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, sole: bool = True
+) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it into place.
 
     A reader sees the old content or the new one, never a part; a failed writer leaves `path` as
-    it was. The temporary name is unique, so that two writers of one path do not meet.
+    it was, and one that is killed leaves its temporary file, which the next one removes.
 
     Args:
         path: The file to replace; its folder is made when it is not there.
         write: Called with the open binary file.
+        sole: No other process writes this file meanwhile. False removes nothing, and looks for nothing, which takes
+            longer the more files the folder has: see `remove_leftovers`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if sole:
+        remove_leftovers(path.parent, path.name)
     with Draft(path, BY_UMASK) as draft:
         with draft.opened() as file:
             write(file)
@@ -32,6 +38,17 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text with Unix line ends on every platform, whole or not at all."""
     write_atomic(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove the temporary files of writers that were killed; nobody may be writing there.
+
+    Args:
+        folder: The folder that was written to.
+        name: Of the files; a pattern.
+    """
+    for path in leftovers(folder, name):
+        path.unlink(missing_ok=True)
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -21,6 +21,7 @@ BY_UMASK = 0o666
 """Mode of a file that others may read as far as the umask lets them."""
 
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # network file systems; folders that may not be read
+_TOKEN = "[0-9a-f]" * 32  # as a pattern; `.*.tmp` would take the drafts of file.scp for those of `file`
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -163,5 +164,5 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def leftovers(folder: Path, name: str) -> list[Path]:
-    """Return the drafts of a file whose writers were killed, or are still at it."""
-    return list(folder.glob(f".{name}.*.tmp"))
+    """Return the drafts of a file, or of those that a pattern names, whose writers were killed or are still at it."""
+    return list(folder.glob(f".{name}.{_TOKEN}.tmp"))

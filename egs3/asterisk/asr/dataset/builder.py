@@ -21,7 +21,7 @@ from typing import Any
 from dataset.decode import RATE, DecodeProvider, DecodeRunner, wav_name
 from dataset.normalise import normalise
 from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder, SourceError
-from espnet3.components.data.files import write_text_atomic
+from espnet3.components.data.files import remove_leftovers, write_text_atomic
 from espnet3.parallel import ChangedRunError
 
 logger = logging.getLogger(__name__)
@@ -213,6 +213,7 @@ def _decode(keys: list[str], source: Path, target: Path, done: Path) -> Sequence
         lengths = []
     if not lengths or not all((target / wav_name(key)).is_file() for key in keys):
         lengths = DecodeRunner(provider, output_dir=done, resume=False)(keys)
+    remove_leftovers(target)
     return lengths
 
 

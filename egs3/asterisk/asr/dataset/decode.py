@@ -50,7 +50,7 @@ class DecodeRunner(BaseRunner):
                 out.setframerate(RATE)
                 out.writeframes(samples.tobytes())
 
-        write_atomic(target / wav_name(key), write)
+        write_atomic(target / wav_name(key), write, sole=False)  # the builder tidies up
         return len(samples)
 
 

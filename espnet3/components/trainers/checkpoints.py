@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from espnet3.components.data.files import write_atomic
 from espnet3.components.instantiate import as_plain
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import shown
@@ -15,6 +19,21 @@ from espnet3.parallel.messages import shown
 LAST = "last.ckpt"
 CHECKPOINTS = "checkpoints"
 DEFAULT_CRITERION = (("valid/loss", 3, "min"),)
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes each checkpoint beside its place, and renames it.
+
+    Lightning writes to the system's temporary folder. Where that is on another disk, the checkpoint is copied from
+    there over the one of before, and a kill in between leaves neither.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Save a checkpoint; one that goes over the network as Lightning does it."""
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            write_atomic(path, partial(torch.save, checkpoint))
 
 
 def checkpoint_callbacks(exp_dir: Path, criteria: Any = None) -> list[Any]:
@@ -47,6 +66,12 @@ def checkpoint_callbacks(exp_dir: Path, criteria: Any = None) -> list[Any]:
         folder, filename="last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
     )
     return [*found, last]
+
+
+def save_whole(strategy: Any) -> None:
+    """Let a strategy of Lightning save by `WholeCheckpoints`, unless it has a way of its own."""
+    if type(strategy.checkpoint_io) is TorchCheckpointIO:
+        strategy.checkpoint_io = WholeCheckpoints()
 
 
 def last_checkpoint(exp_dir: Path) -> Path | None:

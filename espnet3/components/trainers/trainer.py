@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ from espnet3.parallel.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _AUTO = "auto"
+_NO_NEWS = (  # warnings of Lightning about what is meant to be, or what only it can change
+    "Checkpoint directory .* exists and is not empty",  # a training goes on
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+)
 
 
 class ESPnet3LightningTrainer:
     """Trains a Lightning module.
 
     Checkpoints are kept in `<exp_dir>/checkpoints`: the last one, written at the end of each epoch, and the best ones.
-    `fit` goes on from the last one, so that a training that was killed does at most one epoch again.
+    `fit` goes on from the last one, so that a training that was killed does at most one epoch again. Each epoch's
+    figures are logged, and kept in `<exp_dir>/epochs.jsonl`.
 
     Attributes:
         model: The module.
@@ -60,14 +66,21 @@ class ESPnet3LightningTrainer:
 
             callbacks.append(EpochSeed(seed))
         if self.exp_dir is not None:
-            options.setdefault("default_root_dir", str(self.exp_dir))
-            if options.get("enable_checkpointing", True):
-                from espnet3.components.trainers.checkpoints import checkpoint_callbacks
+            from espnet3.components.trainers.epoch_log import EpochLog
 
-                kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
-                self.best = kept[0]
-                callbacks += kept
+            callbacks.append(EpochLog(self.exp_dir))
+            options.setdefault("default_root_dir", str(self.exp_dir))
+        if self.exp_dir is not None and options.get("enable_checkpointing", True):
+            from espnet3.components.trainers.checkpoints import checkpoint_callbacks
+
+            kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
+            self.best = kept[0]
+            callbacks += kept
         self.trainer = lightning.Trainer(callbacks=callbacks, **options)
+        if self.best is not None:
+            from espnet3.components.trainers.checkpoints import save_whole
+
+            save_whole(self.trainer.strategy)
 
     def fit(self, *args: Any, ckpt_path: str | Path | None = _AUTO, **kwargs: Any) -> None:
         """Train.
@@ -85,7 +98,10 @@ class ESPnet3LightningTrainer:
         if ckpt_path is not None:
             logger.info("training goes on from %s", ckpt_path)
         try:
-            self.trainer.fit(self.model, *args, ckpt_path=ckpt_path, **kwargs)
+            with warnings.catch_warnings():
+                for said in _NO_NEWS:
+                    warnings.filterwarnings("ignore", said)
+                self.trainer.fit(self.model, *args, ckpt_path=ckpt_path, **kwargs)
         except RuntimeError as error:
             if ckpt_path is not None and "loading state_dict" in str(error):
                 raise ConfigError(

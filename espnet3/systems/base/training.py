@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from espnet3.components.instantiate import instantiate_block
 from espnet3.components.trainers.options import import_lightning
 from espnet3.components.trainers.ranks import is_first_process
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
+from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.configs.mistakes import require
@@ -23,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MODEL_FILE = "model.pth"
 _CONFIG_FILE = "training.yaml"
+_THREADS = Whole(least=1)
 _DECIDING = ("model", "dataset", "dataloader", "optimizer", "scheduler", "scheduler_interval", "seed")
 
 
@@ -37,8 +41,10 @@ def train(config: Any) -> Path:
     - `optimizer`, `scheduler` (optional): blocks with a `_target_`, see `ESPnetLightningModule`;
     - `trainer`: arguments of `lightning.Trainer`, each as it is; `best_model_criterion` (optional), see
       `ESPnet3LightningTrainer`; `fit` (optional): more arguments of its `fit`;
-    - `exp_dir`: gets `checkpoints/`, Lightning's logs, and `model.pth`, the weights of the best checkpoint;
-    - `seed` (optional, 0).
+    - `exp_dir`: gets `checkpoints/`, `epochs.jsonl`, Lightning's logs, and `model.pth`, the weights of the best
+      checkpoint;
+    - `seed` (optional, 0);
+    - `threads` (optional): threads that torch computes with in each process, while the stage runs.
 
     Args:
         config: A mapping or an OmegaConf config.
@@ -53,6 +59,11 @@ def train(config: Any) -> Path:
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "training", ("model", "dataset", "exp_dir", "optimizer"))
     lightning = import_lightning()
+    with _threads(config.get("threads")):
+        return _train(config, lightning)
+
+
+def _train(config: DictConfig, lightning: Any) -> Path:
     from espnet3.components.data.dataloader import make_loader
     from espnet3.components.modeling.lightning_module import ESPnetLightningModule
 
@@ -77,6 +88,20 @@ def train(config: Any) -> Path:
         logger.info("the training is done; the other stages are those of the first process")
         sys.exit(0)
     return _write_weights(trainer, model, exp_dir)
+
+
+@contextmanager
+def _threads(wanted: Any) -> Iterator[None]:
+    """Let torch compute with so many threads in a `with` block; None: with as many as it does."""
+    import torch
+
+    before = torch.get_num_threads()
+    if wanted is not None:
+        torch.set_num_threads(argument("threads", wanted, _THREADS))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _criteria(config: DictConfig, organizer: Any) -> Any:

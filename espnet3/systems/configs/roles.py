@@ -48,6 +48,7 @@ _TABLE = (
                 "fit",
                 "tokenizer",
                 "seed",
+                "threads",
             }
         ),
     ),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -71,6 +72,52 @@ def test_a_training_ends_in_the_weights_of_its_best_checkpoint(tmp_path) -> None
     assert min(kept) < losses[0]
 
 
+def test_each_epoch_is_told_and_written_down(tmp_path, caplog) -> None:
+    """A line for each epoch on the terminal, and its figures in epochs.jsonl; the loss falls."""
+    caplog.set_level("INFO", "espnet3")
+    train(config(tmp_path, max_epochs=4))
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("epoch ")]
+    assert [line.split(":")[0] for line in told] == [f"epoch {number} of 4" for number in range(1, 5)]
+    epochs = [json.loads(line) for line in (tmp_path / "exp/epochs.jsonl").read_text().splitlines()]
+    assert [set(epoch) for epoch in epochs] == [{"epoch", "train/loss", "valid/loss"}] * 4
+    assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2, 3]
+    assert epochs[-1]["train/loss"] < epochs[0]["train/loss"]
+    assert f"train/loss {epochs[-1]['train/loss']:.4g}, valid/loss" in told[-1]
+
+
+def test_threads_are_for_the_stage_alone(tmp_path) -> None:
+    """`threads: 1` holds while the model is trained; then torch has as many as before."""
+    from toy import Threads
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train({**config(tmp_path, callbacks=[{"_target_": "toy.Threads"}]), "threads": 1})
+        assert set(Threads.seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_checkpoint_is_replaced_whole_whatever_disk_temporary_files_are_on(tmp_path) -> None:
+    """Where the temporary folder is another file system, the last checkpoint is still no file that is written over.
+
+    A second name of the file keeps the content that it had; a kill at any moment leaves one of the two whole.
+    """
+    other = Path("/dev/shm")
+    assert other.stat().st_dev != tmp_path.stat().st_dev
+    given = config(tmp_path, max_epochs=1)
+    last = tmp_path / "exp" / CHECKPOINTS / LAST
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(other))
+        train(given)
+        content = last.read_bytes()
+        os.link(last, tmp_path / "second name")
+        train(config(tmp_path, max_epochs=2))
+    assert last.read_bytes() != content == (tmp_path / "second name").read_bytes()
+    assert [path.name for path in last.parent.iterdir() if path.name.startswith(".")] == []
+
+
 def test_a_training_that_was_killed_ends_as_one_that_was_not(tmp_path) -> None:
     """SIGKILL in the middle of an epoch, the same command again: it goes on from the last epoch, to the same bits."""
     slow = [{"_target_": "toy.Slow"}]
@@ -101,6 +148,8 @@ def test_a_training_that_was_killed_ends_as_one_that_was_not(tmp_path) -> None:
     assert {name: value.tolist() for name, value in ours.items()} == {
         name: value.tolist() for name, value in theirs.items()
     }
+    told = [(folder / "exp/epochs.jsonl").read_bytes() for folder in (whole, cut)]
+    assert told[0] == told[1]
     names = [
         sorted(each.name for each in (folder / "exp" / CHECKPOINTS).iterdir()) for folder in (whole, cut)
     ]
@@ -148,6 +197,7 @@ def test_a_checkpoint_of_another_model_is_said(tmp_path) -> None:
         ({"dataloader": {"train": {"batch_size": 0}}}, "dataloader.train.batch_size = 0: must be a positive"),
         ({"dataloader": {"trian": {}}}, "dataloader has the unknown key trian"),
         ({"optimizer": None}, "optimizer"),
+        ({"threads": 0}, "threads must be a positive integer, not 0"),
         ({"trainer": {"n_workers": 2}}, "belongs to parallel"),
     ],
 )

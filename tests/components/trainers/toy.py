@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from lightning import Callback
@@ -62,6 +63,15 @@ class Slow(Callback):
 
     def on_train_batch_end(self, *args):
         time.sleep(0.02)
+
+
+class Threads(Callback):
+    """Remembers how many threads torch computes with."""
+
+    seen: ClassVar[list[int]] = []
+
+    def on_train_batch_end(self, *args):
+        self.seen.append(torch.get_num_threads())
 
 
 def config(folder: Path, **trainer):

@@ -1,0 +1,58 @@
+"""What a person sees of a training: a line for each epoch, on the terminal and in a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback
+
+from espnet3.components.data.files import write_text_atomic
+
+logger = logging.getLogger(__name__)
+
+EPOCHS_FILE = "epochs.jsonl"
+
+
+class EpochLog(Callback):
+    """Logs what each epoch has come to, and keeps it in `<exp_dir>/epochs.jsonl`, a line for each epoch.
+
+    A training that goes on after a kill writes the lines that it would have written without. Epochs are counted from
+    0 in the file, as in the names of checkpoints.
+
+    Args:
+        exp_dir: The experiment's folder.
+    """
+
+    def __init__(self, exp_dir: Path) -> None:
+        self.path = exp_dir / EPOCHS_FILE
+        self._lines: list[str] = []
+        self._begin = 0.0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Keep the lines of the epochs that are not done again."""
+        there = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        self._lines = there[: trainer.current_epoch]
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Look at the clock."""
+        self._begin = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log the epoch, and write the file."""
+        if not trainer.is_global_zero:
+            return
+        figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        kept = {
+            name: value if math.isfinite(value) else None for name, value in figures.items()
+        }  # JSON has no NaN
+        self._lines.append(json.dumps({"epoch": trainer.current_epoch, **kept}))
+        write_text_atomic(self.path, "".join(f"{line}\n" for line in self._lines))
+        last = "" if (trainer.max_epochs or -1) < 0 else f" of {trainer.max_epochs}"
+        said = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        seconds = time.perf_counter() - self._begin
+        logger.info("epoch %d%s: %s, %.1f s", trainer.current_epoch + 1, last, said, seconds)

@@ -14,21 +14,21 @@ ip link set lo up
 # to glibc's AI_ADDRCONFIG a machine that has no address but 127.0.0.1 has none at all
 ip address add 127.0.0.2/8 dev lo
 
-# --- two users that only these namespaces know: the tests', and another who must be let in nowhere
+# --- an /etc of their own, as a whole: over one file of it a mount is gone once anybody outside, such as a package
+# that makes its user, puts another in its place. A file may vanish while it is copied, so there is a second try.
 mkdir -p "$state/etc" "$state/home" "$state/tmp"
-for file in passwd group shadow; do
-    cp "/etc/$file" "$state/etc/$file"
-done
+cp -a /etc/. "$state/etc" || cp -a /etc/. "$state/etc"
+
+# --- two users that only these namespaces know: the tests', and another who must be let in nowhere
 other=espnet3other
 echo "$other:x:64243:64243::/nonexistent:/bin/sh" >>"$state/etc/passwd"
 echo "$other:x:64243:" >>"$state/etc/group"
 echo "$user:x:64242:64242::$state/home:/bin/bash" >>"$state/etc/passwd"
 echo "$user:x:64242:" >>"$state/etc/group"
 echo "$user:*:19000:0:99999:7:::" >>"$state/etc/shadow" # no password, and not locked
-chmod 640 "$state/etc/shadow"
-for file in passwd group shadow; do
-    mount --bind "$state/etc/$file" "/etc/$file"
-done
+# the nodes of SLURM by name, as a program that SLURM starts on several of them looks for the others
+echo '127.0.0.1 n1 n2 n3 n4' >>"$state/etc/hosts"
+mount --bind "$state/etc" /etc
 chown 64242:64242 "$state/home" "$state/tmp"
 
 # --- a home of mode 700 hides the repository and its python from that user: show just these

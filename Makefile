@@ -43,8 +43,8 @@ test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromi
 	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py \
 		tests/egs3/test_asterisk_demo_page.py $(ARGS)
 
-test-clusters: $(VENV)/dev.stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root
-	tests/clusters/run.sh "$(RUN)" $(ARGS)
+test-clusters: $(VENV)/$(if $(TORCH),torch,dev).stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root; TORCH=torch: training, too
+	$(if $(TORCH),ESPNET3_TEST_TORCH=1) tests/clusters/run.sh "$(RUN)" $(ARGS)
 
 test-kube: $(VENV)/dev.stamp ## tests on a control plane of Kubernetes, built from source once; needs root
 	tests/clusters/kube/run.sh "$(RUN)" $(ARGS)

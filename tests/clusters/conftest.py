@@ -10,6 +10,10 @@ import pytest
 
 from espnet3.parallel import set_parallel
 from tests.clusters.labs import LABS, STATE
+from tests.components.needed import left_out
+
+if left_out("lightning"):
+    collect_ignore = ["test_training.py"]
 
 RUNNING = []  # the labs that the current module has started
 

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "watching.md"
 
 
 def like(line: str) -> str:
-    """Return a line without its numbers, which differ from run to run; 0.2 ms may be 1.2 µs elsewhere."""
+    """Return a line without its numbers, which differ from run to run; 240 µs may be 2 ms on a busy machine."""
     return re.sub(r"\b0 (µs|ms|s)\b", "0 s", re.sub(r"[\d.,]+", "0", " ".join(line.split())))
 
 

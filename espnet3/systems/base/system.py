@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from espnet3.components.trainers.ranks import is_first_process
+from espnet3.components.trainers.ranks import is_first_process, started_together
 from espnet3.systems.base.blocks import check_blocks
 from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.create_dataset import create_dataset
@@ -75,11 +75,11 @@ class BaseSystem:
                 one runs.
         """
         wanted = [each.name for each in chosen(type(self), stages)]
-        if not is_first_process():  # Lightning has started this script again, for its part of a training
-            wanted = [stage for stage in wanted if stage == "train"]
         for role in dict.fromkeys(("training", "inference", "metrics", "demo", *roles_of(type(self)))):
             check_blocks(getattr(self, f"{role}_config", None))
         self.check_jobs(wanted)
+        if not is_first_process():  # Lightning has started this script again, for its part of a training
+            wanted = [stage for stage in wanted if stage == "train"]
         results: dict[str, Any] = {}
         for stage in wanted:
             begin = time.perf_counter()
@@ -97,13 +97,22 @@ class BaseSystem:
         chosen(cls, stages)
 
     def check_jobs(self, stages: Iterable[str]) -> None:
-        """Check that no stage needs what the jobs of an earlier one have yet to compute.
+        """Check that no stage needs what jobs, or another process, have yet to compute.
 
         Raises:
-            ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once.
+            ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once; or this is
+                one of several processes that `srun` or `torchrun` has started, and stages come before `train`.
         """
+        names = list(stages)
+        before = names[: names.index("train")] if "train" in names else []
+        if before and (launcher := started_together()):
+            raise ValueError(
+                f"{launcher} has started several processes of this, and only the first one runs {', '.join(before)}: "
+                f"the others would train before it is done. Run what comes before train without {launcher}, and then "
+                "train with it"
+            )
         runner = (self.inference_config or {}).get("runner") or {}
-        if runner.get("async_mode") and {"infer", "measure"} <= set(stages):
+        if runner.get("async_mode") and {"infer", "measure"} <= set(names):
             raise ValueError(
                 "runner.async_mode is true, so the stage infer only submits jobs, and measure would find nothing, "
                 "or the files of an earlier run: run infer alone, then `espnet3 wait` and `espnet3 merge` with "

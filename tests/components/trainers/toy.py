@@ -47,7 +47,7 @@ class Collate:
 
 
 class Told(Callback):
-    """Writes a file at the end of each epoch: its name has the process and the epoch."""
+    """Writes a file at the end of each epoch: its name has the process and the epoch; in it, the node of SLURM."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -55,7 +55,7 @@ class Told(Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{trainer.global_rank}-of-{trainer.world_size}-epoch{trainer.current_epoch}"
-        (self.folder / name).write_text(str(os.getpid()))
+        (self.folder / name).write_text(f"{os.getpid()} {os.environ.get('SLURMD_NODENAME', '')}")
 
 
 class Slow(Callback):

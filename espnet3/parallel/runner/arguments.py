@@ -23,7 +23,7 @@ _KINDS: dict[str, Kind] = {
     "async_num_workers": Whole(least=1, none="None"),
     "async_result_dir": Location(),
     "async_specs_dir": Location(),
-    "batch_size": Whole(least=1, none="None"),
+    "batch_size": Whole(none="None"),  # a positive one: when the runner is called
     "every_rank": Flag(),
     "item_timeout": Number(above=0, none="None"),
     "max_failures": Number(least=0, none="None"),
@@ -47,6 +47,15 @@ def checked(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     found = argument(name, value, kind)
     return Path(found) if isinstance(kind, Location) and found is not None else found
+
+
+def checked_batch_size(size: Any) -> Any:
+    """Return a runner's batch size, which may have been set after it was made, when the runner is called.
+
+    Raises:
+        ConfigError: It is no positive integer.
+    """
+    return argument("batch_size", size, Whole(least=1, none="None"))
 
 
 def check_provider(provider: Any) -> None:
@@ -102,6 +111,8 @@ def check_batches(runner: Any) -> None:
     """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size."""
     kind, size = type(runner), runner.batch_size
     own = kind.batch_forward
+    if size is not None and size < 1:
+        return  # an error of its own, when the runner is called
     if takes_lists(kind, size):
         if (kind, size) not in _WARNED:
             _WARNED.add((kind, size))

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from espnet3.cli.main import main
 from espnet3.parallel import (
     BaseRunner,
+    ConfigError,
     EnvironmentProvider,
     InferenceProvider,
     ItemError,
@@ -128,6 +129,17 @@ def test_a_batch_size_without_batch_forward_is_a_warning():
         runner = work.Times(PROVIDER, batch_size=4, progress=False)
     assert runner(range(3)) == [0, 2, 4]
     assert len(recorded) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("later", [False, True], ids=["given", "set-later"])
+def test_a_batch_size_below_one_is_an_error_of_the_call(size, later, recwarn):
+    """As in ESPnet3, a runner is made with any whole batch size, and one below 1 is refused before an item runs."""
+    runner = work.TimesInBatches(PROVIDER, batch_size=2 if later else size, progress=False)
+    runner.batch_size = size
+    with pytest.raises(ConfigError, match=f"batch_size must be a positive integer, or None, not {size}"):
+        runner(range(3))
+    assert not recwarn.list
 
 
 def test_a_batch_forward_without_batch_size_is_a_warning():

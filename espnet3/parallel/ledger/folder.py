@@ -19,7 +19,7 @@ from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
-from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, split_folders
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
@@ -174,6 +174,8 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
     except FileNotFoundError:
         if not split_folders(path):
             return None, None
+        if (path / MANIFEST).exists() and not (path / EVENTS).exists():
+            return None, DamagedFolderError(_of_espnet3(path))
         return None, DamagedFolderError(f"{path / RUN} is missing, and there are results. {advice}")
     except DamagedFolderError as error:
         return None, DamagedFolderError(f"{error}. {advice}")
@@ -184,6 +186,17 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
             f"{path / RUN} has schema {old['schema']}, and this version knows {SCHEMA}: use the newer version"
         )
     return old, None
+
+
+def _of_espnet3(path: Path) -> str:
+    """Word that a folder was written by ESPnet3's own layer, which has the same names for shards and manifest."""
+    locks = [lock.relative_to(path).as_posix() for lock in path.glob(f"{SPLIT}.*/lock")]
+    at_work = f"; it is still at work there, or was killed ({', '.join(sorted(locks))})" if locks else ""
+    return (
+        f"{path} holds a run of ESPnet3's own layer ({MANIFEST}, and no {RUN}), which does not say by what model "
+        f"and config its results were made{at_work}. resume=False moves it aside and starts anew; or take another "
+        "output_dir"
+    )
 
 
 def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:

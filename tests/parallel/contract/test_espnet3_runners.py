@@ -206,6 +206,21 @@ def test_the_manifest_of_an_earlier_run_is_moved_with_it(tmp_path):
     assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [3, 2]
 
 
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_folder_of_espnet3s_own_layer_is_refused_by_name(locked, tmp_path):
+    """What ESPnet3's own layer left is no run of this one: refused, its locks named; resume=False moves it aside."""
+    (tmp_path / "split.0").mkdir()
+    (tmp_path / "split.0" / ("lock" if locked else "done")).write_text("123\n")
+    (tmp_path / "manifest.json").write_text('{"version": 1, "shards": [{"shard_id": 0, "items": [0, 1, 2]}]}')
+    said = r"killed \(split\.0/lock\)\. resume=False" if locked else r"were made\. resume=False"
+    with pytest.raises(RuntimeError, match=rf"holds a run of ESPnet3's own layer .*{said}"):
+        runners.OneWriter(runners.Provider(), output_dir=tmp_path, progress=False)(range(3))
+    assert sorted(path.name for path in (tmp_path / "split.0").iterdir()) == ["lock" if locked else "done"]
+    again = runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)
+    assert again(range(3)) == {"a": LINES[:3]}
+    assert (tmp_path / "old.0" / "split.0").is_dir()
+
+
 # --- where the items run --------------------------------------------------------------------------
 
 

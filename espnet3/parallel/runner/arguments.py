@@ -59,12 +59,19 @@ def checked_batch_size(size: Any) -> Any:
 
 
 def check_provider(provider: Any) -> None:
-    """Raise `ConfigError` where it is a class, or has no way to build an env."""
+    """Raise `ConfigError` where it is a class."""
     if isinstance(provider, type):
         raise ConfigError(
             f"the provider must be an object, and {provider.__qualname__} is the class: make one, "
             f"{provider.__qualname__}(config)"
         )
+
+
+def check_builds(provider: Any) -> None:
+    """Raise `ConfigError` where a provider has no way to build an env, when its runner is called.
+
+    A runner is made with whatever it is given: code of its own that needs no env may be used without one.
+    """
     if not callable(getattr(provider, "build_env_local", None)):
         raise ConfigError(f"the provider must have a method build_env_local, and {shown(provider)} has none")
 

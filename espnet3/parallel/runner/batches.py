@@ -3,8 +3,8 @@
 `batch_forward` alone: its `forward` is a batch of one. `forward` alone, a batch size, and files of its own: where
 `forward` says that it takes lists, an item of the run is a list of indices, as ESPnet3's layer has it. It says so by
 its first parameter (annotated as a list, sequence or iterable, or called `indices`, `batch`, ...), or is one of
-ESPnet3's own. A `forward` that says nothing is given one index: that can never be wrong, and is the same for any batch
-size.
+ESPnet3's own, or of a runner derived from one of those, which are documented to be given lists. A `forward` that says
+nothing is given one index: that can never be wrong, and is the same for any batch size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def takes_lists(runner: type, batch_size: int | None) -> bool:
     if batch_size is None or not is_default(runner, "batch_forward") or not writes_files(runner):
         return False
     forward = runner.forward  # type: ignore[attr-defined]  # a runner's class
-    if forward.__module__.startswith(_ESPNET3):
+    if any(one.__module__.startswith(_ESPNET3) for one in (forward, *runner.__mro__)):
         return True
     first = next(iter(signature(forward).parameters.values()), None)
     return first is not None and (first.name in _LISTS or bool(_LIST.search(str(first.annotation))))

@@ -22,7 +22,7 @@ from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.runner.advice import NoneWatch
-from espnet3.parallel.runner.arguments import check_finishing, check_indices, checked_batch_size
+from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked_batch_size
 from espnet3.parallel.runner.batches import in_lists, takes_lists
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
@@ -77,9 +77,11 @@ class Run:
 
         Raises:
             TypeError: The indices are no iterable, or one whose items are hardly what is meant.
-            ConfigError: `item_cost` returns something that is not a cost, or the batch size is not positive.
+            ConfigError: `item_cost` returns something that is not a cost, the batch size is not positive, or the
+                provider builds nothing.
         """
         check_indices(indices)
+        check_builds(runner.provider)
         kind, size = type(runner), checked_batch_size(runner.batch_size)
         items = as_items(indices, "indices")
         cost = _costs(runner.item_cost, items)

@@ -9,6 +9,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, get_client, set_parallel
 from espnet3.parallel.runner import arguments
+from espnet3.parallel.runner.batches import takes_lists
 from tests.parallel.contract import espnet3_runners as runners
 from tests.parallel.contract.helpers import TWO, finish, run_script, start_script
 
@@ -111,6 +112,15 @@ def test_a_forward_that_does_not_say_it_takes_lists_is_given_one_index(call):
     """The batch size changes nothing for it, and a warning says so."""
     with pytest.warns(UserWarning, match="batch_size=4 has no effect"):
         assert call(runners.OneWriter, batch_size=4) == {"a": LINES}
+
+
+def test_a_runner_derived_from_one_of_espnet3s_own_takes_lists():
+    """ESPnet3's runners are documented to be given lists, so a forward that replaces theirs is; any other is not."""
+    theirs = type("Theirs", (runners.OneWriter,), {"__module__": "espnet3.systems.base.inference_runner"})
+    unsaid = {"forward": staticmethod(lambda idx, factor: idx)}
+    assert takes_lists(type("Derived", (theirs,), unsaid), 4)
+    assert not takes_lists(type("Derived", (theirs,), unsaid), None)
+    assert not takes_lists(type("Other", (runners.OneWriter,), unsaid), 4)
 
 
 @pytest.mark.usefixtures("unwarned")

@@ -120,6 +120,16 @@ def test_tables_as_indices_are_refused_and_their_index_is_taken():
         assert work.Echo(work.Whole(), progress=False)(indices.index) == [0, 1]
 
 
+@pytest.mark.parametrize("provider", [None, {"factor": 2}, object()], ids=["None", "mapping", "object"])
+def test_a_provider_that_builds_nothing_is_an_error_of_the_call(provider):
+    """A runner may be made with anything, as in ESPnet3's own tests; one that cannot build an env is refused then."""
+    runner = work.Times(provider, progress=False)
+    with pytest.raises(
+        ConfigError, match=r"the provider must have a method build_env_local, and .* has none"
+    ):
+        runner(range(3))
+
+
 # --- batches ----------------------------------------------------------------------------------------
 
 

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 _PLAN = "replaces the private `_plan_shards`: how indices are cut is not a method of a runner here"
-_LOCK = "looks for the private lock file: a folder is held by a lease that ends with its holder"
-_SHARDS = "counts one `split.N` for each worker: ours cuts finer, so that work flows to whoever is free"
+_SHARDS = (
+    "expects as many `split.N` as workers: here the cut is the same for any number of workers, so that sums made shard "
+    "by shard are the same to the last bit, and work flows to whoever is free"
+)
+
+_LISTS = (
+    "expects lists for a `forward(idx, *, dataset, model, **env)` with a `batch_size`: here a `forward` that does not "
+    "say it takes lists is given one index, so that `batch_size` never changes the result; a warning says so"
+)
 
 _BATCH = "test.espnet3.parallel.test_base_runner_batch::"
 
 REASONS: dict[str, str] = {
-    f"{_BATCH}test_batch_size_rejects_non_positive": (
-        "expects the error when the runner is called: here it comes when the runner is made"
+    f"{_BATCH}test_batch_size_chunks_indices": _LISTS,
+    f"{_BATCH}test_failed_shard_releases_lock": _LISTS,
+    f"{_BATCH}test_forward_used_when_batch_size_set": _LISTS,
+    f"{_BATCH}test_resume_false_forces_rerun": _LISTS,
+    f"{_BATCH}test_resume_skips_completed_shards": _LISTS,
+    f"{_BATCH}test_local_config_uses_workers_and_dask_dispatch": (
+        "replaces the private `_run_parallel_dask` and `_get_completed_shard_dirs`"
     ),
-    f"{_BATCH}test_local_config_uses_workers_and_dask_dispatch": "replaces the private `_run_parallel_dask`",
-    f"{_BATCH}test_parallel_config_can_replace_stale_lock": _LOCK,
-    f"{_BATCH}test_resume_raises_for_locked_shard": _LOCK,
-    f"{_BATCH}test_resume_raises_when_shard_count_changes": (
-        "expects that another number of workers is refused: here a run goes on with any number"
+    f"{_BATCH}test_parallel_config_can_replace_stale_lock": (
+        "calls the private `_get_lock_path` and `_filter_pending_shards`: there are no locks of shards here"
     ),
+    f"{_BATCH}test_resume_raises_for_locked_shard": (
+        "calls the private `_get_lock_path`; a folder with such a lock is refused here too, in other words"
+    ),
+    f"{_BATCH}test_resume_raises_when_shard_count_changes": _PLAN,
     f"{_BATCH}test_resume_raises_when_shard_plan_changes": _PLAN,
+    f"{_BATCH}test_resume_reruns_only_incomplete_shards": _PLAN,
     f"{_BATCH}test_resume_reuses_manifest_shard_plan": _PLAN,
     f"{_BATCH}test_run_parallel_dask_dispatches_multiple_shards": _SHARDS,
     "test.espnet3.parallel.test_inference_provider::test_build_worker_setup_fn_rebuilds_env_and_captures_params": (
-        "counts a build in the provider's constructor: here the driver builds no env that it does not use"
+        "counts a build of the env in the provider's constructor: here the driver builds no env that it does not use, "
+        "so a model is not loaded once more than there are workers"
     ),
     "test.espnet3.parallel.test_inference_runner::test_parallel_shards_offline_with_base_runner": _SHARDS,
     "test.espnet3.parallel.test_parallel::test_base_runner_uses_local_cluster_workers": _SHARDS,
+    "test.espnet3.systems.base.test_inference::test_inference_runner_streams_split_outputs_and_merges_scp": _SHARDS,
+    "test.espnet3.systems.f5tts.test_remove_long_short::test_runner_call_end_to_end": _SHARDS,
 }

@@ -57,6 +57,7 @@ class Scratch:
             "PYTHONPATH": os.pathsep.join(map(str, [tree, tree / "egs3" / "TEMPLATE" / "esp2_asr", recipe])),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",  # in each process: two workers are not to share two cores with themselves
         }
 
 
@@ -124,6 +125,19 @@ def _download(scratch: Scratch) -> None:
         # eight files of ten are recipes of ESPnet2, and the tree is copied twice in every run
         needed = [member for member in packed if "/egs2/" not in member.name]
         packed.extractall(scratch.folder, members=needed, filter="data")
+
+
+def wheels_of(scratch: Scratch) -> tuple[Path, Path]:
+    """Return the wheels of this checkout's layer and of ESPnet; ESPnet's is built once."""
+    folder = scratch.folder / "wheels"
+    for old in folder.glob("espnet3_parallel-*.whl"):
+        old.unlink()
+    build = ("wheel", "--no-deps", "--ignore-requires-python", "--wheel-dir", folder)
+    _pip(scratch, *build, scratch.folder / "layer")
+    if not list(folder.glob(f"espnet-{ESPNET}-*.whl")):
+        _pip(scratch, *build, scratch.folder / f"espnet-{ESPNET}.tar.gz")
+    (ours,), (espnet,) = folder.glob("espnet3_parallel-*.whl"), folder.glob(f"espnet-{ESPNET}-*.whl")
+    return ours, espnet
 
 
 def _install_layer(scratch: Scratch) -> None:

@@ -1,26 +1,22 @@
-"""`mini_an4` in ESPnet's tree: its stages with its own layer and with ours, and what was promised beyond them."""
+"""`mini_an4` in one of the trees: a command of it, how it went, and what it took."""
 
 from __future__ import annotations
 
-import os
 import re
 import resource
-import shutil
-import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.dropin.compare import differences
 from tests.dropin.environment import Scratch
-from tests.waiting import wait_until
 
 RECIPE = Path("egs3", "mini_an4", "esp2_asr")
 STATS = "exp/stats_{}"
 INFERENCE = "exp/training/inference_{}"
 _STAGE = re.compile(r"\[DONE\] stage: (\w+) \(([\d.]+)s\)")
-_LIMIT = 900  # seconds that one command may take on a busy machine; none needs a tenth on an idle one
+LIMIT = 900  # seconds that one command may take on a busy machine; none needs a tenth on an idle one
 
 
 @dataclass(slots=True)
@@ -30,7 +26,8 @@ class Check:
     name: str
     wrong: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    processor: float = 0.0  # seconds of all processes together, their start and imports included
+    wall: float = 0.0  # seconds of its commands by the clock, their start and imports included
+    processor: float = 0.0  # the same of all processes together
 
 
 class Recipe:
@@ -51,7 +48,7 @@ class Recipe:
 
     def run(self, check: Check, words: Sequence[str], *, fails: bool = False) -> str:
         """Run one command in the recipe's folder, add to a check what went wrong, and return what it said."""
-        before = _processor_seconds()
+        before, begin = _processor_seconds(), time.perf_counter()
         done = subprocess.run(
             words,
             cwd=self.folder,
@@ -61,9 +58,10 @@ class Recipe:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_LIMIT,
+            timeout=LIMIT,
             check=False,
         )
+        check.wall += time.perf_counter() - begin
         check.processor += _processor_seconds() - before
         for stage, seconds in _STAGE.findall(done.stdout):
             check.seconds[stage] = check.seconds.get(stage, 0.0) + float(seconds)
@@ -76,144 +74,3 @@ class Recipe:
 def _processor_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def prepare(scratch: Scratch) -> Check:
-    """Give both trees the same data, tokens, statistics and model, made once with ESPnet's own layer."""
-    check = Check("data, tokens and model")
-    prepared = Recipe(scratch, scratch.folder / "prepared")
-    if not (prepared.folder / "made").exists():
-        shutil.rmtree(prepared.tree, ignore_errors=True)
-        shutil.copytree(scratch.pristine, prepared.tree)
-        _choose_training(prepared)
-        prepared.run(check, prepared.command(["create_dataset", "train_tokenizer", "collect_stats", "train"]))
-        if check.wrong:
-            return check
-        (prepared.folder / "made").touch()
-    for tree in (scratch.theirs, scratch.ours):
-        each = Recipe(scratch, tree)
-        _choose_training(each)
-        for name in (
-            "data",
-            "exp",
-        ):  # the files name each other by full paths, and both trees read the same ones
-            shutil.copytree(prepared.folder / name, each.folder / name, symlinks=True)
-    return check
-
-
-def _choose_training(recipe: Recipe) -> None:
-    link = recipe.folder / "conf" / "training.yaml"  # as its own integration test does
-    link.unlink(missing_ok=True)
-    link.symlink_to("training_asr_streaming.yaml")
-
-
-def stages(recipe: Recipe, who: str) -> list[Check]:
-    """Run the stages with one and with two workers, then the repository's own comparison of the two."""
-    checks = []
-    for how, words in (("one worker", "serial"), ("two workers", "parallel")):
-        check = Check(f"collect_stats, infer, measure, {how}, {who}")
-        recipe.run(check, recipe.command(["collect_stats"], f"training_asr_streaming_{words}"))
-        recipe.run(check, recipe.command(["infer", "measure"], inference=f"inference_{words}"))
-        checks.append(check)
-    check = Check(f"ci/check_espnet3_parallel_workers.py, {who}")
-    pairs = {
-        "--inference": INFERENCE.format("serial"),
-        "--inference-parallel": INFERENCE.format("parallel"),
-        "--stats": STATS.format("serial"),
-        "--stats-parallel": STATS.format("parallel"),
-    }
-    script = recipe.tree / "ci" / "check_espnet3_parallel_workers.py"
-    recipe.run(check, [recipe.python, str(script), *(word for pair in pairs.items() for word in pair)])
-    return [*checks, check]
-
-
-def same_outputs(theirs: Recipe, ours: Recipe) -> Check:
-    """Compare what the stages wrote with the two layers."""
-    check = Check("outputs with our layer and with its own: texts byte by byte, sums within 1e-6")
-    for kind in (STATS, INFERENCE):
-        for how in ("serial", "parallel"):
-            name = kind.format(how)
-            check.wrong += [
-                f"{name}/{what}" for what in differences(theirs.folder / name, ours.folder / name)
-            ]
-    return check
-
-
-def detached(theirs: Recipe, ours: Recipe) -> Check:
-    """Run `infer` as two jobs without a driver, by two lines in its configuration."""
-    check = Check("infer detached, two jobs, then measure")
-    _write(ours, "detached", "\nrunner:\n  async_mode: true\n  async_specs_dir: ${exp_dir}/specs\n")
-    ours.run(check, ours.command(["infer"], inference="inference_detached"))
-    folder = ours.folder / INFERENCE.format("detached")
-    for run in sorted(path.parent for path in folder.glob("*/run.json")):
-        for verb in ("wait", "merge"):
-            ours.run(check, [str(Path(ours.python).parent / "espnet3"), verb, str(run)])
-    ours.run(check, ours.command(["measure"], inference="inference_detached"))
-    check.wrong += differences(theirs.folder / INFERENCE.format("serial"), folder)
-    return check
-
-
-def killed(theirs: Recipe, ours: Recipe) -> Check:
-    """SIGKILL `infer` between its first and its last test set, and give the same command again."""
-    check = Check("infer, two workers, SIGKILL at half, the same command again")
-    _write(ours, "killed", "")
-    words = ours.command(["infer", "measure"], inference="inference_killed")
-    folder = ours.folder / INFERENCE.format("killed")
-    with subprocess.Popen(
-        words,
-        cwd=ours.folder,
-        env=ours.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        wait_until(lambda: list(folder.glob("*/text.scp")) or process.poll() is not None, _LIMIT)
-        if process.poll() is not None:
-            check.wrong.append(f"infer ended with {process.returncode} before it could be killed")
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
-    ours.run(check, words)
-    check.wrong += differences(theirs.folder / INFERENCE.format("serial"), folder)
-    return check
-
-
-def changed(ours: Recipe) -> Check:
-    """Change the beam size in a folder that has results."""
-    check = Check("infer with another beam size in the same folder: refused, the difference named")
-    path = ours.folder / "conf" / "inference_killed.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("beam_size: 1", "beam_size: 2"), encoding="utf-8")
-    said = ours.run(check, ours.command(["infer"], inference="inference_killed"), fails=True)
-    if "beam_size" not in said or "ChangedRunError" not in said:
-        check.wrong.append("the refusal does not name beam_size")
-    return check
-
-
-def trains(ours: Recipe) -> Check:
-    """Run the trainer of the tree that has our layer."""
-    check = Check("collect_stats and train with our layer")
-    shutil.rmtree(ours.folder / "exp" / "training")
-    shutil.rmtree(ours.folder / "exp" / "stats")
-    ours.run(check, ours.command(["collect_stats", "train"]))
-    if not list((ours.folder / "exp" / "training").glob("*.ckpt")):
-        check.wrong.append("there is no checkpoint")
-    return check
-
-
-def _write(ours: Recipe, name: str, more: str) -> None:
-    conf = ours.folder / "conf"
-    text = (conf / "inference_parallel.yaml").read_text(encoding="utf-8")
-    (conf / f"inference_{name}.yaml").write_text(text + more, encoding="utf-8")
-
-
-def run_all(scratch: Scratch) -> list[Check]:
-    """Do all of it; a check that fails does not keep the later ones from running."""
-    checks = [prepare(scratch)]
-    if checks[0].wrong:
-        return checks
-    theirs, ours = Recipe(scratch, scratch.theirs), Recipe(scratch, scratch.ours)
-    checks += stages(theirs, "its own layer")
-    checks += stages(ours, "our layer")
-    checks += [same_outputs(theirs, ours), detached(theirs, ours), killed(theirs, ours), changed(ours)]
-    return [*checks, trains(ours)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.dropin.environment import Scratch
 
-# Of test/espnet3: all that touches the layer, what runs on it, and the parts beside it.
-FOLDERS = ("parallel", "systems", "components", "contract")
+_NAMES = ("parallel", "systems", "components", "contract", "utils", "publication")
+FOLDERS = (*(f"test/espnet3/{name}" for name in _NAMES), "test/ci")
+_TEST_LIMIT = "600"  # seconds for one test that states none, on a busy machine
 _LIMIT = 3600  # seconds for all tests of one folder on a busy machine
 
 
@@ -28,14 +30,13 @@ def run(scratch: Scratch, tree: Path, folder: str) -> dict[str, Outcome]:
     Raises:
         RuntimeError: pytest wrote no results.
     """
-    file = scratch.folder / f"{tree.name}-{folder}.xml"
+    file = scratch.folder / f"{tree.name}-{folder.replace('/', '-')}.xml"
     file.unlink(missing_ok=True)
-    where = "test/ci" if folder == "ci" else f"test/espnet3/{folder}"
     done = subprocess.run(
         [
             *(str(scratch.python), "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
-            *("--execution-timeout", "120", "--continue-on-collection-errors"),
-            *("--junitxml", str(file), where),
+            *("--execution-timeout", _TEST_LIMIT, "--continue-on-collection-errors"),
+            *("--junitxml", str(file), folder),
         ],
         cwd=tree,
         env=scratch.env(tree),
@@ -47,7 +48,7 @@ def run(scratch: Scratch, tree: Path, folder: str) -> dict[str, Outcome]:
         check=False,
     )
     if not file.exists():
-        raise RuntimeError(f"pytest {where} in {tree} ended with {done.returncode}: {done.stdout[-2000:]}")
+        raise RuntimeError(f"pytest {folder} in {tree} ended with {done.returncode}: {done.stdout[-2000:]}")
     return dict(_read(file))
 
 
@@ -69,7 +70,7 @@ def _read(file: Path) -> list[tuple[str, Outcome]]:
 class Suite:
     """The tests of one folder with both layers: counts, and those that pass with one of them alone."""
 
-    folder: str
+    where: str
     total: int
     theirs: int
     ours: int
@@ -78,8 +79,9 @@ class Suite:
 
 
 def compare(scratch: Scratch, folder: str) -> Suite:
-    """Run the tests of one folder with both layers."""
-    theirs, ours = run(scratch, scratch.theirs, folder), run(scratch, scratch.ours, folder)
+    """Run the tests of one folder with both layers, at the same time."""
+    with ThreadPoolExecutor(2) as both:
+        theirs, ours = both.map(lambda tree: run(scratch, tree, folder), (scratch.theirs, scratch.ours))
 
     def passed(outcomes: dict[str, Outcome]) -> set[str]:
         return {name for name, outcome in outcomes.items() if outcome.result == "passed"}

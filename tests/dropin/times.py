@@ -1,0 +1,68 @@
+"""Seconds of `infer` and `measure` with both layers, in turn, so that both meet the same machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tests.dropin.environment import Scratch
+from tests.dropin.recipe import INFERENCE, Check, Recipe
+
+HOW = {"one worker": "serial", "two workers": "parallel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One way to run them, with one layer: its seconds in each round, start and imports included.
+
+    Attributes:
+        how: Which way.
+        who: Which layer.
+        wall: By the clock.
+        processor: Of all processes together.
+        load: The machine's, of the minute in which each round ended.
+    """
+
+    how: str
+    who: str
+    wall: tuple[float, ...]
+    processor: tuple[float, ...]
+    load: tuple[float, ...]
+
+
+def measure(scratch: Scratch, rounds: int) -> list[Times]:
+    """Run both ways with both layers, round after round, and remove what they have written.
+
+    Raises:
+        RuntimeError: A command fails.
+    """
+    layers = {"its own": Recipe(scratch, scratch.theirs), "ours": Recipe(scratch, scratch.ours)}
+    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    for _ in range(rounds):
+        for how, words in HOW.items():
+            for who, recipe in layers.items():
+                check = Check(f"{how}, {who}")
+                recipe.run(check, recipe.command(["infer", "measure"], inference=f"inference_{words}"))
+                shutil.rmtree(recipe.folder / INFERENCE.format(words), ignore_errors=True)
+                if check.wrong:
+                    raise RuntimeError(f"{check.name}: {check.wrong}")
+                found.setdefault((how, who), []).append((check.wall, check.processor, os.getloadavg()[0]))
+    return [
+        Times(how, who, *(tuple(kind) for kind in zip(*seconds, strict=True)))
+        for (how, who), seconds in found.items()
+    ]
+
+
+def table(times: Sequence[Times]) -> Iterator[str]:
+    """Return medians with their range, as a table in Markdown."""
+    yield "| `infer` and `measure` | Layer | Wall time, s | Processor time, s |"
+    yield "|---|---|---|---|"
+    for each in times:
+        yield f"| {each.how} | {each.who} | {_spread(each.wall)} | {_spread(each.processor)} |"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"

@@ -75,7 +75,7 @@ def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
     for previous in (
         {},
         {"previous": "true"},
-    ):  # that of the container before, where one has just been started again
+    ):  # of the container before, where one has just been started again
         try:
             text = server.text(path, tailLines=str(lines), **previous)
         except RefusedError:  # it has not begun, or never will

@@ -139,11 +139,11 @@ def test_pods_that_are_preempted_wait_for_room_and_go_on(tmp_path: Path) -> None
 
 
 def test_a_shard_that_fails_is_not_tried_again_and_retry_goes_on(tmp_path: Path) -> None:
-    """An item that raises ends its shard with one pod, the others are done; `retry` goes on once it is mended."""
+    """An item that raises ends the run, with one pod for each shard; `retry` goes on once it is mended."""
     run = submit(tmp_path, bad=[5, "raise"])
-    states = [shard.state for shard in run.wait(150).shards]
-    assert states == [JobState.DONE, JobState.FAILED, JobState.DONE]
-    assert "no square of 5" in str(run.status().shards[1].note) and len(pods()) == 3
+    shard = run.wait(150).shards[1]
+    assert shard.state is JobState.FAILED and "no square of 5" in str(shard.note)
+    assert len(pods()) == 3
     (tmp_path / "repaired").touch()
     run.retry()
     assert finished(run) == [x * x for x in range(12)]
@@ -153,7 +153,7 @@ def test_an_item_that_kills_its_pods_is_blamed_and_the_rest_is_done(tmp_path: Pa
     """Pods that crash are replaced until it is clear which item does it; every other item has its result."""
     run = submit(tmp_path, bad=[5, "die"], on_error="record")
     assert run.wait(300).done, run.status()
-    results = run.merge()
+    results = list(run.merge())
     assert isinstance(results[5], ItemFailure) and results[5].cause == "poison"
     assert [each["square"] for each in results if each is not results[5]] == [
         x * x for x in range(12) if x != 5

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,6 +39,7 @@ class Cluster:
         courses: How far the Jobs have come, by name.
         clusters: DaskClusters, by name; nothing is made of them.
         runs: Whether pods run; else they wait for their image.
+        asked: How often each path was asked for.
         refuses: An answer to the creation of Jobs, in place of creating them.
         allowed: Whether its user has every right.
     """
@@ -51,6 +53,7 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.runs, self.allowed = True, True
         self.refuses: tuple[int, str] | None = None
+        self.asked: Counter[str] = Counter()
         self.lock = threading.RLock()
         self.deleted = threading.Event()
         self.count = 0
@@ -166,6 +169,7 @@ class Cluster:
         parts, query = urlsplit(url), parse_qs(urlsplit(url).query)
         path = parts.path.rstrip("/")
         self.look()
+        self.asked[path] += 1
         if path == "/version":
             major, minor = self.version
             return 200, {"major": str(major), "minor": f"{minor}+", "gitVersion": f"v{major}.{minor}.0"}

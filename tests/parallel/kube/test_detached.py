@@ -205,9 +205,12 @@ def test_a_job_is_lost_only_where_the_server_has_none(cluster: Cluster, tmp_path
 
 
 def test_logs_come_through_the_api(cluster: Cluster, tmp_path: Path) -> None:
-    """What a pod printed before its worker began is kept as a file of the run."""
+    """What a pod printed before its worker began is kept as a file of the run; one list of pods is for all shards."""
     run = submit(tmp_path, python="echo")
     run.wait(150)
+    cluster.asked.clear()
+    assert len(dict(run.logs())) == 2
+    assert cluster.asked["/api/v1/namespaces/default/pods"] == 1
     assert "-m espnet3.parallel.worker --final 1 --tasks" in dict(run.logs())[0]
     assert "its output ends with: -m espnet3.parallel.worker" in run.status().shards[0].note
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 import uuid
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def _create(
     make_folder(folder)
     _forget(server, layout)
     jobs: dict[str, str] = {}
-    path = server.path("batch/v1", "jobs")
+    path = _jobs_path(server)
     for factor, group in _cut(shards, raised, server.version):
         number = len(list(folder.glob("created.*.json")))
         made, created = _manifests(layout, plan, group, factor, server, number)
@@ -192,7 +193,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     with _server(layout) as server:
         try:
             found = {
-                job["metadata"]["name"]: job for job in server.items(*_jobs_path(server), **_select(layout))
+                job["metadata"]["name"]: job for job in server.items(_jobs_path(server), **_select(layout))
             }
             pods = _pods(server, layout)
         except RefusedError as error:
@@ -228,8 +229,8 @@ def _server(layout: Layout) -> Server:
     return Server(created[-1].namespace if created else None)
 
 
-def _jobs_path(server: Server) -> tuple[str]:
-    return (server.path("batch/v1", "jobs"),)
+def _jobs_path(server: Server) -> str:
+    return server.path("batch/v1", "jobs")
 
 
 def _select(layout: Layout) -> dict[str, str]:
@@ -267,35 +268,44 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _delete(server: Server, layout: Layout) -> None:
-    """Delete every Job that the run has ever noted, and those with its label."""
-    listed = {job["metadata"]["name"] for job in server.items(*_jobs_path(server), **_select(layout))}
+    """Delete every Job with the run's label."""
+    listed = {job["metadata"]["name"] for job in server.items(_jobs_path(server), **_select(layout))}
     for name in sorted(listed):
         server.delete(server.path("batch/v1", "jobs", name))
 
 
 def _forget(server: Server, layout: Layout) -> None:
     """Delete the ended Jobs of earlier submissions, when what their pods printed has been kept."""
-    for shard in {int(shard) for created in _noted(layout) for shard in created.shards}:
-        printed(layout, shard)
+    with contextlib.suppress(ParallelError):  # what cannot be had must not keep a run from going on
+        submitted = {int(shard) for created in _noted(layout) for shard in created.shards}
+        _keep_printed(server, layout, _silent(layout, submitted))
     _delete(server, layout)
 
 
-def printed(layout: Layout, shard: int) -> list[Path]:
-    """Return files with what a shard's pods printed: copies, which stay when the pods are gone."""
-    folder = _folder(layout)
-    places = [created.shards[str(shard)] for created in _noted(layout) if str(shard) in created.shards]
-    if not places or (layout.shard(shard) / DONE).exists():  # its own log has all there is to know
-        return sorted(folder.glob(f"printed.{shard}.*.txt"))
-    with (
-        contextlib.suppress(ParallelError),
-        _server(layout) as server,
-    ):  # what was copied before is there all the same
-        found = _pods(server, layout)
-        for place in places:
-            for pod in found.get((place[0], place[1] if place[1:] else ""), []):
+def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
+    """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
+    silent = _silent(layout, shards)
+    if silent and _noted(layout):
+        with (
+            contextlib.suppress(ParallelError),
+            _server(layout) as server,
+        ):  # copies of earlier are there all the same
+            _keep_printed(server, layout, silent)
+    return {shard: sorted(_folder(layout).glob(f"printed.{shard}.*.txt")) for shard in shards}
+
+
+def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
+    """Return shards that are not done; the log of one that is has all there is to know."""
+    return {shard for shard in shards if not (layout.shard(shard) / DONE).exists()}
+
+
+def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> None:
+    """Copy what pods of shards have printed into the run folder."""
+    pods = _pods(server, layout)
+    for created in _noted(layout):
+        for shard, (job, *index) in created.shards.items():
+            for pod in pods.get((job, "".join(index)), []) if int(shard) in shards else []:
                 text = log_of(server, pod, _ALL)
                 if text:
-                    write_whole(
-                        folder / f"printed.{shard}.{pod['metadata']['name']}.txt", f"{text}\n".encode()
-                    )
-    return sorted(folder.glob(f"printed.{shard}.*.txt"))
+                    file = _folder(layout) / f"printed.{shard}.{pod['metadata']['name']}.txt"
+                    write_whole(file, f"{text}\n".encode())

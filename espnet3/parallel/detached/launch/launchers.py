@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,15 @@ class Launcher:
         query: Returns what is known of jobs, by shard; one that is left out is not known. Raises OSError where nobody
             answers.
         cancel: Ends all that is queued or runs; the number is the seconds a job has for its item.
-        printed: Returns the files with what a shard's jobs printed beside its log: before their worker began, say.
+        printed: Returns the files with what the jobs of shards printed beside their logs, by shard: before their worker
+            began, say.
     """
 
     check: Callable[[ParallelConfig], None]
     start: Callable[[Layout, Plan, list[int], dict[str, Any], dict[str, str]], None]
     query: Callable[[Layout, dict[str, str]], Queue]
     cancel: Callable[[Layout, Plan, float], None]
-    printed: Callable[[Layout, int], list[Path]]
+    printed: Callable[[Layout, Sequence[int]], dict[int, list[Path]]]
 
 
 _LOCAL = Launcher(local.check, local.start, local.query, local.cancel, local.printed)

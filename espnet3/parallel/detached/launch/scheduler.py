@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -285,13 +286,14 @@ def _cancel(commands: list[list[str]], folder: Path) -> str:
     return "; ".join(refused)
 
 
-def printed(layout: Layout, shard: int) -> list[Path]:
-    """Return the scheduler's output files of a shard's jobs, in the order of their submission."""
-    found: list[Path] = []
+def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
+    """Return the scheduler's output files of the jobs of shards, in the order of their submission."""
+    found: dict[int, list[Path]] = {shard: [] for shard in shards}
     for array in submitted(layout):
-        if str(shard) in array.jobs:
-            found += outputs(scheduler_of(array.env), folder_of(layout), array.jobs[str(shard)])
-    return list(dict.fromkeys(found))
+        for shard in shards:
+            if str(shard) in array.jobs:
+                found[shard] += outputs(scheduler_of(array.env), folder_of(layout), array.jobs[str(shard)])
+    return {shard: list(dict.fromkeys(files)) for shard, files in found.items()}
 
 
 def walltime(config: ParallelConfig) -> float | None:

@@ -126,8 +126,8 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             failed: Only of shards that ended without being done.
         """
-        for shard in range(len(self)) if not failed else self._failed_shards():
-            text = "".join(_end_of(file) for file in self._printed(shard))
+        for shard, files in self._printed(failed):
+            text = "".join(_end_of(file) for file in files)
             if text:
                 yield shard, text
 
@@ -140,8 +140,8 @@ class DetachedRun(Sequence[JobRecord]):
         seen: dict[Path, int] = {}
         while True:
             alive = self.status().alive
-            for shard in range(len(self)) if not failed else self._failed_shards():
-                for file in self._printed(shard):
+            for shard, files in self._printed(failed):
+                for file in files:
                     with open(file, "rb") as stream:
                         stream.seek(seen.get(file, 0))
                         data = stream.read()
@@ -153,11 +153,12 @@ class DetachedRun(Sequence[JobRecord]):
                 return
             time.sleep(1.0)  # files on a shared disk send no event
 
-    def _printed(self, shard: int) -> list[Path]:
-        """Return the files with what a shard's jobs printed: the scheduler's, and then its log."""
-        log = self._layout.log(shard)
-        found = launchers.launcher(self._plan.env).printed(self._layout, shard)
-        return [*found, log] if log.exists() else found
+    def _printed(self, failed: bool) -> Iterator[tuple[int, list[Path]]]:
+        """Yield shards, and the files with what each one's jobs printed: the scheduler's, and then its log."""
+        shards = range(len(self)) if not failed else self._failed_shards()
+        for shard, found in launchers.launcher(self._plan.env).printed(self._layout, shards).items():
+            log = self._layout.log(shard)
+            yield shard, [*found, log] if log.exists() else found
 
     def _failed_shards(self) -> list[int]:
         fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)

@@ -11,13 +11,29 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.gpu_faults import spoilt_cuda
 from espnet3.parallel.errors import ParallelError, PoisonItemError
 from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
 ANYTHING = (Exception, SystemExit, GeneratorExit)
+
+# of cudaGetErrorString, and NVML's of a GPU that is gone; those of one call alone, such as memory, are not among them
+_SPOILING = (
+    "uncorrectable ECC error",
+    "uncorrectable NVLink error",
+    "hardware stack error",
+    "unspecified launch failure",
+    "illegal memory access",
+    "illegal instruction was encountered",
+    "misaligned address",
+    "device-side assert",
+    "launch timed out and was terminated",
+    "devices are busy or unavailable",
+    "no CUDA-capable device is detected",
+    "CUDA error: unknown error",
+    "GPU is lost",
+)
 
 _E = TypeVar("_E", bound=ParallelError)
 
@@ -63,6 +79,24 @@ def without_our_frames(error: _E) -> _E:
 
 def _is_ours(module: str) -> bool:
     return module.startswith("espnet3.parallel.") and not module.startswith("espnet3.parallel.testing.")
+
+
+def spoilt_cuda(error: BaseException) -> str:
+    """Return what such an exception of this process means, with the GPUs that it sees; "" for any other."""
+    if not isinstance(error, RuntimeError):  # also of torch.AcceleratorError, cupy's and XLA's
+        return ""
+    try:
+        said = str(error)
+    except Exception:  # a user's class may raise anything
+        return ""
+    if not any(word in said for word in _SPOILING):
+        return ""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = "" if seen is None else f" (CUDA_VISIBLE_DEVICES={seen})"
+    return (
+        f"No CUDA call of this process{gpus} can succeed any more: nvidia-smi on its host, and lines with Xid in its "
+        "kernel's log, say whether the GPU is at fault"
+    )
 
 
 def failure_of(

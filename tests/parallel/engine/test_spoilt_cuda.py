@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, parallel_map
-from espnet3.parallel.engine.gpu_faults import spoilt_cuda
+from espnet3.parallel.engine.exceptions import spoilt_cuda
 from espnet3.parallel.records import ItemFailure
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later."

@@ -56,7 +56,7 @@ def notes(tmp_path: Path) -> Path:
 def test_a_prompt_is_recognised_and_a_text_file_refused(
     port: int, corpus: Path, notes: Path, look: str
 ) -> None:
-    """On a wide and a narrow screen prompts give their words, and a text file a sentence; nothing leaves the machine."""
+    """Wide, narrow and dark: prompts give their words, a text file a sentence, and nothing leaves the machine."""
     with visited(port, **LOOKS[look]) as visit:
         for name, words in HEARD.items():
             visit.give(corpus / "wav" / f"{name}.wav")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.dataset_builder import SourceError
-from espnet3.parallel import DetachedRun, ParallelConfig
+from espnet3.parallel import ChangedRunError, DetachedRun, FolderInUseError, ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.systems.base.inference import InferResult
 from espnet3.systems.configs.loading import StageConfigs, load_configs
@@ -18,6 +18,11 @@ from espnet3.systems.configs.places import place_of
 from espnet3.systems.configs.roles import ROLES, role_of
 from espnet3.systems.logs import show_logs
 from espnet3.systems.stages import StageSpec, chosen, roles_of, specs_of, stage_names
+
+_ANEW = (
+    "On this command line that is runner.resume=false or runner.resume=force for infer, +collect_stats.resume=false "
+    "or =force for collect_stats; without its folder every stage begins anew."
+)
 
 
 def launch(
@@ -38,7 +43,7 @@ def launch(
         show: Prints what the stages have returned; None: `show_results`.
 
     Returns:
-        The exit status: 0; 1 where a builder cannot get its sources.
+        The exit status: 0; 1 where a builder cannot get its sources, or a folder holds another run, or is in use.
 
     A mistake on the command line or in a config ends the process with status 2 and one message.
     """
@@ -63,10 +68,14 @@ def launch(
     except SourceError as error:
         print(f"create_dataset: {error}", file=sys.stderr)
         return 1
-    except StageConfigError as error:
-        parser.error(_with_place(error, configs))
-    except MissingPackageError as error:
-        parser.error(str(error))
+    except (ConfigError, MissingPackageError) as error:
+        parser.error(_with_place(error, configs) if isinstance(error, StageConfigError) else str(error))
+    except ChangedRunError as error:
+        print(f"{error}\n{_ANEW}", file=sys.stderr)
+        return 1
+    except FolderInUseError as error:
+        print(error, file=sys.stderr)
+        return 1
     (show or show_results)(results)
     return 0
 

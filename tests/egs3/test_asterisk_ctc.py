@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 
+from espnet3.systems.base.inference import infer
 from src.ctc import CHARACTERS, CharacterCollate, CharacterCTC, best_path
 from src.ctc_recogniser import CTCRecogniser
 
@@ -125,3 +126,44 @@ def test_weights_that_are_not_there(tmp_path: Path) -> None:
     """Without a training the error says which stage makes the weights."""
     with pytest.raises(FileNotFoundError, match=r"model\.pth is not there; run the stage train first"):
         CTCRecogniser(tmp_path / "model.pth")
+
+
+def test_the_stage_writes_the_same_bytes_for_any_workers_and_batches(corpus: Path, tmp_path: Path) -> None:
+    """infer with the own model on 1, 2 and 4 workers, by 1 and by 16 recordings, and as detached jobs."""
+    torch.save(CharacterCTC(**SMALL).state_dict(), tmp_path / "model.pth")
+    config = {
+        "dataset": {
+            "_target_": "dataset.dataset.ManifestDataset",
+            "manifest": str(corpus / "manifest.jsonl"),
+        },
+        "test_sets": {"test": {"split": "test", "at_most": 40}},
+        "model": {
+            "_target_": "src.ctc_recogniser.CTCRecogniser",
+            "weights": str(tmp_path / "model.pth"),
+            **SMALL,
+        },
+        "input_key": "speech",
+        "output_fn": "src.output_fn.output_fn",
+        "text_key": "hyp",
+    }
+    written = {}
+    for workers, size, detached in (
+        (1, 1, False),
+        (1, 16, False),
+        (2, 16, False),
+        (4, 1, False),
+        (2, 16, True),
+    ):
+        folder = tmp_path / f"{workers}-{size}-{detached}"
+        block = {"env": "local", "n_workers": workers}
+        runner = {"progress": False, "async_mode": detached}
+        way = {"inference_dir": str(folder), "batch_size": size, "parallel": block, "runner": runner}
+        run = infer({**config, **way})["test"].run
+        if detached:
+            assert run.wait(200).done, dict(run.logs())
+            run.merge()
+        names = ("hyp.scp", "ref.scp", "text", "results.jsonl")
+        written[folder.name] = [(folder / "test" / name).read_bytes() for name in names]
+    first = written["1-1-False"]
+    assert len(set(first[0].splitlines())) == 40
+    assert [way for way, files in written.items() if files != first] == []

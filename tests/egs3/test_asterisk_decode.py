@@ -65,13 +65,14 @@ def test_the_stages_write_scp_text_and_metrics(one_process: Path) -> None:
     [
         ["--parallel_config", "conf/parallel_local.yaml"],
         ["--parallel_config", "parallel_local", "batch_size=3", "runner.longest_first=false"],
+        ["--parallel_config", "parallel_local", "parallel.n_workers=4", "batch_size=16"],
         ["batch_size=2"],
     ],
 )
 def test_workers_batches_and_order_never_change_the_answer(
     one_process: Path, corpus: Path, tmp_path: Path, args: list[str]
 ) -> None:
-    """Two workers, another batch size or another order give the same bytes as one process."""
+    """Two or four workers, another batch size or another order give the same bytes as one process."""
     stages = ["--stages", "infer", "measure"]
     done = script("run.py", *stages, *args, *FEW, f"data_dir={corpus}", "exp_dir=exp", folder=tmp_path)
     assert done.returncode == 0, done.stderr

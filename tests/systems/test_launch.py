@@ -245,6 +245,26 @@ def test_a_source_that_cannot_be_had_ends_without_a_traceback(recipe: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_of_another_run_ends_without_a_traceback_and_with_the_words_to_type(recipe: Path) -> None:
+    """Where the model has changed since, the message says how, and what it names does it."""
+    assert run(recipe, "--stages", "infer").returncode == 0
+    changed = ["--stages", "infer", "+model.end=s"]
+    done = run(recipe, *changed)
+    assert done.returncode == 1
+    assert "holds another run" in done.stderr and "Traceback" not in done.stderr
+    assert "runner.resume=false or runner.resume=force" in done.stderr
+    done = run(recipe, *changed, "+runner.resume=false")
+    assert done.returncode == 0, done.stderr
+    assert (recipe / "exp/upper/inference/few/hyp.scp").read_text() == "u0 WORD 0s\nu1 WORD 1s\n"
+
+
+def test_a_config_error_that_only_the_stage_finds_ends_without_a_traceback(recipe: Path) -> None:
+    """What a runner says about its arguments is one message, too."""
+    done = run(recipe, "--stages", "infer", "+runner.on_error=ignore")
+    assert done.returncode == 2
+    assert "on_error must be" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_system_says_which_config_each_stage_reads() -> None:
     """Names, roles and the order of stages come from the one list; a bare name reads no config."""
 

@@ -37,7 +37,7 @@ test: $(VENV)/dev.stamp ## run the default test suite, JOBS files at a time
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu
 	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/egs3/test_asterisk_ctc.py \
-		tests/egs3/test_asterisk_comparison.py tests/docs/test_examples.py $(ARGS)
+		tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
 	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py \

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel.ledger import DamagedFolderError, encode_line
+from espnet3.parallel.ledger.atomic import Draft
 from espnet3.parallel.ledger.indices import Places, hash_indices
 from espnet3.parallel.ledger.scan import LEFT, OK, scan_splits
 from tests.parallel.ledger.making import N, begin, events, expected, failure, finished, lines_of, partial
@@ -105,12 +106,11 @@ def test_a_lost_run_file_does_not_cost_the_shards_that_are_done(tmp_path: Path) 
 def test_what_a_killed_driver_was_writing_is_cleared_away(tmp_path: Path) -> None:
     """Temporary files of the run's own are removed by the next session, those of a user's writers are not."""
     partial(tmp_path, SOME)
-    own = [tmp_path / ".results.jsonl.12.tmp", tmp_path / "split.0/.done.12.tmp"]
-    users = tmp_path / "split.0/.model.12.tmp"
-    for file in [*own, users]:
-        file.write_text("")
+    drafts = [Draft(tmp_path / name) for name in ("results.jsonl", "split.0/done", "split.0/model")]
     partial(tmp_path, [])
-    assert [file.exists() for file in [*own, users]] == [False, False, True]
+    assert [Path(draft.temporary).exists() for draft in drafts] == [False, False, True]
+    for draft in drafts:
+        draft.close()
 
 
 def test_a_run_file_of_a_newer_version_is_refused_under_any_resume(tmp_path: Path) -> None:

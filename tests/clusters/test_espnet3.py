@@ -23,23 +23,22 @@ REFERENCE = SCRATCH.theirs / RECIPE / INFERENCE.format("serial")
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tmp_path: Path, started: Callable[[str], Lab]) -> Recipe:
     """Return the recipe in a tree of this test's own, with the model that the reference was made with."""
+    started("slurm")  # first: the recipe's commands get the variables that lead to it
     if not (REFERENCE / "metrics.json").exists():
         pytest.skip("needs the trees that `make test-espnet3` leaves")
     tree = tmp_path / "tree"
-    shutil.copytree(SCRATCH.ours, tree, symlinks=True, ignore=shutil.ignore_patterns("exp", "data"))
+    shutil.copytree(SCRATCH.ours, tree, symlinks=True)
     for name in ("data", "exp"):
+        shutil.rmtree(tree / RECIPE / name, ignore_errors=True)  # of what else has run in that tree
         shutil.copytree(SCRATCH.folder / "prepared" / RECIPE / name, tree / RECIPE / name, symlinks=True)
     return Recipe(SCRATCH, tree)
 
 
 @pytest.mark.parametrize("mode", ["with a driver", "detached"])
-def test_mini_an4_on_slurm_writes_what_its_own_layer_writes(
-    recipe: Recipe, started: Callable[[str], Lab], mode: str
-) -> None:
+def test_mini_an4_on_slurm_writes_what_its_own_layer_writes(recipe: Recipe, mode: str) -> None:
     """Two SLURM jobs infer, and text, alignments and metrics are those of ESPnet's own layer with one worker."""
-    started("slurm")
     text = (recipe.folder / "conf" / "inference_serial.yaml").read_text(encoding="utf-8")
     text += f"\nparallel: {json.dumps(LABS['slurm'].block(2))}\n"  # JSON is YAML
     if mode == "detached":

@@ -40,7 +40,7 @@ def recipe(tmp_path: Path, started: Callable[[str], Lab]) -> Recipe:
 def test_mini_an4_on_slurm_writes_what_its_own_layer_writes(recipe: Recipe, mode: str) -> None:
     """Two SLURM jobs infer, and text, alignments and metrics are those of ESPnet's own layer with one worker."""
     text = (recipe.folder / "conf" / "inference_serial.yaml").read_text(encoding="utf-8")
-    text += f"\nparallel: {json.dumps(LABS['slurm'].block(2))}\n"  # JSON is YAML
+    text += f"\nparallel: {json.dumps(LABS['slurm'].block(2, memory='1900MB'))}\n"  # JSON is YAML
     if mode == "detached":
         text += "runner: {async_mode: true}\n"
     (recipe.folder / "conf" / "inference_slurm.yaml").write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ class Recipe:
 
     def run(self, check: Check, words: Sequence[str], *, fails: bool = False) -> str:
         """Run one command in the recipe's folder, add to a check what went wrong, and return what it said."""
-        before, begin = _processor_seconds(), time.perf_counter()
+        before, begin = processor_seconds(), time.perf_counter()
         done = subprocess.run(
             words,
             cwd=self.folder,
@@ -62,7 +62,7 @@ class Recipe:
             check=False,
         )
         check.wall += time.perf_counter() - begin
-        check.processor += _processor_seconds() - before
+        check.processor += processor_seconds() - before
         for stage, seconds in _STAGE.findall(done.stdout):
             check.seconds[stage] = check.seconds.get(stage, 0.0) + float(seconds)
         if (done.returncode != 0) is not fails:
@@ -71,6 +71,7 @@ class Recipe:
         return done.stdout
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
+    """Return what this process's children and their descendants have used, as far as they were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -53,7 +53,7 @@ test-gpu: $(VENV)/gpu.stamp ## on a machine with GPUs: the recipe's own model on
 	$(RUN) -m pytest -m gpu tests/gpu $(ARGS)
 	$(RUN) -m benchmarks.gpu
 
-test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer; ARGS="--only recipe", --write
+test-espnet3: $(VENV)/dev.stamp ## ESPnet's own recipe and tests with this layer; ARGS="--only times", --write
 	$(RUN) -m tests.dropin $(ARGS)
 
 chaos: $(VENV)/dev.stamp ## kill, starve and damage N runs, start them again, compare; ARGS="--seed 7"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.env.injection import bind
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import (
     check_batches,
@@ -81,6 +81,7 @@ class BaseRunner(ABC):
     # `(self, idx) -> float` in a subclass: the item's cost in any unit; the most expensive start first
     item_cost: Any = None
 
+    @explained
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.forward is BaseRunner.forward and not is_default(cls, "batch_forward"):
@@ -89,6 +90,7 @@ class BaseRunner(ABC):
 
     __signature__ = SignatureOfInit()
 
+    @explained
     def __new__(cls, *args: Any, **kwargs: Any) -> BaseRunner:
         """Make a runner, if it has all that it needs."""
         refuse_incomplete(cls, BaseRunner)
@@ -219,6 +221,7 @@ class BaseRunner(ABC):
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
+    @explained
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 
@@ -239,13 +242,8 @@ class BaseRunner(ABC):
             LedgerError: The folder holds another run, is in use, is damaged or cannot be written to; or this is
                 another rank than 0 of a distributed program, and rank 0 has failed.
         """
-        try:
-            with before_loading(here=self.async_mode):
-                return _call(self, indices)
-        except ParallelError as error:
-            from espnet3.parallel.engine.exceptions import without_our_frames
-
-            raise without_our_frames(error)  # noqa: B904  the same error
+        with before_loading(here=self.async_mode):
+            return _call(self, indices)
 
 
 def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:

@@ -9,6 +9,7 @@ from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
+from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, contents, copied, is_data
 
 # In these a provider sets what every process sets for itself
@@ -20,6 +21,7 @@ class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which
 
     if not TYPE_CHECKING:  # to a type checker a class is called as its `__init__` says
 
+        @explained
         def __call__(cls, *args, **kwargs):
             provider = super().__call__(*args, **kwargs)
             if isinstance(provider, EnvironmentProvider):

@@ -21,10 +21,22 @@ The second base lets code that only knows the standard library's types catch the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from opcode import opmap
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from espnet3.parallel.records import ItemFailure
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=BaseException)
+_RAISE = opmap["RAISE_VARARGS"]
+_MOST_CAUSES = 10
 
 
 class ParallelError(Exception):
@@ -141,3 +153,72 @@ class SubmissionError(NoWorkersError):
         printed = self.stderr.strip() or "(it printed nothing)"
         hint = f"\n{self.hint}" if self.hint else ""
         return f"no job was queued: {self.command!r} {how}:\n{printed}{hint}"
+
+
+# --- how they are shown ----------------------------------------------------------------------------
+
+
+def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have what a user calls raise errors that explain themselves without the frames of this package.
+
+    These are its own errors, what else it raises on purpose (a TypeError of an argument), and Ctrl-C.
+    """
+
+    @wraps(call)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return call(*args, **kwargs)
+        except (ParallelError, KeyboardInterrupt) as error:
+            raise without_our_frames(error)  # noqa: B904  the same error
+        except (TypeError, ValueError, AttributeError) as error:
+            if not _raised_by_us(error):
+                raise
+            raise without_our_frames(error)  # noqa: B904  the same error
+
+    return called
+
+
+def without_our_frames(error: _E) -> _E:
+    """Return an error without the frames of this package, which say nothing to who called it; its causes alike.
+
+    Frames of other code stay, such as those of a provider that has raised it. With `ESPNET3_TRACEBACK=full` all stay.
+    """
+    if os.environ.get("ESPNET3_TRACEBACK") == "full":
+        return error
+    one: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if one is None:
+            break
+        one.__traceback__ = _others(one.__traceback__)
+        one = one.__cause__
+    return error
+
+
+def _others(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without our frames, and without those of the standard library that ours have called."""
+    others, ours = list[TracebackType](), False
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        ours = is_ours(module) or (ours and module.partition(".")[0] in sys.stdlib_module_names)
+        if not ours:
+            others.append(trace)
+        trace = trace.tb_next
+    for each in reversed(others):
+        trace = TracebackType(trace, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return trace
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module of that name is of this package, and no part of it that users' tests run."""
+    inside = module == "espnet3.parallel" or module.startswith("espnet3.parallel.")
+    return inside and not module.startswith("espnet3.parallel.testing.")
+
+
+def _raised_by_us(error: BaseException) -> bool:
+    """Whether a `raise` of this package is where an error comes from."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not is_ours(trace.tb_frame.f_globals.get("__name__", "")):
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE

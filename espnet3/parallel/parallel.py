@@ -15,7 +15,7 @@ from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import explained
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -62,6 +62,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+@explained
 def set_parallel(config: Any) -> None:
     """Register the configuration that later calls use.
 
@@ -99,6 +100,7 @@ def active_config() -> ParallelConfig:
     return _parsed[1]
 
 
+@explained
 def build_client(config: Any = None) -> EnvClient:
     """Start the cluster of a configuration and return a client; closing it closes both.
 
@@ -144,6 +146,7 @@ class _Block(AbstractContextManager["EnvClient"]):
     def __init__(self, opened: AbstractContextManager[EnvClient]) -> None:
         self._opened = opened
 
+    @explained
     def __enter__(self) -> EnvClient:
         return self._opened.__enter__()
 
@@ -246,6 +249,7 @@ def before_loading(client: Any = None, *, here: bool = False) -> AbstractContext
     return head_start(active_config())
 
 
+@explained
 def parallel_map(
     func: Callable[..., Any],
     data: Iterable[Any],
@@ -271,17 +275,13 @@ def parallel_map(
         EnvConflictError: A keyword is also a name of the env.
         WorkerSetupError: The env could not be built.
     """
-    try:
-        with before_loading(client):
-            from espnet3.parallel.runner.calls.mapping import map_all
+    with before_loading(client):
+        from espnet3.parallel.runner.calls.mapping import map_all
 
-            return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
-    except ParallelError as error:
-        from espnet3.parallel.engine.exceptions import without_our_frames
-
-        raise without_our_frames(error)  # noqa: B904  the same error
+        return map_all(func, data, active_client(client), active_config(), setup_fn, kwargs)
 
 
+@explained
 def parallel_for(
     func: Callable[..., Any],
     args: Iterable[Any],
@@ -311,6 +311,7 @@ def parallel_for(
     return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
 
 
+@explained
 def parallel_submit(
     func: Callable[..., Any],
     *args: Any,

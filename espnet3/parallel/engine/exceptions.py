@@ -8,10 +8,10 @@ import sys
 import traceback
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.errors import ParallelError, PoisonItemError
+from espnet3.parallel.errors import PoisonItemError, is_ours
 from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.records import ItemFailure
 
@@ -35,8 +35,6 @@ _SPOILING = (
     "GPU is lost",
 )
 
-_E = TypeVar("_E", bound=ParallelError)
-
 
 def describe_error(error: BaseException) -> tuple[str, str, str]:
     """Return an exception's type name, message and traceback text."""
@@ -54,31 +52,9 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
 def below_ours(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of this package that it begins with; all of it, if there are no others."""
     found = trace
-    while found is not None and _is_ours(found.tb_frame.f_globals.get("__name__", "")):
+    while found is not None and is_ours(found.tb_frame.f_globals.get("__name__", "")):
         found = found.tb_next
     return found or trace
-
-
-def without_our_frames(error: _E) -> _E:
-    """Return an error that explains itself without the frames of this package, which say nothing to who called it.
-
-    Frames of other code stay, such as those of a provider that has raised it. With `ESPNET3_TRACEBACK=full` all stay.
-    """
-    if os.environ.get("ESPNET3_TRACEBACK") == "full":
-        return error
-    trace, others = error.__traceback__, list[TracebackType]()
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "")
-        if not _is_ours(module) and module != "contextlib":  # through which ours go
-            others.append(trace)
-        trace = trace.tb_next
-    for each in reversed(others):
-        trace = TracebackType(trace, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return error.with_traceback(trace)
-
-
-def _is_ours(module: str) -> bool:
-    return module.startswith("espnet3.parallel.") and not module.startswith("espnet3.parallel.testing.")
 
 
 def spoilt_cuda(error: BaseException) -> str:

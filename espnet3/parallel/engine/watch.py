@@ -22,11 +22,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_ENGINE = str(Path(__file__).with_name("loop.py"))
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25  # seconds between looks
@@ -185,9 +183,12 @@ class Watch:
 
 def _below_the_engine(frame: FrameType) -> list[str]:
     """Return a stack as text, from the item's function on."""
-    frames = traceback.extract_stack(frame)
-    ours = [k for k, f in enumerate(frames) if f.filename == _ENGINE]
-    return traceback.format_list(frames[ours[-1] + 1 :] if ours else frames)
+    found = []
+    for one, line in traceback.walk_stack(frame):  # the innermost first
+        if one.f_globals.get("__name__", "").startswith("espnet3.parallel.engine."):
+            break
+        found.append((one, line))
+    return traceback.StackSummary.extract(reversed(found)).format()
 
 
 class _Watchman:

@@ -157,7 +157,9 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
         TypeError: It cannot be called.
     """
     if not callable(func):
-        raise TypeError(f"the first argument must be a function, and {func!r:.100} is not callable")
+        raise TypeError(
+            f"the first argument must be a function, such as abs and not abs(3), and {func!r:.100} is not callable"
+        )
     return func.func if isinstance(func, EnvCall) else func
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from espnet3.parallel.errors import EnvConflictError, SignatureError
+from espnet3.parallel.messages import counted
 
 # What a runner's hooks are given, for the message where one takes less
 _BY_POSITION = {
@@ -88,7 +89,7 @@ def _check_complete(
     if len(positional) < n_positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         what = _BY_POSITION.get(name_of(func).rpartition(".")[2], "the item comes first")
         raise SignatureError(
-            f"{name_of(func)} is called with {n_positional} by position ({what}), and takes "
+            f"{name_of(func)} is called with {counted(n_positional, 'argument')} by position ({what}), and takes "
             f"{len(positional) or 'none'}"
         )
     left = positional[n_positional:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -11,7 +11,7 @@ from espnet3.parallel.detached.code import FUNCTION
 from espnet3.parallel.env.calls import unwrapped
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError, SignatureError
+from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import shown
 
 
@@ -23,6 +23,7 @@ class Given(EnvironmentProvider):
         return dict(self.config or {})
 
 
+@explained
 def run(
     fn: Callable[..., Any],
     items: Iterable[Any],

@@ -136,9 +136,9 @@ def _refusal(value: Any) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     base = next((b for b in (dict, list, tuple, str, int, float, bytes) if issubclass(kind, b)), None)
     if base is not None:
-        return f"is a {name}, which would come back as a {base.__name__}: return {base.__name__}(value)"
+        return f"is of type {name}, and would come back as {base.__name__}: return {base.__name__}(value)"
     return (
-        f"is a {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, "
+        f"is of type {name}, which a line of JSON cannot hold: return numbers, text, lists and dicts, "
         "or write it in a writer hook (open_writers, write_record)"
     )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, SignatureError
+from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
 from espnet3.parallel.runner.batches import is_in_batches_of_one, takes_lists
 from espnet3.parallel.runner.writers.hooks import is_default
@@ -73,7 +73,10 @@ def check_builds(provider: Any) -> None:
     A runner is made with whatever it is given: code of its own that needs no env may be used without one.
     """
     if not callable(getattr(provider, "build_env_local", None)):
-        raise ConfigError(f"the provider must have a method build_env_local, and {shown(provider)} has none")
+        raise ConfigError(
+            f"the provider must have a method build_env_local, and {shown(provider)} has none: derive a class from "
+            "EnvironmentProvider that returns the env from it, and make it: MyProvider(config)"
+        )
 
 
 def check_indices(indices: Any) -> None:
@@ -147,6 +150,7 @@ def with_suggestions(init: F) -> F:
     """Have a runner's constructor say what was meant, where it lacks its provider or is given what it does not know."""
     known = list(signature(init).parameters)[1:]
 
+    @explained
     @wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
         made = type(self).__qualname__

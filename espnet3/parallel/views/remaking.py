@@ -80,7 +80,7 @@ def remake(run: Path) -> Remade:
         runner = runner_of(getattr(runner, FUNCTION))
     if SCRIPT in sys.modules:
         sys.modules[SCRIPT].__spec__ = None  # as a script has it that is run: its name is its file's
-    now = identify(runner, cls, made_with(provider), [], seed=said.get("seed"))
+    now = identify(runner, cls, _plain(made_with(provider)), [], seed=said.get("seed"))
     notes += [line for line in changes(said, now) if not line.startswith(_KNOWN)]
     notes += [f"package {line}" for line in changed_packages(said, now)]
     size = policy.get("batch_size")
@@ -172,6 +172,13 @@ def _provider(cls: Any, config: Any, notes: list[str]) -> Any:
     for name in given.keys() - known:  # it was set from outside
         setattr(provider, name, given[name])
     return provider
+
+
+def _plain(value: Any) -> Any:
+    """Return what `_usable` was given."""
+    if type(value) in (dict, _Config):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if type(value) is list else value
 
 
 def _usable(value: Any) -> Any:

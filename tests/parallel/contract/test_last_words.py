@@ -12,12 +12,21 @@ import pytest
 from espnet3.parallel import (
     BaseRunner,
     ConfigError,
+    EnvironmentProvider,
+    FolderWriteError,
     ItemError,
     ItemFailure,
     ParallelError,
     TooManyFailuresError,
+    build_client,
+    get_client,
+    parallel_for,
     parallel_map,
+    parallel_submit,
+    set_parallel,
 )
+from espnet3.parallel import run as run_function
+from espnet3.parallel.errors import explained
 from tests.parallel.contract import work
 
 BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
@@ -179,6 +188,71 @@ def test_the_traceback_of_an_explained_error_has_the_callers_lines_alone(call, f
     ours = [file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]
     assert len(ours) > 1 if full else len(ours) == 1
     assert files.count(__file__) == (2 if call == "own code" else 1)
+
+
+class Given:
+    """Makes no env."""
+
+
+def in_a_with_block():
+    """Open a client of an unknown env."""
+    with get_client({"env": "lcoal"}):
+        pass
+
+
+SLIPS = {
+    "argument": lambda: FailsInPlaces(work.Whole(), ouput_dir="x"),
+    "value": lambda: FailsInPlaces(work.Whole(), on_error="ignore"),
+    "no provider": lambda: FailsInPlaces(Given()),
+    "indices": lambda: FailsInPlaces(work.Whole(), progress=False)("abc"),
+    "no indices": lambda: FailsInPlaces(work.Whole(), progress=False)(None),
+    "block": lambda: set_parallel({"n_worker": 2}),
+    "client": in_a_with_block,
+    "build_client": lambda: build_client({"env": "lcoal"}),
+    "no function": lambda: parallel_map(abs(3), [1]),
+    "for": lambda: parallel_for(abs(3), [1]),
+    "submit": lambda: parallel_submit(abs(3), 1),
+    "run": lambda: run_function(3, [1]),
+    "no forward": lambda: type("Mine", (BaseRunner,), {})(work.Whole()),
+    "not static": lambda: type("Mine", (BaseRunner,), {"forward": lambda self, idx: idx}),
+    "no env": type("Mine", (EnvironmentProvider,), {}),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS.values(), ids=list(SLIPS))
+def test_so_has_that_of_a_slip_in_any_call(slip):
+    """What is refused before a run, of whatever type, shows the line that is wrong and one of ours."""
+    with pytest.raises((ParallelError, TypeError)) as caught:
+        slip()
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert len([file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]) == 1
+
+
+@pytest.mark.parametrize(("fault", "whole"), [("len(3)", True), ("raise TypeError('not 3')", False)])
+def test_an_error_that_python_raises_in_our_code_is_shown_whole(fault, whole):
+    """A TypeError that is a fault of this package, and no refusal of an argument, keeps the place that has it."""
+    ours = {"__name__": "espnet3.parallel.some_module"}
+    exec(f"def broken():\n    {fault}", ours)
+    with pytest.raises(TypeError) as caught:
+        explained(ours["broken"])()
+    assert ("broken" in [frame.name for frame in traceback.extract_tb(caught.tb)]) is whole
+
+
+def test_the_cause_of_an_error_of_the_folder_has_none_of_our_frames(tmp_path):
+    """Of the system's own error there is the line that says it, and not where this package has met it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderWriteError) as caught:
+        FailsInPlaces(work.Whole(), progress=False, output_dir=tmp_path / "file")([0])
+    assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.__traceback__ is None
+
+
+def test_so_has_that_of_ctrl_c(place):
+    """What Python prints of a Ctrl-C in a wait of ours has the call, and not the waiting."""
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Interrupted(work.Provider({"factor": os.getpid()}), progress=False)(range(20))
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert files[0] == __file__
+    assert len([file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]) == 1
 
 
 def raised_from(x):

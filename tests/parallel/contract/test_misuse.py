@@ -383,7 +383,7 @@ def test_a_hook_that_takes_too_little_is_told_what_it_is_given(tmp_path):
             pass
 
     with pytest.raises(
-        SignatureError, match=r"called with 3 by position \(writers, result, state\), and takes 2"
+        SignatureError, match=r"called with 3 arguments by position \(writers, result, state\), and takes 2"
     ):
         Writes(work.Whole(), output_dir=tmp_path / "run", progress=False)(range(3))
 

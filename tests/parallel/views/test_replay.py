@@ -11,7 +11,7 @@ import pytest
 
 from espnet3.parallel import ConfigError
 from espnet3.parallel.views.remaking import _reference
-from espnet3.parallel.views.replaying import failed_indices, outcome_of
+from espnet3.parallel.views.replaying import failed_indices, index_of, outcome_of
 from tests.parallel.detached.work import ROOT, espnet3, run_of, shut
 
 # without a main guard: a replay that ran it whole would start the run again
@@ -34,7 +34,10 @@ class Count(BaseRunner):
 WHOLE = False
 with Path("calls").open("a") as file:
     file.write("x")
-config = {"words": ["a", "bb", "bad", "dddd"], "scale": 2, "api_token": "hunter2"}
+config = {
+    "words": ["a", "bb", "bad", "dddd"], "scale": 2, "api_token": "hunter2",
+    "none": {}, "model": {"layers": {"n": [1]}},
+}
 Count(Words(config), output_dir="run", on_error="record", seed=5, progress=False)(range(4))
 with Path("ends").open("a") as file:
     file.write("x")
@@ -113,6 +116,13 @@ def test_what_the_folder_says_of_an_item(ran: Path) -> None:
     assert failed is not None and failed.failure is not None and failed.failure["type"] == "ValueError"
     assert outcome_of(run, 9) is None and outcome_of(run, "0") is None
     assert failed_indices(run) == [2]
+
+
+def test_an_index_that_a_whole_run_does_not_have_is_refused(ran: Path) -> None:
+    """Nothing is run for it; the message says which there are."""
+    with pytest.raises(ConfigError, match=r"^9 is not among the run's 4 indices \(0 to 3\)$"):
+        index_of(ran / "run", "9")
+    assert index_of(ran / "run", "2") == 2
 
 
 def test_a_run_from_a_notebook_cannot_be_made_again() -> None:

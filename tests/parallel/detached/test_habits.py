@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import FolderInUseError
+from espnet3.parallel.detached.launch import asking
+from espnet3.parallel.detached.launch.commands import Said
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
@@ -56,3 +58,28 @@ def test_cancel_leaves_nothing_under_every_habit(
         held(tmp_path, 0)
         assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
         assert queue.unfinished() == []
+
+
+def test_a_server_without_history_lists_what_waits_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PBS that keeps no history is asked once more, without it: nobody is asked about each live job by itself."""
+    asked: list[list[str]] = []
+
+    def noted(command: list[str], folder: Path) -> Said:
+        asked.append(command)
+        return ask(command, folder)
+
+    ask = asking.ask
+    hold(tmp_path, 0)
+    with standin("pbs", slots=1, habits=[Habit.NO_HISTORY]):
+        run = submit("pbs", tmp_path)
+        held(tmp_path, 0)
+        monkeypatch.setattr(asking, "ask", noted)
+        states = [shard.state for shard in run.status().shards]
+        monkeypatch.undo()
+        let_go(tmp_path, 0)
+        assert run.wait(90).done
+    assert set(states) <= {JobState.RUNNING, JobState.PENDING}
+    assert [command[1:3] for command in asked[:2]] == [["-t", "-x"], ["-t", "-u"]]
+    assert asked[2:] == [["qstat", "-f", "1[]"]]  # why the array waits

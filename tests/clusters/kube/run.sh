@@ -24,9 +24,13 @@ if [[ ${#missing[@]} != 0 ]]; then
     apt-get -o DPkg::Lock::Timeout=600 update -qq
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}"
 fi
-built=${KUBERNETES:-$environment/kubernetes}
+built=$("$here/built.sh")
+mkdir -p "$(dirname "$built")"
+exec 9>"$built.lock" # another checkout may be building it
+flock 9
 [[ -e $built/bin/complete ]] || echo "building Kubernetes in $built: about eight minutes, once"
 "$here/build.sh" "$built" >"$environment/kubernetes.log" 2>&1 || { tail -n 20 "$environment/kubernetes.log" >&2; exit 1; }
+exec 9>&-
 # the corpus of the speech test comes from the package mirror, which cannot be reached from inside
 corpus=$environment/asterisk
 (cd "$here/../../.." && "$python" egs3/asterisk/asr/run.py --stages create_dataset "data_dir=$corpus")

@@ -162,7 +162,6 @@ def test_a_run_with_numpys_numbers() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("batch_size", 0, "a positive integer"),
         ("max_retries", -1, "an integer, 0 or more"),
         ("seed", 1.5, "an integer"),
         ("async_num_workers", True, "a positive integer"),

@@ -103,11 +103,11 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 def owned_client(config: ParallelConfig, *, default: bool = False) -> Iterator[EnvClient]:
     """Open a client for a block of code; on an error its workers are killed, not asked."""
     client = start_client(config, default=default)
+    from espnet3.parallel.clusters.client import abort  # here: at the program's end nothing can be imported
+
     try:
         yield client
     except BaseException:
-        from espnet3.parallel.clusters.client import abort
-
         abort(client)
         raise
     finally:

@@ -73,7 +73,14 @@ def run_script(folder, code, **options):
 
 def children():
     """Return the processes that this one has started, and those that they have."""
-    return {p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+    return {p for p in psutil.Process().children(recursive=True) if _lives(p)}
+
+
+def _lives(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def sockets():

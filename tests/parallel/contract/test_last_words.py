@@ -203,7 +203,7 @@ def in_a_with_block():
 SLIPS = {
     "argument": lambda: FailsInPlaces(work.Whole(), ouput_dir="x"),
     "value": lambda: FailsInPlaces(work.Whole(), on_error="ignore"),
-    "no provider": lambda: FailsInPlaces(Given()),
+    "no provider": lambda: FailsInPlaces(Given(), progress=False)([0]),
     "indices": lambda: FailsInPlaces(work.Whole(), progress=False)("abc"),
     "no indices": lambda: FailsInPlaces(work.Whole(), progress=False)(None),
     "block": lambda: set_parallel({"n_worker": 2}),

@@ -92,7 +92,9 @@ def test_a_class_of_a_function_is_refused(tmp_path: Path) -> None:
 
 def test_a_config_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     """The place of the value and its type are named."""
-    with pytest.raises(ConfigError, match=r"config\['model'\] is a object, .*give the provider plain values"):
+    with pytest.raises(
+        ConfigError, match=r"config\['model'\] is of type object, .*give the provider plain values"
+    ):
         run_of(tmp_path / "a", config={"model": object()})
     assert not (tmp_path / "a/run").exists()
 

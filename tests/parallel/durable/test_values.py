@@ -57,8 +57,8 @@ class Odd:
 
 
 BAD = [
-    (Odd(), r"item 2: result is a tests\.parallel\.durable\.test_values\.Odd"),
-    ({"a": [1, {5}]}, r"item 2: result\[\'a\'\]\[1\] is a set"),
+    (Odd(), r"item 2: result is of type tests\.parallel\.durable\.test_values\.Odd"),
+    ({"a": [1, {5}]}, r"item 2: result\[\'a\'\]\[1\] is of type set"),
     (np.zeros(100_000), r"item 2: result is a numpy array of 800,000 bytes"),
     (np.array([Odd()], dtype=object), r"item 2: result is a numpy array of dtype object"),
 ]
@@ -98,6 +98,6 @@ def test_such_a_value_is_recorded_as_its_items_failure(tmp_path: Path) -> None:
 def test_an_index_json_cannot_hold_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     """The index list is checked whole, before the folder is touched."""
     runner = Values(Provider({"values": {}}), output_dir=tmp_path / "run", progress=False)
-    with pytest.raises(ValueTypeError, match="index is a"):
+    with pytest.raises(ValueTypeError, match="index is of type"):
         runner([1, Odd()])
     assert not (tmp_path / "run").exists()

@@ -177,7 +177,7 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
 
 def test_an_index_that_json_cannot_hold_is_said_before_anything_starts(tmp_path: Path) -> None:
     """An index list that cannot be written is an error when the run is described."""
-    with pytest.raises(TypeError, match=re.escape("index is a set")):
+    with pytest.raises(TypeError, match=re.escape("index is of type set")):
         begin(tmp_path, [1, {2}])
     assert not list(tmp_path.iterdir())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
 from espnet3.parallel.errors import explained
-from espnet3.parallel.provenance.settings import containers, contents, copied, is_data
+from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
 # In these a provider sets what every process sets for itself
 _MAKING = {"__init__", "__post_init__", "build_env_local", "make_worker_setup_fn", "build_worker_setup_fn"}
@@ -25,7 +25,7 @@ class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which
         def __call__(cls, *args, **kwargs):
             provider = super().__call__(*args, **kwargs)
             if isinstance(provider, EnvironmentProvider):
-                object.__setattr__(provider, "_espnet3_held", contents(getattr(provider, "__dict__", {})))
+                object.__setattr__(provider, "_espnet3_held", editable(getattr(provider, "__dict__", {})))
             return provider
 
 
@@ -47,8 +47,8 @@ class EnvironmentProvider(metaclass=_Making):
     _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _espnet3_made_from: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same, as they were then
     _espnet3_set: frozenset[str] = frozenset()
-    # hashes of the lists, dicts and records that it held when it was made
-    _espnet3_held: Mapping[str, str] = MappingProxyType({})
+    # copies of the lists, dicts and records that it held when it was made
+    _espnet3_held: Mapping[str, Any] = MappingProxyType({})
 
     __signature__ = SignatureOfInit()
 
@@ -127,8 +127,8 @@ def state_now(provider: Any) -> dict[str, Any]:
 def _changed(provider: Any) -> set[str]:
     """Return the names of attributes that were set from outside, or edited in place, since a provider was made."""
     then = getattr(provider, "_espnet3_held", {})
-    now = contents({name: getattr(provider, name) for name in then if hasattr(provider, name)})
-    return {name for name in now if now[name] != then[name]} | getattr(provider, "_espnet3_set", frozenset())
+    now = {name: getattr(provider, name) for name in then if hasattr(provider, name)}
+    return edited(then, now) | getattr(provider, "_espnet3_set", frozenset())
 
 
 def built_here(provider: Any) -> Any:
@@ -139,7 +139,7 @@ def built_here(provider: Any) -> Any:
     finally:
         then = getattr(provider, "_espnet3_held", None)
         if then is not None:
-            now = contents({name: one for name, one in vars(provider).items() if name not in changed})
+            now = editable({name: one for name, one in vars(provider).items() if name not in changed})
             object.__setattr__(provider, "_espnet3_held", {**then, **now})
 
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from espnet3.parallel.backends.scheduler import Scheduler  # read with the rows that have one
 
 
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
+
+
 class Kind(Enum):
     """How the workers of a backend are started."""
 

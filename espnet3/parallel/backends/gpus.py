@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.backends.signatures import has_option, installed
 from espnet3.parallel.backends.table import row
@@ -20,7 +21,7 @@ from espnet3.parallel.errors import ConfigError, MissingPackageError
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+VARIABLE = GPU_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

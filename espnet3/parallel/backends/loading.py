@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -87,7 +86,8 @@ def pip_line(extra: str) -> str:
 
     pip notes that in `direct_url.json` (PEP 610), and nothing where it was an index.
     """
-    # takes longer to import than the rest of this package
+    # these take longer to import than the rest of this package
+    import json
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind
-from espnet3.parallel.backends.gpus import VARIABLE, only_dask_cuda
+from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.config import ParallelConfig
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
@@ -36,11 +36,15 @@ def alone(config: ParallelConfig) -> bool:
 def own_processes(config: ParallelConfig) -> bool:
     """Whether a block's workers are our own: `local`, and `local_gpu` without options that only dask-cuda takes."""
     kind = BACKENDS[config.env].kind
-    return kind is Kind.LOCAL or (kind is Kind.GPU and not only_dask_cuda(config.options))
+    if kind is not Kind.GPU:
+        return kind is Kind.LOCAL
+    from espnet3.parallel.backends.gpus import only_dask_cuda
+
+    return not only_dask_cuda(config.options)
 
 
 # Options that a process needs no Dask for; any other is one of Dask's cluster
-_WITHOUT_DASK = {"threads_per_worker", "memory_limit", "env", "processes", "silence_logs", VARIABLE}
+_WITHOUT_DASK = {"threads_per_worker", "memory_limit", "env", "processes", "silence_logs", GPU_VARIABLE}
 
 
 def without_dask(config: ParallelConfig) -> bool:

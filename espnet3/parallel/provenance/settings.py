@@ -62,15 +62,26 @@ def is_data(value: Any) -> bool:
     return True
 
 
-def contents(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hash of each attribute that can be edited in place and is data, by its name."""
-    found = {}
-    for name, value in attributes.items():
-        if not name.startswith("_espnet3_") and not isinstance(value, _DATA) and is_data(value):
-            from espnet3.parallel.provenance.content import content_hash  # here: few providers keep a list
+def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the attributes that can be edited in place and are data."""
+    return {
+        name: copied(value)
+        for name, value in attributes.items()
+        if not name.startswith("_espnet3_") and not isinstance(value, _DATA) and is_data(value)
+    }
 
-            found[name] = content_hash(value, name)
-    return found
+
+def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Return the names of the attributes that hold other data than their copies of `editable` do."""
+    from espnet3.parallel.provenance.content import (
+        content_hash,
+    )  # here: a run's processes start before it is needed
+
+    return {
+        name
+        for name, value in then.items()
+        if name in now and is_data(now[name]) and content_hash(now[name], name) != content_hash(value, name)
+    }
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -67,6 +66,8 @@ def concatenate_shard_files(
     Raises:
         OSError: A file cannot be read or written.
     """
+    import shutil  # here: its compressors take longer to load than the rest of this module
+
     out = Path(out_path)
     parts = [part for part in (Path(folder, relative_name) for folder in shard_dirs) if part.exists()]
     if not parts:

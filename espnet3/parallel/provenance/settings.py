@@ -73,9 +73,8 @@ def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def edited(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """Return the names of the attributes that hold other data than their copies of `editable` do."""
-    from espnet3.parallel.provenance.content import (
-        content_hash,
-    )  # here: a run's processes start before it is needed
+    # here: a run's processes start before it is needed
+    from espnet3.parallel.provenance.content import content_hash
 
     return {
         name

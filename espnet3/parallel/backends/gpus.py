@@ -21,8 +21,6 @@ from espnet3.parallel.errors import ConfigError, MissingPackageError
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = GPU_VARIABLE
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -169,8 +167,8 @@ def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
         ConfigError: There are fewer visible GPUs than workers.
         MissingPackageError: nvidia-ml-py is not installed.
     """
-    given = options.get(VARIABLE)
-    variable = os.environ.get(VARIABLE) if given is None else _joined(given)
+    given = options.get(GPU_VARIABLE)
+    variable = os.environ.get(GPU_VARIABLE) if given is None else _joined(given)
     visible, warning = check_gpus(gpus_of_machine(), variable, n_workers)
     if warning is not None:
         logger.warning("%s", warning)
@@ -203,7 +201,7 @@ def pinned(gpus: Sequence[str], worker: int) -> str:
 
 def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:
     """Return the options that only dask-cuda's own cluster understands, such as `rmm_pool_size`."""
-    return [name for name in options if name != VARIABLE and not has_option(row("local"), name)]
+    return [name for name in options if name != GPU_VARIABLE and not has_option(row("local"), name)]
 
 
 _ASKS = re.compile(r"gres[=\s]\S*gpu|gpus?(_\w+)?\b\s*[=:]|--gpus|^-gpu\b|^-G\b|request_gpus|nvidia\.com/gpu")

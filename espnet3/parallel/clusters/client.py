@@ -16,7 +16,8 @@ import dask
 from distributed import Client, LocalCluster, WorkerPlugin, default_client
 
 from espnet3.parallel.backends import BACKENDS, Kind
-from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import (
@@ -233,7 +234,7 @@ def open_client(
         if BACKENDS[config.env].kind is Kind.GPU:
             gpus = chosen_gpus(config.options, config.n_workers)
         options, private = local_security(config)
-        options.pop(VARIABLE, None)
+        options.pop(GPU_VARIABLE, None)
         cluster: Any = local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
     else:
         cluster = open_cluster(config)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
-from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.clusters.security import PRELOAD, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.servers import nannies_without_main
@@ -49,4 +50,4 @@ def gpu_options(config: ParallelConfig) -> dict[str, Any]:
     for name in ("dashboard_address", "worker_dashboard_address"):
         if options.get(name) is None:  # Dask's default is every interface
             options[name] = "127.0.0.1:0"
-    return {**options, "n_workers": config.n_workers, VARIABLE: numbers}
+    return {**options, "n_workers": config.n_workers, GPU_VARIABLE: numbers}

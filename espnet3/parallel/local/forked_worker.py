@@ -16,7 +16,8 @@ import dask
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from espnet3.parallel.backends.gpus import VARIABLE, pinned
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import pinned
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.dask_compat import memory_limit_in_bytes
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
@@ -71,7 +72,7 @@ class ForkedWorker(ProcessInterface):
         self._pages = pages
         self.env = {str(k): str(v) for k, v in (env or {}).items()}
         if gpus:
-            self.env[VARIABLE] = pinned(gpus, int(name))
+            self.env[GPU_VARIABLE] = pinned(gpus, int(name))
         nthreads = options.get("nthreads") or 1
         self.memory_limit = memory_limit_in_bytes(memory_limit, nthreads, logger)
         if options.get("dashboard_address") is None:  # older versions then listen on every interface

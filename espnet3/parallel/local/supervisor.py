@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from espnet3.parallel.backends.gpus import VARIABLE, pinned
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import pinned
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
@@ -230,7 +231,7 @@ class Supervisor:
 
         try:
             self._server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
-            gpu = {VARIABLE: pinned(self._gpus, int(worker.name))} if self._gpus else {}
+            gpu = {GPU_VARIABLE: pinned(self._gpus, int(worker.name))} if self._gpus else {}
             send_boot(ours, {**self._boot, "name": worker.name, "env": {**self._boot["env"], **gpu}})
         except OSError:  # the server is gone, which its socket says too
             ours.close()

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.gpus import VARIABLE, chosen_gpus, pinned
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import chosen_gpus, pinned
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
@@ -200,7 +201,7 @@ class Supervisor:
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
 
     def _gpu(self, slot: int) -> dict[str, str]:
-        return {VARIABLE: pinned(self.gpus, slot)} if self.gpus else {}
+        return {GPU_VARIABLE: pinned(self.gpus, slot)} if self.gpus else {}
 
 
 def _appending(file: Path) -> BinaryIO:

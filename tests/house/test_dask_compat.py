@@ -132,7 +132,6 @@ STATIC = [
     ("distributed", "distributed.nanny:get_mp_context"),
     ("distributed", "distributed.node:ServerNode.start_http_server"),
     ("distributed", "distributed.utils:format_dashboard_link"),
-    ("distributed", "distributed.worker_memory:parse_memory_limit"),
 ]
 
 # And those that only an object has, of a cluster of threads, of its worker, or of a batch job that is never submitted.

@@ -38,7 +38,11 @@ LAYERS = [
     ("what items get: providers, the envs of a process, and calls with their env", ["env_provider", "env"]),
     ("chunks pulled by workers, wherever those run: both ends of the channel", ["pilots"]),
     ("the same on the workers of a Dask client", ["pilots.dask"]),
-    ("worker processes of this machine: the server loads the worker's side before it forks", ["local"]),
+    (
+        "worker processes of this machine, which come from one server and stand under one supervisor",
+        ["local"],
+    ),
+    ("the same processes as workers of a Dask cluster", ["local.dask"]),
     ("worker processes of other machines, and the client of any cluster", ["clusters"]),
     ("the choice of where a call runs: the one place that knows all launchers", ["runner"]),
     ("runs without a driver: what submitter, job and onlooker all read", ["detached"]),
@@ -72,12 +76,12 @@ DASK_SIDE = {
     "parallel.clusters.ssh_process",
     "parallel.clusters.client",
     "parallel.clusters.gpu",
-    "parallel.local.forked_worker",
-    "parallel.local.cluster",
+    "parallel.local.dask.forked_worker",
+    "parallel.local.dask.cluster",
     "parallel.local.pages",
     "parallel.pilots.dask.plugin",
     "parallel.pilots.dask.pools",
-    "parallel.local.dask_upkeep",
+    "parallel.local.dask.upkeep",
     "parallel.pilots.dask.tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}

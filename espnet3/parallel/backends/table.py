@@ -31,7 +31,7 @@ _LOCAL = {
     "dashboard": "LocalCluster overwrites it: use dashboard_address and worker_dashboard_address",
     "scheduler_ip": "the cluster gives each worker the address of its scheduler",
     "nanny": "the cluster connects each worker with its nanny",
-    "forkserver": "espnet3.parallel forks the workers itself",
+    "supervisor": "espnet3.parallel forks and watches the workers itself",
     "scheduler": "the cluster gives each worker the address of its scheduler",
 }
 _LOCAL_INSTEAD = {
@@ -42,7 +42,7 @@ _LOCAL_INSTEAD = {
 # to Worker what they do not know.
 _LOCAL_SIGNATURES = (
     "distributed.deploy.local:LocalCluster.__init__",
-    "espnet3.parallel.local.forked_worker:ForkedWorker.__init__",
+    "espnet3.parallel.local.dask.forked_worker:ForkedWorker.__init__",
     "distributed.worker:Worker.__init__",
 )
 _NANNY_SIGNATURES = (

@@ -32,7 +32,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.alone import own_processes
-from espnet3.parallel.local.cluster import ForkedCluster, drop, local_cluster
+from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from logging import Logger, LogRecord
+from logging import LogRecord
 from typing import Any, NamedTuple
 
 SEEN = {
@@ -152,14 +152,6 @@ def worker_arguments(command: str | None) -> frozenset[str]:
     return frozenset(
         {"--help", *(name for each in main.params for name in (*each.opts, *each.secondary_opts))}
     )
-
-
-def memory_limit_in_bytes(limit: Any, nthreads: int, logger: Logger) -> int | None:
-    """Return `memory_limit` as `LocalCluster` reads it: `distributed.worker_memory.parse_memory_limit`."""
-    from distributed.worker_memory import parse_memory_limit
-
-    found: int | None = parse_memory_limit(limit, nthreads, logger=logger)
-    return found
 
 
 def inherited_config(config: Mapping[str, Any]) -> str:

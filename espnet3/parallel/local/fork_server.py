@@ -20,7 +20,7 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from espnet3.parallel.checks import search_path
@@ -135,7 +135,7 @@ class ForkServer:
         self.process.wait()
 
 
-def send_boot(sock: socket.socket, boot: dict[str, Any]) -> None:
+def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
     """Send a new worker what it needs to start; the first thing on its socket."""
     blob = pickle.dumps(boot)
     sock.sendall(SIZE.pack(len(blob)) + blob)

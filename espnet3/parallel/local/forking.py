@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from importlib import import_module
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 SIZE = struct.Struct("!I")
@@ -146,14 +147,7 @@ def _child(fd: int) -> None:
         if len(head) == SIZE.size:
             (size,) = SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            if boot.get("kind") == "pilots":
-                from espnet3.parallel.local import pilot_process
-
-                pilot_process.run(sock, boot)
-            else:
-                from espnet3.parallel.local import worker_process
-
-                worker_process.run(sock, boot)
+            import_module(boot["module"]).run(sock, boot)
             code = 0
     except (
         BaseException

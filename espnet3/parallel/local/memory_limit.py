@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from espnet3.parallel.records import MEMORY_LIMIT, ProcessEnd
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.95  # of memory_limit, as Dask's nanny has it
-EVERY = 0.5  # seconds between looks at a worker's memory
+_EVERY = 0.5  # seconds between looks at a worker's memory
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
@@ -27,11 +26,11 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 class MemoryWatch:
-    """Kills workers that use more than their limit.
+    """Kills a worker's process where it uses more than its limit.
 
     Args:
-        limit: As `limit_in_bytes` takes it, for each.
-        threads: Of each.
+        limit: As `limit_in_bytes` takes it.
+        threads: The worker's.
 
     Attributes:
         next_look: When it wants to look again, by `time.monotonic`.
@@ -42,19 +41,21 @@ class MemoryWatch:
         self._threads = threads
         self._limit: int | None = None
         self._over: dict[int, int] = {}  # bytes that processes used when they were killed for it
-        self.next_look = float("inf") if limit is None else time.monotonic() + EVERY
+        self.next_look = float("inf") if limit is None else _next_look()
 
-    def look(self, pids: Mapping[str, int]) -> None:
-        """Look at the processes, by the names of their workers, if it is time to."""
+    def look(self, name: str, pid: int) -> None:
+        """Look at the process of the worker of this name, if it is time to."""
         if time.monotonic() < self.next_look:
             return
-        self.next_look = time.monotonic() + EVERY
+        self.next_look = _next_look()
         try:
-            self._look(pids)
+            self._look(name, pid)
         except OSError as error:
-            logger.debug("the memory of workers is not known just now: %s", error)  # no descriptor is free
+            logger.debug(
+                "the memory of worker %s is not known just now: %s", name, error
+            )  # no descriptor is free
 
-    def _look(self, pids: Mapping[str, int]) -> None:
+    def _look(self, name: str, pid: int) -> None:
         import psutil  # 30 ms that a first result need not wait for
 
         if self._limit is None:
@@ -62,18 +63,15 @@ class MemoryWatch:
         if self._limit is None:
             self.next_look = float("inf")
             return
-        for name, pid in pids.items():
-            try:
-                used = psutil.Process(pid).memory_info().rss
-            except psutil.Error:  # it has just ended
-                continue
-            if used > _SHARE * self._limit:
-                sizes = used / 2**30, self._limit / 2**30
-                logger.warning(
-                    "worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed", name, *sizes
-                )
-                self._over[pid] = used
-                kill_group(pid)
+        try:
+            used = psutil.Process(pid).memory_info().rss
+        except psutil.Error:  # it has just ended
+            return
+        if used > _SHARE * self._limit:
+            sizes = used / 2**30, self._limit / 2**30
+            logger.warning("worker %s uses %.1f GiB of its memory_limit of %.1f GiB: killed", name, *sizes)
+            self._over[pid] = used
+            kill_group(pid)
 
     def end_of(self, pid: int, status: int) -> ProcessEnd:
         """Return how a process ended, from its wait status."""
@@ -81,6 +79,11 @@ class MemoryWatch:
         if not used:
             return ProcessEnd.from_wait_status(status)
         return ProcessEnd.from_wait_status(status, MEMORY_LIMIT, used, self._limit or 0)
+
+
+def _next_look() -> float:
+    """Return the next of the moments at which all workers are looked at, so that it is one wake-up for all."""
+    return (time.monotonic() // _EVERY + 1) * _EVERY
 
 
 def limit_in_bytes(value: Any, threads: int) -> int | None:

@@ -1,96 +1,62 @@
-"""Watches worker processes of our own from a thread: starts them, notices how they end, replaces them.
+"""Watches forked worker processes from a thread: starts them, notices how they end, replaces them.
 
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
+
+All workers of this machine are under it, those with slots alone and those of Dask; the latter have an `Owner`, who is
+told how they fare.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.gpus import pinned
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
+from espnet3.parallel.local.supervised import GRACE, Owner, Supervised
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
-# the rules of every kind of worker that is forked here
-NO_SERVER = "the server that forks local workers is gone"
-STARTS = 3  # failed starts in a row after which a worker is given up
-PAUSE = 0.2  # seconds after the first of them; more after each further one
+_NO_SERVER = "the server that forks local workers is gone"
+_STARTS = 3  # failed starts in a row after which a worker is given up
+_PAUSE = 0.2  # seconds after the first of them; more after each further one
 # workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
-EARLY = 20
-GRACE = 2.0  # seconds a worker has to end by itself
-
+_EARLY = 20
 _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
 _ANSWER = 1.0  # seconds that workers have to say whether they are as new
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
-    """A worker, and the process that it is now.
-
-    Attributes:
-        name: Its number.
-        pid: Its process; 0 while that is not known.
-        up: The process has started.
-        ended: It has ended, and no other has been asked for yet.
-        failure: Why the last one did not start; "" where none has failed.
-        given_up: No other one is started.
-    """
-
-    name: str
-    pid: int = 0
-    up: bool = False
-    ended: bool = False
-    failure: str = ""
-    given_up: bool = False
-    _sock: socket.socket | None = None
-    _inbox: bytes = b""
-    _since: float = 0.0
-    _again: float | None = None  # when the next one is started
-    _failed: int = 0
-    _early: int = 0
-
-
 class Supervisor:
-    """Keeps a number of worker processes alive. Its methods are for any thread unless they say otherwise.
+    """Keeps worker processes alive. Its methods are for any thread.
 
     Args:
-        server: Where processes come from.
-        boot: What each is told (`pilot_process.run`), but for its name.
-        memory_limit: As `LocalCluster` takes it, for each.
-        gpus: The GPUs that they share out, one each; none: they see what this process sees.
+        server: Where processes come from; this object ends it.
 
     Attributes:
         workers: They.
         exits: How processes ended, by their pids.
     """
 
-    def __init__(
-        self, server: ForkServer, boot: dict[str, Any], memory_limit: Any, gpus: Sequence[str]
-    ) -> None:
-        self.workers: list[Worker] = []
+    def __init__(self, server: ForkServer) -> None:
+        self.workers: list[Supervised] = []
         self.exits: dict[int, ProcessEnd] = {}
         self._server = server
-        self._boot = boot
-        self._memory = MemoryWatch(memory_limit, boot["threads"])
-        self._gpus = gpus
+        self._pid = os.getpid()
         self._answers: dict[int, bool] = {}
         self._changed = threading.Condition()
-        self._closing = self._killed = self._without_server = False
+        self._closing = self._without_server = False
         self._calls: deque[Callable[[], None]] = deque()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
@@ -100,15 +66,37 @@ class Supervisor:
         self._selector.register(self._wake_r, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="espnet3-workers", daemon=True)
 
-    def start(self, n: int) -> None:
-        """Ask for the first processes; once."""
-        self._fill(n)
+    def start(self) -> None:
+        """Begin to watch; once."""
         self._thread.start()
 
-    def grow(self, n: int) -> None:
-        """Have `n` processes at least."""
-        if n > len(self.workers):
-            self._call(lambda: self._fill(n))
+    def add(
+        self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Owner | None = None
+    ) -> Supervised:
+        """Have one more worker, whose process is started at once; see `Supervised`."""
+        worker = Supervised(name, boot, memory, owner)
+        self.workers.append(worker)
+        self._call(lambda: self._fork(worker))
+        return worker
+
+    def start_again(self, worker: Supervised) -> None:
+        """Start the next process of a worker with an owner, whose last one has ended."""
+
+        def again() -> None:
+            if worker.ended and not worker.given_up:
+                worker.again = time.monotonic()
+
+        self._call(again)
+
+    def stop(self, worker: Supervised, kill: bool = False) -> None:
+        """End a worker for good; its owner is told when it has ended.
+
+        Args:
+            worker: It.
+            kill: At once, whatever it does; else it has two seconds to end by itself.
+        """
+        worker.stopped = True
+        self._call(lambda: self._stop(worker, kill))
 
     def are_as_new(self) -> bool:
         """Whether each process says so, in a second; those that are only starting are."""
@@ -117,21 +105,25 @@ class Supervisor:
                 return False
             asked = [worker for worker in self.workers if worker.up]
             self._answers.clear()
-            if not all(_send(worker, b"check\n") for worker in asked):
+            if not all(worker.send(b"check\n") for worker in asked):
                 return False
             answered = self._changed.wait_for(
                 lambda: all(worker.pid in self._answers for worker in asked), _ANSWER
             )
             return answered and all(self._answers.values())
 
-    def close(self, kill: bool) -> None:
-        """End the processes and their server, and wait for that; once.
+    def close(self, kill: bool = False) -> None:
+        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing.
 
         Args:
             kill: At once, whatever they do; else each has two seconds to end by itself.
         """
-        self._closing, self._killed = True, kill
-        self._call(self._tell_to_stop)
+        if self._closing or os.getpid() != self._pid:
+            return
+        self._closing = True
+        for worker in list(self.workers):
+            self.stop(worker, kill)
+        self._wake()  # there may be none
         if self._thread.ident is not None:
             self._thread.join()
         for worker in self.workers:
@@ -141,17 +133,29 @@ class Supervisor:
         self._wake_r.close()
         self._wake_w.close()
 
+    def given_up(self) -> GivenUp | None:
+        """Return why workers could not be replaced, once every one of them is given up."""
+        workers = list(self.workers)
+        if not workers or not all(worker.given_up for worker in workers):
+            return None
+        return GivenUp(StartFailure.WORKER, workers[0].failure)
+
     def leave(self) -> None:
         """End the processes without waiting: their server waits for them, when this process is gone."""
+        if self._closing or os.getpid() != self._pid:
+            return
         self._closing = True
         for worker in self.workers:
-            _send(worker, b"stop\n")
+            worker.send(b"stop\n")
         self._server.leave()
 
     # --- the thread ---
 
     def _call(self, what: Callable[[], None]) -> None:
         self._calls.append(what)
+        self._wake()
+
+    def _wake(self) -> None:
         try:
             self._wake_w.send(b"!")
         except OSError:  # full: it wakes anyway; or closed
@@ -164,35 +168,35 @@ class Supervisor:
             logger.exception("the thread that watches the workers cannot go on")
             for worker in self.workers:  # an error for who waits for them, in place of a hang
                 worker.given_up, worker.failure = True, f"they cannot be watched any more: {error!r}"
+                worker.tell_owner()
 
     def _watch(self) -> None:
-        end = float("inf")  # until when workers that are told to stop may take
+        gone = float("inf")  # when nobody waits any longer for workers to stop
         while not (self._closing and all(worker.ended or not worker.pid for worker in self.workers)):
             now = time.monotonic()
-            if self._closing and end == float("inf"):
-                end = now + GRACE
-            pauses = [worker._again for worker in self.workers if worker._again is not None]
-            until = min([end, self._memory.next_look, *pauses])
-            for key, _ in self._selector.select(max(0.0, until - now)):
+            if now > gone:
+                return  # the server kills what is left
+            if self._closing and gone == float("inf"):
+                gone = now + 2 * GRACE
+            until = min([gone, *(moment for worker in self.workers for moment in worker.moments())])
+            for key, _ in self._selector.select(None if until == float("inf") else max(0.0, until - now)):
                 self._take(key.fileobj, key.data)
             while self._calls:
                 self._calls.popleft()()
-            if self._closing:
-                if time.monotonic() > end + GRACE:
-                    return  # the server kills what is left
-                if time.monotonic() > end:
-                    self._kill_all()
-            else:
-                self._start_again()
-                self._memory.look({w.name: w.pid for w in self.workers if w.up and not w.ended})
+            for worker in list(self.workers):
+                self._attend(worker, time.monotonic())
 
-    def _start_again(self) -> None:
-        now = time.monotonic()
-        for worker in self.workers:
-            if worker._again is not None and now >= worker._again:
-                self._fork(worker)
+    def _attend(self, worker: Supervised, now: float) -> None:
+        """Do what it is time for."""
+        if worker.pid and worker.kill is not None and now >= worker.kill:
+            worker.kill = None
+            kill_group(worker.pid)
+        if worker.again is not None and now >= worker.again:
+            self._fork(worker)
+        if worker.up and not worker.ended:
+            worker.memory.look(worker.name, worker.pid)
 
-    def _take(self, source: Any, worker: Worker | None) -> None:
+    def _take(self, source: Any, worker: Supervised | None) -> None:
         if source is self._wake_r:
             try:
                 self._wake_r.recv(4096)
@@ -202,49 +206,42 @@ class Supervisor:
             if not self._server.read_events():
                 self._selector.unregister(self._server.sock)
                 self._server_gone()
-        elif worker is not None and worker._sock is source:  # not closed by an event of the same round
+        elif worker is not None and worker.sock is source:  # not closed by an event of the same round
             self._read(worker)
 
-    def _fill(self, n: int) -> None:
-        while len(self.workers) < n:
-            worker = Worker(str(len(self.workers)))
-            self.workers.append(worker)
-            self._fork(worker)
-
-    def _fork(self, worker: Worker) -> None:
-        if self._without_server:
+    def _fork(self, worker: Supervised) -> None:
+        if self._without_server or worker.stopped:
             self._lost(worker)
             return
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:  # no descriptor is free just now
             worker.failure = f"worker {worker.name} cannot be started: {error}"
-            worker._again = time.monotonic() + PAUSE
+            worker.again = time.monotonic() + _PAUSE
             return
-        worker._again, worker.up, worker.ended, worker.pid, worker._inbox = None, False, False, 0, b""
-        worker.failure = ""  # of an earlier start
+        worker.restart()
 
         def on_pid(pid: int) -> None:
             worker.pid = pid
             if pid:
                 self.exits.pop(pid, None)  # the number is in use again
+                self._begin(worker)  # it may have answered before its server
 
         try:
             self._server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
-            gpu = {GPU_VARIABLE: pinned(self._gpus, int(worker.name))} if self._gpus else {}
-            send_boot(ours, {**self._boot, "name": worker.name, "env": {**self._boot["env"], **gpu}})
+            send_boot(ours, worker.boot)
         except OSError:  # the server is gone, which its socket says too
             ours.close()
             return
         finally:
             theirs.close()
-        worker._sock = ours
+        worker.sock = ours
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
-    def _read(self, worker: Worker) -> None:
-        assert worker._sock is not None
+    def _read(self, worker: Supervised) -> None:
+        assert worker.sock is not None
         try:
-            data = worker._sock.recv(1 << 16)
+            data = worker.sock.recv(1 << 16)
         except OSError:
             data = b""
         if not data:
@@ -252,72 +249,82 @@ class Supervisor:
             if self._without_server:
                 self._lost(worker)
             return
-        worker._inbox += data
-        while b"\n" in worker._inbox:
-            line, worker._inbox = worker._inbox.split(b"\n", 1)
+        worker.inbox += data
+        while b"\n" in worker.inbox:
+            line, worker.inbox = worker.inbox.split(b"\n", 1)
             answer = json.loads(line)
             if "as_new" in answer:
                 with self._changed:
                     self._answers[worker.pid] = answer["as_new"]
                     self._changed.notify_all()
             elif "error" in answer:
+                worker.refused = True
                 worker.failure = f"worker {worker.name} did not start:\n{answer['error']}"
             else:
-                worker.up, worker._since = True, time.monotonic()
+                worker.answer = answer
+                self._begin(worker)
 
-    def _forget_socket(self, worker: Worker) -> None:
-        if worker._sock is not None:
-            self._selector.unregister(worker._sock)
-            worker._sock.close()
-            worker._sock = None
+    def _begin(self, worker: Supervised) -> None:
+        if worker.answer is None or not worker.pid or worker.up:
+            return
+        worker.up, worker.since = True, time.monotonic()
+        if worker.owner is not None:
+            worker.owner.started(worker.answer)
 
-    def _on_exit(self, worker: Worker, pid: int, status: int) -> None:
-        if worker._sock is not None:
+    def _forget_socket(self, worker: Supervised) -> None:
+        if worker.sock is not None:
+            self._selector.unregister(worker.sock)
+            worker.sock.close()
+            worker.sock = None
+
+    def _on_exit(self, worker: Supervised, pid: int, status: int) -> None:
+        if worker.sock is not None:
             self._read_rest(worker)
-        end = self._memory.end_of(pid, status)
+        end = worker.memory.end_of(pid, status)
         self.exits[pid] = end
         self._forget_socket(worker)
         worker.ended = True
         with self._changed:  # nobody waits for an answer of its
             self._answers.setdefault(pid, False)
             self._changed.notify_all()
-        if self._closing:
+        if worker.stopped:
+            self._over(worker)
             return
+        now = time.monotonic()
         if worker.up:
             logger.info("worker %s (pid %s) has ended; starting another", worker.name, pid)
-            if time.monotonic() - worker._since > _AT_ONCE:
-                worker._early = 0
-            worker._early += 1
-            worker._failed, worker._again = 0, time.monotonic()
+            worker.early = 1 if now - worker.since > _AT_ONCE else worker.early + 1
+            worker.failed, worker.again = 0, now if worker.owner is None else None
             worker.failure = f"worker {worker.name} ended as soon as it had started"
         else:
-            worker._failed += 1
+            worker.failed += 1
             worker.failure = worker.failure or (
                 f"worker {worker.name} did not start: its process {end} while it was starting"
             )
-            worker._again = time.monotonic() + PAUSE * worker._failed
-        if worker._failed >= STARTS or worker._early >= EARLY:
+            worker.again = now + _PAUSE * worker.failed
+        if worker.failed >= _STARTS or worker.early >= _EARLY:
             self._give_up(worker)
+        worker.tell_owner()
 
-    def _read_rest(self, worker: Worker) -> None:
+    def _read_rest(self, worker: Supervised) -> None:
         """Read what an ended process had said."""
-        assert worker._sock is not None
-        worker._sock.setblocking(False)
-        while worker._sock is not None:
+        assert worker.sock is not None
+        worker.sock.setblocking(False)
+        while worker.sock is not None:
             try:
-                waiting = worker._sock.recv(1, socket.MSG_PEEK)
+                waiting = worker.sock.recv(1, socket.MSG_PEEK)
             except OSError:
                 return
             self._read(worker)
             if not waiting:
                 return
 
-    def _give_up(self, worker: Worker) -> None:
-        worker.given_up, worker._again = True, None
+    def _give_up(self, worker: Supervised) -> None:
+        worker.given_up, worker.again = True, None
         logger.error(
             "worker %s is given up after %d failed starts: %s",
             worker.name,
-            max(worker._failed, worker._early),
+            max(worker.failed, worker.early),
             worker.failure,
         )
 
@@ -325,38 +332,33 @@ class Supervisor:
         """Keep the processes that are there, as long as they live: who has their sockets still hears of their end."""
         self._without_server = True
         for worker in self.workers:
-            if worker._sock is None or not worker.pid:
+            if worker.sock is None or not worker.pid:
                 self._lost(worker)
 
-    def _lost(self, worker: Worker) -> None:
+    def _lost(self, worker: Supervised) -> None:
         """Note the end of a process that nobody waits for, or that cannot be started, and that none can replace."""
         if worker.pid and not worker.ended:
             kill_group(worker.pid)  # it may have closed its socket, and nothing else
             self.exits[worker.pid] = ProcessEnd()
         self._forget_socket(worker)
-        worker.ended, worker._again, worker.failure = True, None, NO_SERVER
-        worker.given_up = not self._closing
-
-    def _tell_to_stop(self) -> None:
-        if self._killed:
-            self._kill_all()
+        worker.ended, worker.again = True, None
+        if worker.stopped:
+            self._over(worker)
             return
-        for worker in self.workers:
-            if not worker.ended and not _send(worker, b"stop\n"):
-                kill_group(worker.pid)
+        worker.failure, worker.given_up = _NO_SERVER, True
+        worker.tell_owner()
 
-    def _kill_all(self) -> None:
-        for worker in self.workers:
-            if worker.pid and not worker.ended:
-                kill_group(worker.pid)
+    def _stop(self, worker: Supervised, kill: bool) -> None:
+        if worker.ended:
+            self._over(worker)
+        elif kill or not worker.send(b"stop\n"):
+            worker.kill = time.monotonic()
+        else:
+            worker.kill = time.monotonic() + GRACE
 
-
-def _send(worker: Worker, line: bytes) -> bool:
-    """Send a line to a worker; False if it is not there."""
-    if worker._sock is None:
-        return False
-    try:
-        worker._sock.sendall(line)
-    except OSError:
-        return False
-    return True
+    def _over(self, worker: Supervised) -> None:
+        """A worker that was told to stop has ended."""
+        worker.again = worker.kill = None
+        if worker in self.workers and not self._closing:  # who closes still looks at them
+            self.workers.remove(worker)
+        worker.tell_owner()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.gpus import pinned
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forking import kill_group
+from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import Supervisor
 from espnet3.parallel.pilots.pool import Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
+from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 
@@ -54,8 +58,9 @@ class OwnWorkers(WorkerCluster):
         listener, folder = private_listener(server.remove_at_end)
         self.pool = Pool(listener, folder)
         try:
-            boot = {
-                "kind": "pilots",
+            self._settings = settings
+            self._boot: dict[str, Any] = {
+                "module": "espnet3.parallel.local.pilot_process",
                 "threads": settings.threads,
                 "address": self.pool.address,
                 "key": self.pool.key,
@@ -64,8 +69,10 @@ class OwnWorkers(WorkerCluster):
                 "cwd": working_folder(),
                 "path": search_path(),
             }
-            self._supervisor = Supervisor(server, boot, settings.memory_limit, settings.gpus)
-            self._supervisor.start(n)
+            self._growing = threading.Lock()
+            self._supervisor = Supervisor(server)
+            self.grow(n)
+            self._supervisor.start()
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.pool.close()
             raise
@@ -109,10 +116,7 @@ class OwnWorkers(WorkerCluster):
 
     def given_up(self) -> GivenUp | None:
         """Return why processes could not be replaced, once every one of them is given up."""
-        workers = list(self._supervisor.workers)
-        if not workers or not all(worker.given_up for worker in workers):
-            return None
-        return GivenUp(StartFailure.WORKER, workers[0].failure)
+        return self._supervisor.given_up()
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one process and what it started; another takes its place."""
@@ -127,7 +131,13 @@ class OwnWorkers(WorkerCluster):
 
     def grow(self, n: int) -> None:
         """Have `n` processes at least."""
-        self._supervisor.grow(n)
+        settings = self._settings
+        with self._growing:
+            for number in range(len(self), n):
+                gpu = {GPU_VARIABLE: pinned(settings.gpus, number)} if settings.gpus else {}
+                boot = {**self._boot, "name": str(number), "env": {**self._boot["env"], **gpu}}
+                memory = MemoryWatch(settings.memory_limit, settings.threads)
+                self._supervisor.add(str(number), boot, memory)
 
     def are_as_new(self) -> bool:
         """Whether each is as it began, but for the modules it has loaded.

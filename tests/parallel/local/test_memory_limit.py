@@ -27,16 +27,16 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture(autouse=True)
 def always_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look whenever asked to."""
-    monkeypatch.setattr(memory_limit, "EVERY", 0.0)
+    monkeypatch.setattr(memory_limit, "_next_look", lambda: 0.0)
 
 
 def test_a_moment_without_descriptors_ends_no_watch(program: subprocess.Popen[bytes]) -> None:
     """Where no descriptor is free for a look at a process, nothing is raised; the next look finds what it uses."""
     watch = MemoryWatch(1024, 1)
     with no_descriptor_left():
-        watch.look({"0": program.pid})
+        watch.look("0", program.pid)
     assert program.poll() is None
-    watch.look({"0": program.pid})
+    watch.look("0", program.pid)
     end = watch.end_of(program.pid, 9)
     assert program.wait(60) == -9
     assert end.reason == MEMORY_LIMIT

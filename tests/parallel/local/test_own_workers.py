@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from distributed.worker_memory import parse_memory_limit
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, NoWorkersError, parallel_map, set_parallel
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import memory_limit_in_bytes
 from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.local.idle import borrowed, end_idle
@@ -352,7 +352,7 @@ def test_options_are_kept() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_limit_is_read_as_dask_reads_it(value: Any, threads: int) -> None:
     """Each form of `memory_limit` is as many bytes here as in a `LocalCluster`."""
-    asked = memory_limit_in_bytes(value, threads, logging.getLogger("memory_limit"))
+    asked = parse_memory_limit(value, threads, logger=logging.getLogger("memory_limit"))
     assert memory_limit.limit_in_bytes(value, threads) == asked
 
 

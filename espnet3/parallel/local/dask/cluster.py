@@ -26,12 +26,13 @@ from espnet3.parallel.dask_compat import (
     import_dashboard,
 )
 from espnet3.parallel.dask_compat.servers import guarded
-from espnet3.parallel.local.dask_upkeep import quiet_config
+from espnet3.parallel.local.dask.forked_worker import ForkedWorker
+from espnet3.parallel.local.dask.upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.local.forked_worker import ForkedWorker
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
+from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 _LOADING = threading.Lock()
@@ -59,7 +60,7 @@ class ThreadCluster(LocalCluster, PrivatePages):
 
 
 class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, WorkerCluster):
-    """A `LocalCluster` of `ForkedWorker`s; ends its fork server when it closes.
+    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes.
 
     A worker that died stays wanted: ours are replaced, and may just have died again.
     """
@@ -68,12 +69,14 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Wor
 
     def __init__(self, *, forkserver: ForkServer, pages: str | None, **options: Any) -> None:
         self.forkserver = forkserver
+        self.supervisor = Supervisor(forkserver)
         self.pages = pages
         try:
+            self.supervisor.start()
             super().__init__(
                 processes=True,
                 worker_class=ForkedWorker,
-                forkserver=forkserver,
+                supervisor=self.supervisor,
                 lost=self._forget,
                 pages=pages,
                 **options,
@@ -98,27 +101,16 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Wor
 
     def kill_worker(self, host: str, pid: int) -> None:
         """SIGKILL one worker process and what it started; another takes its place."""
-        if any(worker.pid == pid for worker in list(self.workers.values())):  # not one of long ago
+        if any(worker.pid == pid and not worker.ended for worker in list(self.supervisor.workers)):
             kill_group(pid)
 
     def end_of(self, pid: int) -> ProcessEnd | None:
         """Return how a worker process ended, once that is known."""
-        workers = list(self.workers.values())
-        if any(worker.pid == pid and not worker._gone.is_set() for worker in workers):
-            return None  # the number is in use again
-        for worker in workers:
-            if pid in worker.exits:
-                end: ProcessEnd = worker.exits[pid]
-                return end
-        return None
+        return self.supervisor.exits.get(pid)
 
     def given_up(self) -> GivenUp | None:
         """Return why workers could not be replaced, once every one of them is given up."""
-        workers = list(self.workers.values())
-        reasons = [w.failure for w in workers if w.failure and w._restart is not None and w._restart.done()]
-        if not workers or len(reasons) < len(workers):
-            return None
-        return GivenUp(StartFailure.WORKER, reasons[0])
+        return self.supervisor.given_up()
 
     def remove_at_end(self, folder: str) -> None:
         """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
@@ -129,16 +121,15 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Wor
         await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
 
     async def after_closing(self) -> None:
-        """End the fork server."""
-        asyncio.get_running_loop().remove_reader(self.forkserver.sock)
-        await asyncio.get_running_loop().run_in_executor(None, self.forkserver.close)
+        """End the supervisor, which ends the fork server."""
+        await asyncio.get_running_loop().run_in_executor(None, self.supervisor.close)
 
 
 def drop(cluster: LocalCluster) -> None:
     """Give up a cluster that is half started or half closed, so that Dask does not wait for it at exit."""
     give_up_cluster(cluster, _STOPPING)
     if isinstance(cluster, ForkedCluster):
-        cluster.forkserver.close()
+        cluster.supervisor.close(kill=True)
 
 
 def _load_dashboard() -> None:

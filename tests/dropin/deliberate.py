@@ -4,8 +4,8 @@ from __future__ import annotations
 
 _PLAN = "replaces the private `_plan_shards`: how indices are cut is not a method of a runner here"
 _SHARDS = (
-    "expects as many `split.N` as workers: here the cut is the same for any number of workers, so that sums made shard "
-    "by shard are the same to the last bit, and work flows to whoever is free"
+    "expects as many `split.N` as workers, of three items two on two workers and three on three: here the cut is the "
+    "same for any number of workers, so that sums made shard by shard are the same to the last bit"
 )
 
 _LISTS = (
@@ -15,7 +15,11 @@ _LISTS = (
 
 _BATCH = "test.espnet3.parallel.test_base_runner_batch::"
 
+_RUNNER = "test.espnet3.parallel.test_inference_runner::"
+
 REASONS: dict[str, str] = {
+    f"{_RUNNER}test_parallel_shards_offline_with_base_runner": _SHARDS,
+    f"{_RUNNER}test_parallel_shards_streaming_with_base_runner": _SHARDS,
     f"{_BATCH}test_batch_size_chunks_indices": _LISTS,
     f"{_BATCH}test_failed_shard_releases_lock": _LISTS,
     f"{_BATCH}test_forward_used_when_batch_size_set": _LISTS,
@@ -34,13 +38,8 @@ REASONS: dict[str, str] = {
     f"{_BATCH}test_resume_raises_when_shard_plan_changes": _PLAN,
     f"{_BATCH}test_resume_reruns_only_incomplete_shards": _PLAN,
     f"{_BATCH}test_resume_reuses_manifest_shard_plan": _PLAN,
-    f"{_BATCH}test_run_parallel_dask_dispatches_multiple_shards": _SHARDS,
     "test.espnet3.parallel.test_inference_provider::test_build_worker_setup_fn_rebuilds_env_and_captures_params": (
         "counts a build of the env in the provider's constructor: here the driver builds no env that it does not use, "
         "so a model is not loaded once more than there are workers"
     ),
-    "test.espnet3.parallel.test_inference_runner::test_parallel_shards_offline_with_base_runner": _SHARDS,
-    "test.espnet3.parallel.test_parallel::test_base_runner_uses_local_cluster_workers": _SHARDS,
-    "test.espnet3.systems.base.test_inference::test_inference_runner_streams_split_outputs_and_merges_scp": _SHARDS,
-    "test.espnet3.systems.f5tts.test_remove_long_short::test_runner_call_end_to_end": _SHARDS,
 }

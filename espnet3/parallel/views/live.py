@@ -18,8 +18,7 @@ from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT
-from espnet3.parallel.timing.reading import RunTimes, TimesReader
-from espnet3.parallel.views.latency import worker_name
+from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
 from espnet3.parallel.views.spans import in_progress, read_or_none
@@ -183,7 +182,7 @@ class Watcher:
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
-        peaks = _peaks((one.worker.partition(" on ")[0], one.memory) for one in times.stints)
+        peaks = _peaks((shard_of(one.worker), one.memory) for one in times.stints)
         for shard in status.shards:
             folder = layout.shard(shard.shard)
             running = shard.state is JobState.RUNNING

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from espnet3.cli.reports import report
 from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
 from espnet3.parallel.views import charts
@@ -248,6 +249,21 @@ def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch:
     facts = read_facts(tmp_path / "run")
     assert facts.sampled and facts.ok == pytest.approx(whole.ok, rel=0.05) and facts.failures
     assert "estimated" in page_of(facts)
+
+
+def test_an_estimate_does_not_prove_that_no_item_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not merged yet and too large to be counted is not called complete."""
+    facts_of(tmp_path, n=200, on_error="record")
+    (tmp_path / "run" / RECEIPT).unlink()
+    assert read_facts(tmp_path / "run").state == "complete"
+    monkeypatch.setattr(facts_module, "_MOST_BYTES", 0)
+    facts = read_facts(tmp_path / "run")
+    assert facts.left == 0 and facts.state == "unfinished"
+    assert (
+        conclusions(facts)[0].startswith("About 200 of 200 items") and "what is left" in conclusions(facts)[0]
+    )
 
 
 def test_items_are_spread_evenly_over_their_stretch() -> None:

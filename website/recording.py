@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import sys
@@ -37,6 +38,7 @@ COMMANDS = (
     "python examples/long_items.py --seconds 1 | tail -3   # the same command goes on",
     "espnet3 report runs/answers",
 )
+_HEX = re.compile("[0-9a-f]{6}")
 COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}
 STYLE = """
 text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre;fill:#1c2128}
@@ -136,7 +138,8 @@ def _runs(row: dict[int, pyte.screens.Char], columns: int) -> Iterator[tuple[str
     text, style = "", ""
     for column in range(columns):
         char = row[column]
-        found = " ".join(filter(None, [COLOURS.get(char.fg, ""), "k" if char.bold else ""]))
+        colour = f"#{char.fg}" if _HEX.fullmatch(char.fg) else COLOURS.get(char.fg.removeprefix("bright"), "")
+        found = " ".join(filter(None, [colour, "k" if char.bold else ""]))
         if found != style and text:
             yield text, style
             text = ""
@@ -144,6 +147,14 @@ def _runs(row: dict[int, pyte.screens.Char], columns: int) -> Iterator[tuple[str
         text += char.data
     if text.strip():
         yield text.rstrip(), style
+
+
+def _attributes(style: str) -> str:
+    """Return a style's attributes: classes, and a colour of the terminal's 256 as it is."""
+    words = style.split()
+    classes = " ".join(word for word in words if not word.startswith("#"))
+    colours = [word for word in words if word.startswith("#")]
+    return (f' class="{classes}"' if classes else "") + "".join(f' style="fill:{one}"' for one in colours)
 
 
 def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int = ROWS) -> str:
@@ -160,7 +171,7 @@ def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int =
             x, y = 12.0, place * height + 12 + (number + 0.8) * HEIGHT
             for text, style in runs:
                 if text.strip():
-                    named = f' class="{style}"' if style else ""
+                    named = _attributes(style)
                     drawn.append(f'<text x="{x:.1f}" y="{y:.1f}"{named}>{escape(text)}</text>')
                 x += len(text) * WIDTH
     label = "A terminal: " + "; ".join(COMMANDS)

@@ -9,6 +9,7 @@ import pty
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from espnet3.cli.runs import status
 from espnet3.cli.watching import look, watch
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.views.live import Watcher
+from espnet3.parallel.views.live import Watcher, Worker
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
@@ -60,6 +61,23 @@ def test_a_terminal_shows_how_far_a_run_is_and_what_failed(tmp_path: Path, width
     assert max(map(len, text.splitlines())) <= width
     assert "complete" in text and "4 of 4 items, 1 failed" in text
     assert "error: ValueError" in text and "no square of 2" in text
+
+
+def test_where_room_is_short_only_long_texts_are_cut(tmp_path: Path) -> None:
+    """With a long host and a long note a worker's name, state, counts and memory stay whole at 80 columns."""
+    ordinary(tmp_path, on_error="record")
+    workers = (
+        Worker("shard 12", "running", f"{'a-long-host.' * 5}, process 20413", 300, 260, "item 861", 5.0),
+        Worker("shard 13", "out_of_memory", "1234.7", 300, 152, note="killed " * 20, peak=1230 << 20),
+    )
+    facts = replace(Watcher(tmp_path / "run").look(), workers=workers)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(drawn([facts], now=6.0))
+    text = console.export_text()
+    rows = [line for line in text.splitlines() if line.startswith("shard")]
+    assert rows[0].split()[:3] == ["shard", "12", "running"] and "260/300" in rows[0] and "1 s" in rows[0]
+    assert "out of memory" in rows[1] and "152/300" in rows[1] and "≤ 1.2 GiB" in rows[1]
+    assert all("…" in row and len(row) <= 80 for row in rows)
 
 
 def test_a_folder_of_runs_is_a_table(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class Watcher:
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
-            if worker.since and worker.doing.startswith("item"):
+            if worker.since and worker.doing.startswith("item "):  # one: a step of several is none
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures

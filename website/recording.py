@@ -24,7 +24,7 @@ from pathlib import Path
 import pyte
 
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS, ROWS = 100, 17
+COLUMNS, ROWS = 104, 22
 WIDTH, HEIGHT = 8.4, 18  # of a character, in pixels
 TYPING, READING, LONGEST, LAST = (
     0.04,
@@ -33,10 +33,24 @@ TYPING, READING, LONGEST, LAST = (
     5.0,
 )  # seconds: a key, after a command, a wait, the last frame
 EVERY = 0.12  # seconds between frames, at least
+SCRIPT = """\
+import time
+from espnet3.parallel import run, set_parallel
+
+def recognise(number):
+    time.sleep(0.01)  # your model
+    if number == 613:
+        raise ValueError(f"utterance {number} is empty")
+    return f"text {number}"
+
+set_parallel({"env": "local", "n_workers": 2})
+run(recognise, range(800), output_dir="runs/texts", on_error="record")
+"""
 COMMANDS = (
-    "timeout -s KILL 1.6 python examples/long_items.py --seconds 1   # somebody kills it",
-    "python examples/long_items.py --seconds 1 | tail -3   # the same command goes on",
-    "espnet3 report runs/answers",
+    "cat texts.py",
+    "timeout -s KILL 3 python texts.py   # somebody kills it",
+    "python texts.py   # the same command goes on with what is left",
+    "espnet3 report runs/texts",
 )
 _HEX = re.compile("[0-9a-f]{6}")
 COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}
@@ -80,6 +94,8 @@ class Recorder:
 
     def type(self, command: str) -> None:
         """Type a command after a prompt."""
+        if self.screen.cursor.x:  # whoever was killed has not ended its line
+            self.stream.feed(b"\r\n")
         self.stream.feed(b"\x1b[1m$ \x1b[0m")
         for place in range(0, len(command), 3):
             self.stream.feed(command[place : place + 3].encode())
@@ -188,7 +204,7 @@ def main() -> None:
     """Record the commands in an empty folder, and write the picture."""
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "examples").symlink_to(ROOT / "examples")
+        Path(folder, "texts.py").write_text(SCRIPT, encoding="utf-8")
         for command in COMMANDS:
             recorder.type(command)
             recorder.run(command, Path(folder))

@@ -24,7 +24,9 @@ _ERROR = re.compile(r"^## `(?P<name>\w+)`$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are not in `docs/`."""
+    """Add the pages that are not in `docs/`, and the style sheet."""
+    style = (Path(__file__).parent / "site.css").read_text(encoding="utf-8")
+    files.append(File.generated(config, "site.css", content=style))
     for page, source in ELSEWHERE.items():
         text = examples() if page == EXAMPLES else (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relinked(text, source, page)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import subprocess
@@ -86,8 +87,13 @@ def _server(folder: Path) -> Iterator[str]:
         "--allow-root",
         "--ServerApp.port_retries=0",
     ]
+    # settings of its own: what is answered here is not the user's answer, and is asked again the next time
+    own = {
+        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "spaces"),
+    }
     with open(folder / "server.log", "wb") as log:
-        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        server = subprocess.Popen(command, cwd=folder, env={**os.environ, **own}, stdout=log, stderr=log)
         try:
             _wait_for(port, server)
             yield f"http://127.0.0.1:{port}/doc/tree/run.ipynb?token={token}"

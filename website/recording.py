@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import sys
@@ -23,7 +24,7 @@ from pathlib import Path
 import pyte
 
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS, ROWS = 100, 17
+COLUMNS, ROWS = 104, 22
 WIDTH, HEIGHT = 8.4, 18  # of a character, in pixels
 TYPING, READING, LONGEST, LAST = (
     0.04,
@@ -32,11 +33,26 @@ TYPING, READING, LONGEST, LAST = (
     5.0,
 )  # seconds: a key, after a command, a wait, the last frame
 EVERY = 0.12  # seconds between frames, at least
+SCRIPT = """\
+import time
+from espnet3.parallel import run, set_parallel
+
+def recognise(number):
+    time.sleep(0.01)  # your model
+    if number == 613:
+        raise ValueError(f"utterance {number} is empty")
+    return f"text {number}"
+
+set_parallel({"env": "local", "n_workers": 2})
+run(recognise, range(800), output_dir="runs/texts", on_error="record")
+"""
 COMMANDS = (
-    "timeout -s KILL 1.6 python examples/long_items.py --seconds 1   # somebody kills it",
-    "python examples/long_items.py --seconds 1 | tail -3   # the same command goes on",
-    "espnet3 report runs/answers",
+    "cat texts.py",
+    "timeout -s KILL 3 python texts.py   # somebody kills it",
+    "python texts.py   # the same command goes on with what is left",
+    "espnet3 report runs/texts",
 )
+_HEX = re.compile("[0-9a-f]{6}")
 COLOURS = {"red": "r", "green": "g", "brown": "y", "blue": "b", "cyan": "c", "magenta": "m"}
 STYLE = """
 text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre;fill:#1c2128}
@@ -78,6 +94,8 @@ class Recorder:
 
     def type(self, command: str) -> None:
         """Type a command after a prompt."""
+        if self.screen.cursor.x:  # whoever was killed has not ended its line
+            self.stream.feed(b"\r\n")
         self.stream.feed(b"\x1b[1m$ \x1b[0m")
         for place in range(0, len(command), 3):
             self.stream.feed(command[place : place + 3].encode())
@@ -136,7 +154,8 @@ def _runs(row: dict[int, pyte.screens.Char], columns: int) -> Iterator[tuple[str
     text, style = "", ""
     for column in range(columns):
         char = row[column]
-        found = " ".join(filter(None, [COLOURS.get(char.fg, ""), "k" if char.bold else ""]))
+        colour = f"#{char.fg}" if _HEX.fullmatch(char.fg) else COLOURS.get(char.fg.removeprefix("bright"), "")
+        found = " ".join(filter(None, [colour, "k" if char.bold else ""]))
         if found != style and text:
             yield text, style
             text = ""
@@ -144,6 +163,14 @@ def _runs(row: dict[int, pyte.screens.Char], columns: int) -> Iterator[tuple[str
         text += char.data
     if text.strip():
         yield text.rstrip(), style
+
+
+def _attributes(style: str) -> str:
+    """Return a style's attributes: classes, and a colour of the terminal's 256 as it is."""
+    words = style.split()
+    classes = " ".join(word for word in words if not word.startswith("#"))
+    colours = [word for word in words if word.startswith("#")]
+    return (f' class="{classes}"' if classes else "") + "".join(f' style="fill:{one}"' for one in colours)
 
 
 def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int = ROWS) -> str:
@@ -160,7 +187,7 @@ def svg(frames: list[Frame], seconds: float, columns: int = COLUMNS, rows: int =
             x, y = 12.0, place * height + 12 + (number + 0.8) * HEIGHT
             for text, style in runs:
                 if text.strip():
-                    named = f' class="{style}"' if style else ""
+                    named = _attributes(style)
                     drawn.append(f'<text x="{x:.1f}" y="{y:.1f}"{named}>{escape(text)}</text>')
                 x += len(text) * WIDTH
     label = "A terminal: " + "; ".join(COMMANDS)
@@ -177,7 +204,7 @@ def main() -> None:
     """Record the commands in an empty folder, and write the picture."""
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "examples").symlink_to(ROOT / "examples")
+        Path(folder, "texts.py").write_text(SCRIPT, encoding="utf-8")
         for command in COMMANDS:
             recorder.type(command)
             recorder.run(command, Path(folder))

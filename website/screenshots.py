@@ -47,14 +47,20 @@ class Work(BaseRunner):
             raise ValueError(f"utterance {idx} is empty")
         return idx
 
-set_parallel({"env": "local", "n_workers": 2})
-Work(Env(), output_dir="out", on_error="record")(range(1500))
+if __name__ == "__main__":
+    import sys
+    set_parallel({"env": "local", "n_workers": 2, "detached": {"shards": 5}})
+    more = {"async_mode": True, "output_dir": "jobs"} if "detached" in sys.argv else {"output_dir": "out"}
+    Work(Env(), on_error="record", **more)(range(1500))
 """
 # What is typed, and the seconds after which the picture is taken, unless it has ended before
 VIEWS = {
     "bar": ("python run.py", 3.0),
     "watch": ("(python run.py >/dev/null 2>&1 &) ; sleep 2; timeout 6 espnet3 watch out", 5.0),
     "status": ("espnet3 status out", 60.0),
+    # of jobs: while they are at work, and what they are when they have ended
+    "watch-jobs": ("python run.py detached; sleep 2.5; timeout 6 espnet3 watch jobs", 7.0),
+    "status-jobs": ("espnet3 wait jobs >/dev/null 2>&1; espnet3 status jobs", 60.0),
     "doctor": ("espnet3 doctor conf.yaml", 60.0),
 }
 
@@ -110,8 +116,8 @@ def main() -> None:
         (folder / "conf.yaml").write_text("parallel:\n  env: local\n  n_workers: 2\n")
         for columns in (80, 120):
             for name in VIEWS:
-                if name in ("bar", "watch"):
-                    shutil.rmtree(folder / "out", ignore_errors=True)
+                if old := {"bar": "out", "watch": "out", "watch-jobs": "jobs"}.get(name):
+                    shutil.rmtree(folder / old, ignore_errors=True)
                 picture(chromium, terminal(name, columns, folder), False, "1100,640")
         subprocess.run([sys.executable, "run.py"], cwd=folder, check=True, capture_output=True)
         report = [

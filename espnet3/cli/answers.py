@@ -12,6 +12,7 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.writers.hooks import writes_files
 from espnet3.parallel.testing.answers import first_difference
+from espnet3.parallel.testing.trials import unused_batches
 
 _WORKERS = (1, 2, 3)
 _SIZES = (1, 4)
@@ -31,10 +32,12 @@ def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell)
     """
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
-        runner = runner_class(provider, progress=False, on_error="record")
+        compared = runner_class
         if writes_files(runner_class):
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            runner = _without_hooks(runner_class)(provider, progress=False, on_error="record")
+            compared = _without_hooks(runner_class)
+        with unused_batches():
+            runner = compared(provider, progress=False, on_error="record")
         _compare(runner, n_items, not writes_files(runner_class), tell)
     except KeyboardInterrupt:
         raise

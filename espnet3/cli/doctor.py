@@ -19,6 +19,7 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.local.alone import own_processes
+from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
@@ -89,7 +90,9 @@ def doctor(
 
         try_answers(None if conf is None else read_file(conf), wanted, items, tell)
     wrong = sum(each.good is False for each in findings)
-    print(f"{len(findings)} checks, {wrong} wrong")
+    done = sum(each.good is not None for each in findings)
+    left = f", {len(findings) - done} not made" if done < len(findings) else ""
+    print(f"{counted(done, 'check')}, {wrong} wrong{left}")
     sys.exit(1 if wrong else 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -23,6 +23,7 @@ _COLOURS = {
     JobState.NEW.value: "dim",
     JobState.NOT_STARTED.value: "dim",
 }
+_LONG = ("in", "where")  # columns
 _FRAME = 9  # lines beside those of workers and failures
 _FEW = 3  # failures and slow items that are shown
 
@@ -85,8 +86,13 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
 
 def _bar(facts: LiveFacts) -> RenderableType:
     status = facts.status
-    # padded: a bar by itself does not end its line
-    return Padding(ProgressBar(total=max(1, status.items), completed=status.ok + status.failed), 0)
+    bar = ProgressBar(
+        total=max(1, status.items),
+        completed=status.ok + status.failed,
+        complete_style=_colour(facts),
+        finished_style=_colour(facts),
+    )
+    return Padding(bar, 0)  # padded: a bar by itself does not end its line
 
 
 def _state(facts: LiveFacts) -> str:
@@ -102,10 +108,10 @@ def _colour(facts: LiveFacts) -> str:
 
 def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("worker", "state", "done", "in", "for", "where"):
-        table.add_column(
-            name, no_wrap=True, overflow="ellipsis", justify="right" if name == "done" else "left"
-        )
+    for name in ("worker", "state", "done", "in", "for", "memory", "where"):
+        justify: JustifyMethod = "right" if name in ("done", "memory") else "left"
+        # where there is no room, what may be long is cut, and nothing else
+        table.add_column(name, no_wrap=name not in _LONG, justify=justify)
     shown = workers if len(workers) <= room else workers[: room - 1]
     for worker in shown:
         style = _COLOURS.get(worker.state, "red")
@@ -113,19 +119,25 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
             worker.name,
             Text(worker.state.replace("_", " "), style=style),
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
-            worker.doing or worker.note,
+            _cut(worker.doing or worker.note),
             span(max(0.0, now - worker.since)) if worker.since else "",
-            ", ".join(filter(None, (worker.where, _memory(worker)))),
+            _memory(worker),
+            _cut(worker.where),
         )
     if len(shown) < len(workers):
         table.add_row(f"… {len(workers) - len(shown):,} more")
     return table
 
 
+def _cut(text: str) -> Text:
+    """Return a text that ends with dots where it is longer than its column."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
 def _memory(worker: Worker) -> str:
     if worker.memory:
         return amount(worker.memory)
-    return f"up to {amount(worker.peak)}" if worker.peak else ""
+    return f"≤ {amount(worker.peak)}" if worker.peak else ""
 
 
 def _failures(facts: LiveFacts) -> Table:

@@ -6,11 +6,14 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from espnet3.parallel.messages import did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _PACKAGE = "espnet3-parallel"
 
@@ -23,29 +26,35 @@ class _Verb:
     text: str
 
 
-# In the order in which they are listed.
+# In the order in which they are listed. Without commas: fish shows what stands before the first one.
 _VERBS = {
     "submit": _Verb("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
-    "status": _Verb("espnet3.cli.runs", "Say how far RUN is, and what its jobs or its driver do."),
+    "status": _Verb("espnet3.cli.runs", "Say how far RUN is and what its jobs or its driver do."),
     "wait": _Verb("espnet3.cli.runs", "Wait until nobody works on RUN any more."),
-    "watch": _Verb("espnet3.cli.watching", "Show RUN, or all runs in FOLDER, live."),
+    "watch": _Verb("espnet3.cli.watching", "Show RUN or all runs in FOLDER as they go on."),
     "logs": _Verb("espnet3.cli.runs", "Print what the jobs of RUN printed."),
     "report": _Verb("espnet3.cli.reports", "Write what RUN says of itself as one HTML page."),
-    "replay": _Verb("espnet3.cli.replays", "Run one item of RUN again, in this process."),
+    "replay": _Verb("espnet3.cli.replays", "Run one item of RUN again in this process."),
     "cancel": _Verb("espnet3.cli.runs", "End every job of RUN; what has been computed stays."),
-    "retry": _Verb("espnet3.cli.runs", "Submit again what is missing of RUN, and nothing else."),
+    "retry": _Verb("espnet3.cli.runs", "Submit again what is missing of RUN and nothing else."),
     "merge": _Verb("espnet3.cli.runs", "Put the outcomes of RUN in order; none may be missing."),
     "doctor": _Verb("espnet3.cli.doctor", "Try what can be tried of CONF before anything is queued."),
     "plan": _Verb("espnet3.cli.configs", "Print the job script or manifest of CONF."),
-    "size": _Verb("espnet3.cli.sizes", "Say how many workers --items need, and for how long."),
+    "size": _Verb("espnet3.cli.sizes", "Say how many workers --items need and for how long."),
     "migrate": _Verb("espnet3.cli.migrate.verb", "Turn Kaldi's or ESPnet2's settings into a parallel block."),
-    "overlay": _Verb("espnet3_parallel.overlay", "Use this layer in TREE, a checkout of ESPnet."),
+    "overlay": _Verb("espnet3_parallel.overlay", "Use this layer in TREE: a checkout of ESPnet."),
 }
 
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        from click.shell_completion import CompletionItem  # 10 ms that only a shell waits for
+
+        found = [CompletionItem(n, help=verb.text) for n, verb in _VERBS.items() if n.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)  # its options
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -7,9 +7,12 @@ import faulthandler
 import os
 import pdb  # noqa: T100  what --pdb opens
 import pstats
+import re
 import sys
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import click
@@ -19,6 +22,7 @@ from espnet3.cli.showing import span, wrapped
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import place_of
+from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
 
 _SHOWN = 400  # characters of a result
@@ -31,7 +35,9 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 @click.argument("index", required=False)
 @click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
 @click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
-@click.option("--profile", is_flag=True, help="Print where the time goes (cProfile).")
+@click.option(
+    "--profile", is_flag=True, help="Print where the time goes (cProfile); with py-spy, draw it too."
+)
 @explained
 def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool) -> None:
     """Run the item INDEX of RUN again, in this process, with its recorded provider, code and seed.
@@ -40,8 +46,8 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     """
     if (index is None) != all_failed:
         raise click.UsageError("give an INDEX, or --all-failed")
-    folder = Path(os.path.abspath(run))
-    again = Replay(folder)
+    folder, here = Path(os.path.abspath(run)), Path.cwd()
+    again = Replay(folder)  # from now on the working directory is the run's
     try:
         indices = failed_indices(folder) if index is None else [index_of(folder, index)]
         for line in again.differences:
@@ -51,7 +57,9 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
         if not indices:
             print("no item of this run has failed")
         faulthandler.enable()  # an item that crashes this process shall say where
-        raised = [one for one in indices if _one(again, one, debug, profile).error is not None]
+        raised = [
+            one for one in indices if _one(again, one, debug, here if profile else None).error is not None
+        ]
     finally:
         again.close()
     if len(indices) > 1:
@@ -59,9 +67,9 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     sys.exit(1 if raised else 0)
 
 
-def _one(again: Replay, index: Any, debug: bool, profile: bool) -> Replayed:
-    profiler = cProfile.Profile() if profile else None
-    found = again(index, profiler)
+def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Replayed:
+    around = _Profiles(index, profiles) if profiles is not None else None
+    found = again(index, around)
     then = found.then.failure if found.then is not None else None
     if then is not None:
         tries = "1 try" if then.get("attempts") == 1 else f"{then.get('attempts')} tries"
@@ -74,8 +82,39 @@ def _one(again: Replay, index: Any, debug: bool, profile: bool) -> Replayed:
         print(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
         traceback.print_exception(type(shown), shown, shown.__traceback__)
-    if profiler is not None:
-        pstats.Stats(profiler, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
+    if around is not None:
+        around.print()
     if debug and found.error is not None:
         pdb.post_mortem(found.error.__traceback__)
     return found
+
+
+class _Profiles:
+    """cProfile around an item, and a flame graph by py-spy where that is installed."""
+
+    def __init__(self, index: Any, folder: Path) -> None:
+        self._table = cProfile.Profile()
+        self._file = folder / f"replay-{re.sub('[^a-zA-Z0-9_.-]+', '_', str(index))[:60]}.svg"
+        command = sampler()
+        self._flames = FlameGraph(command, self._file) if command is not None else None
+        self._both = ExitStack()
+
+    def __enter__(self) -> None:
+        if self._flames is not None:
+            self._both.enter_context(self._flames)
+        self._both.enter_context(self._table)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._both.close()
+
+    def print(self) -> None:
+        """Print the table, and where the flame graph is."""
+        pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
+        if self._flames is None:
+            print("no flame graph: it takes py-spy (pip install py-spy)")
+        elif self._flames.problem:
+            print(wrapped(f"no flame graph by py-spy: {self._flames.problem}"))
+        else:
+            print(f"a flame graph is in {self._file}")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from espnet3.cli.runs import explained
-from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.conclusions import conclusions
+from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import page_of
-from espnet3.parallel.views.plain import facts_to_json
 
 _DEFAULT = "report.html"
 
@@ -30,12 +31,16 @@ def report(run: str, output: str | None, kind: str) -> None:
     RUN may be at work, dead or finished; it is not changed.
     """
     facts = read_facts(Path(os.path.abspath(run)))
-    text = (
-        page_of(facts) if kind == "html" else json.dumps(facts_to_json(facts), indent=2, default=str) + "\n"
-    )
+    text = page_of(facts) if kind == "html" else _as_json(facts)
     output = output or (_DEFAULT if kind == "html" else "-")
     if output == "-":
         sys.stdout.write(text)
         return
     Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
     print(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")
+
+
+def _as_json(facts: RunFacts) -> str:
+    """Return the facts with the conclusions drawn from them."""
+    said = {**asdict(facts), "left": facts.left, "conclusions": conclusions(facts)}
+    return json.dumps(said, indent=2, default=str) + "\n"

@@ -13,6 +13,7 @@ from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
 from espnet3.cli.runs import explained
 from espnet3.cli.showing import wrapped
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.sizing import (
@@ -22,11 +23,12 @@ from espnet3.parallel.views.sizing import (
     block_for,
     measured_by,
     measured_here,
+    most_workers,
+    placed,
     recommended,
 )
 
 _SAMPLE = 8  # items
-_PYTHON = 0.3  # seconds: no process is started and has imported anything in less
 
 
 @click.command()
@@ -63,27 +65,22 @@ def size(
     """Say how many workers --items need on the backend of CONF, for how long, and print the options to paste."""
     config = read_block(conf)
     measured = _measured(conf, items, run, runner, provider, sample)
-    chosen = recommended(measured, items, None if within is None else within * 3600)
+    backend = BACKENDS[config.env]
+    there, most = placed(measured, backend), most_workers(backend)
+    chosen = recommended(there, items, None if within is None else within * 3600, most)
     block = block_for(config, chosen, measured)
     if as_json:
         print(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
         return
     print(wrapped(_said_of(measured, items)))
     print(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
-    for one in around(measured, items, chosen):
+    for one in around(there, items, chosen, most):
         print(_row(one, one.workers == chosen.workers))
-    if measured.start < _PYTHON:
-        print(
-            wrapped(
-                "\nThat run started no worker: on a cluster each also needs seconds to start Python."
-            ).strip()
-        )
+    if there.start > measured.start:
+        why = "it waits for a host and loads Python from a shared disk"
+        print(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
     if not measured.memory:
-        print(
-            wrapped(
-                "\nMemory was not measured: --sample 5 runs five items of that run here and looks."
-            ).strip()
-        )
+        print("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
     print(f"\n{_yaml(block)}", end="")
 
 

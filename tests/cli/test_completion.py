@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from espnet3.cli import main as command
+
+FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
+PATIENCE = 60  # seconds
 HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -44,16 +52,52 @@ def test_zsh_and_fish_get_a_script_of_theirs(shell: str, line: str) -> None:
     assert line in done.stdout
 
 
-def test_every_verb_is_offered_to_zsh_and_fish() -> None:
-    """With its first line of help, which both show beside it."""
-    for shell in ("zsh", "fish"):
-        words = {"COMP_WORDS": "espnet3 ", "COMP_CWORD": "1" if shell == "zsh" else ""}
-        done = subprocess.run(
-            ["espnet3"],
-            env={**os.environ, **HERE, **words, "_ESPNET3_COMPLETE": f"{shell}_complete"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for verb in ("submit", "status", "doctor", "report"):
-            assert verb in done.stdout, (shell, verb)
+@pytest.mark.skipif(FISH is None, reason="needs fish; .ci/run installs it")
+@pytest.mark.parametrize("verb", list(command._VERBS))
+def test_fish_shows_each_verb_with_all_that_the_list_says_of_it(verb: str, tmp_path: Path) -> None:
+    """A real fish: nothing of the text is lost to its parser."""
+    line = '_ESPNET3_COMPLETE=fish_source espnet3 | source; complete -C "espnet3 $argv[1]"'
+    done = subprocess.run(
+        [str(FISH), "-c", line, verb],
+        env={**os.environ, **HERE, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{verb}\t{command._VERBS[verb].text}\n"
+
+
+@pytest.mark.skipif(ZSH is None, reason="needs zsh; .ci/run installs it")
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("espnet3 stat\t", "espnet3 status"),
+        ("espnet3 doctor --sa\t", "espnet3 doctor --same-answer"),
+        ("espnet3 report --format h\t", "espnet3 report --format html"),
+    ],
+)
+def test_zsh_completes_what_is_typed_before_a_tab(typed: str, wanted: str, tmp_path: Path) -> None:
+    """A real zsh on a terminal, with the line of the documentation in its start-up file."""
+    (tmp_path / ".zshrc").write_text(
+        'autoload -Uz compinit && compinit -u\neval "$(_ESPNET3_COMPLETE=zsh_source espnet3)"\nPS1="ready> "\n'
+    )
+    process, terminal = pty.fork()
+    if process == 0:
+        surroundings = {**os.environ, **HERE, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path), "TERM": "dumb"}
+        os.execve(str(ZSH), ["zsh", "-i"], surroundings)
+    try:
+        _read_until(terminal, "ready> ")
+        os.write(terminal, typed.encode())
+        _read_until(terminal, wanted)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+def _read_until(terminal: int, wanted: str) -> None:
+    """Read what a terminal shows until it has shown a text."""
+    shown = ""
+    while wanted not in shown:
+        assert select.select([terminal], [], [], PATIENCE)[0], shown
+        shown += os.read(terminal, 4096).decode(errors="replace")

@@ -9,6 +9,7 @@ import pty
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from espnet3.cli.runs import status
 from espnet3.cli.watching import look, watch
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.views.live import Watcher
+from espnet3.parallel.views.live import Watcher, Worker
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
@@ -60,6 +61,23 @@ def test_a_terminal_shows_how_far_a_run_is_and_what_failed(tmp_path: Path, width
     assert max(map(len, text.splitlines())) <= width
     assert "complete" in text and "4 of 4 items, 1 failed" in text
     assert "error: ValueError" in text and "no square of 2" in text
+
+
+def test_where_room_is_short_only_long_texts_are_cut(tmp_path: Path) -> None:
+    """With a long host and a long note a worker's name, state, counts and memory stay whole at 80 columns."""
+    ordinary(tmp_path, on_error="record")
+    workers = (
+        Worker("shard 12", "running", f"{'a-long-host.' * 5}, process 20413", 300, 260, "item 861", 5.0),
+        Worker("shard 13", "out_of_memory", "1234.7", 300, 152, note="killed " * 20, peak=1230 << 20),
+    )
+    facts = replace(Watcher(tmp_path / "run").look(), workers=workers)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(drawn([facts], now=6.0))
+    text = console.export_text()
+    rows = [line for line in text.splitlines() if line.startswith("shard")]
+    assert rows[0].split()[:3] == ["shard", "12", "running"] and "260/300" in rows[0] and "1 s" in rows[0]
+    assert "out of memory" in rows[1] and "152/300" in rows[1] and "≤ 1.2 GiB" in rows[1]
+    assert all("…" in row and len(row) <= 80 for row in rows)
 
 
 def test_a_folder_of_runs_is_a_table(tmp_path: Path) -> None:
@@ -108,23 +126,42 @@ def test_the_rate_is_that_of_the_last_minute_of_watching(tmp_path: Path) -> None
 
 
 def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
-    """While a job is held at an item, its shard's row names the item, the host, the process and its memory."""
+    """While a job is held at an item, its shard's row names it by its index, the host, the process and its memory."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    hold(folder, 1)
-    run = run_of(folder, n=4, workers=1, shards=2)
+    hold(folder, 31)
+    run = run_of(folder, n=range(30, 34), workers=1, shards=2)
     try:
-        pid = held(folder, 1)
-        facts = Watcher(run.path).look()
+        pid = held(folder, 31)
+        watcher = Watcher(run.path)
+        facts = watcher.look()
         worker = facts.workers[0]
         assert (worker.name, worker.state) == ("shard 0", "running")
-        assert worker.doing.startswith("item") and worker.since > 0 and str(pid) in worker.where
+        assert worker.doing == "item 31" and worker.since > 0 and str(pid) in worker.where
         assert facts.memory == worker.memory > 0 and facts.left == 4 - facts.status.ok
-        let_go(folder, 1)
+        assert facts.slow[0][1] == "item 31 of shard 0"
+        let_go(folder, 31)
         assert run.wait(150).done
-        assert Watcher(run.path).look().status.ok == 4
+        facts = watcher.look()
+        assert facts.status.ok == 4
+        assert [name for _, name in facts.slow if "31" in name] == ["item 31"], "seen, and then timed"
     finally:
         shut(run)
+
+
+def test_a_split_that_begins_while_somebody_looks_is_counted_later(tmp_path: Path) -> None:
+    """Its folder is there before what it says of itself, and it is not taken for one of another index list."""
+    ordinary(tmp_path)
+    run = tmp_path / "run"
+    (split,) = run.glob("split.*")
+    split.rename(tmp_path / "whole")
+    split.mkdir()
+    watcher = Watcher(run)
+    assert (watcher.look().status.ok, watcher.look().status.notes) == (0, ())
+    split.rmdir()
+    (tmp_path / "whole").rename(split)
+    found = watcher.look()
+    assert (found.status.ok, found.status.failed, found.status.notes) == (2, 1, ())
 
 
 def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -208,11 +208,16 @@ class _Loop:
                 enter(at, step)
             if watch is not None:
                 watch.begin()
+            since = last  # when the items that are not in `steps` yet began
             try:
                 do(items[at : at + step], values)
             except BaseException as error:  # SystemExit too: an item must not end its worker without a word
-                # an item's share of its step
-                tried = Attempt(error, (clock() - last) / (len(values) - at + 1))
+                if self.feed.begun:
+                    since = self.feed.begun
+                    steps.append((len(values) - at, since - last))
+                    at = len(values)
+                # where it is not known when the item began: its share of its step
+                tried = Attempt(error, (clock() - since) / (len(values) - at + 1))
                 if self.forks == _FORKS.count and not self._failed(tried, do, watch):
                     break
             if self.forks != _FORKS.count:
@@ -220,13 +225,21 @@ class _Loop:
                     0
                 )  # a child that an item has forked, and that came back from the item: its parent goes on
             now = clock()
-            steps.append((len(values) - at, now - last))
+            steps += self._timed(len(values) - at, now - since)
             if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
             if now - asked > _ASK_EVERY:
                 asked = now
             step, last = self._next_step(step, now - last), now
         self.block.step = step
+
+    def _timed(self, n: int, took: float) -> list[tuple[int, float]]:
+        """Return how long the items of a step took: all together, but for one that ended it as it took long."""
+        unit = self.unit if self.policy.seed is None else 1
+        last = n % unit or unit  # the last batch, or the last item
+        if self.feed.long and n > last:
+            return [(n - last, took - self.feed.long), (last, self.feed.long)]
+        return [(n, took)]
 
     def _next_step(self, step: int, took: float) -> int:
         """Return how many items the next step holds, from how many seconds the last one took."""

@@ -58,12 +58,15 @@ class Feed:
 
     Attributes:
         ended: Whether the step in progress was ended early.
+        begun: When the item in progress began, by `time.perf_counter`; 0 where no clock is read between items.
+        long: Seconds of the step's last item, where it took so long that the step ended with it; else 0.
     """
 
-    __slots__ = ("_items", "ended")
+    __slots__ = ("_items", "begun", "ended", "long")
 
     def __init__(self) -> None:
         self.ended = False
+        self.begun = self.long = 0.0
         self._items: Iterator[Any] = iter(())
 
     def of(self, part: Iterable[Any]) -> Iterator[Any]:
@@ -97,13 +100,14 @@ class KeepingFeed(Feed):
 
     def _timed(self, items: Iterator[Any]) -> Iterator[Any]:
         clock, keep = time.perf_counter, self._keep
-        last = clock()
+        self.long, self.begun = 0.0, clock()
         for item in items:
             yield item
             now = clock()
-            if now - last > keep:
+            if now - self.begun > keep:
+                self.long = now - self.begun
                 return
-            last = now
+            self.begun = now
 
 
 class Watch:

@@ -113,7 +113,14 @@ def run_to_folder(
                         lost.append((positions[len(values)], block.stop))
                     folder.append_failures(lost)
                 if block.times is not None and values:
-                    times.took(block.worker, block.seconds, len(values), block.times, positions)
+                    times.took(
+                        block.worker,
+                        block.seconds,
+                        len(values),
+                        block.times,
+                        positions,
+                        retries=block.retries,
+                    )
                 retries += block.retries
                 failed += len(bad)
                 report(values, bad)

@@ -147,7 +147,8 @@ def _note_times(recorder: TimesRecorder, chunk: Chunk, block: Block) -> None:
     for shard, result in reversed(list(zip(chunk.items, block.values, strict=False))):
         if isinstance(result, ShardResult) and result.values:
             positions = range(shard.begin, shard.begin + len(shard.items))
-            recorder.took(block.worker, result.seconds, len(result.values), result.times, positions, ago)
+            n, retries = len(result.values), result.retries
+            recorder.took(block.worker, result.seconds, n, result.times, positions, ago, retries)
             ago += result.seconds
 
 

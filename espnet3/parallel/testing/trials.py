@@ -56,9 +56,7 @@ class Trials:
         alone = type(self.runner).forward is not BaseRunner.forward
         self.runner.batch_size = batch_size or (None if alone else 1)
         self.runner.seed = self._before["seed"] if seed is None else seed
-        with self._folder(), warnings.catch_warnings():
-            # that a batch_forward is there and not used is meant here
-            warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
+        with self._folder(), unused_batches():
             if n_workers > 1:
                 with get_client({"env": "local", "n_workers": n_workers}):
                     return list(self.runner(items))
@@ -95,6 +93,14 @@ class Trials:
                 yield
             finally:
                 self.runner.output_dir = self._before["output_dir"]
+
+
+@contextmanager
+def unused_batches() -> Iterator[None]:
+    """Do not warn of a `batch_forward` that is there and not used: that is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
+        yield
 
 
 @contextmanager

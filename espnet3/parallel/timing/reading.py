@@ -58,6 +58,7 @@ class RunTimes:
         counts: How many items took how long, by bin (`counts.edge_of`).
         slow: The slowest items: seconds, position, index as text.
         costs: Seconds and cost of a sample of items, where the runner has `item_cost`.
+        retries: Times an item was tried again.
         unread: Bytes of further records that were not read, as they are too many.
     """
 
@@ -67,6 +68,7 @@ class RunTimes:
     counts: dict[int, int] = field(default_factory=dict)
     slow: tuple[tuple[float, int, str], ...] = ()
     costs: tuple[tuple[float, float], ...] = ()
+    retries: int = 0
     unread: int = 0
 
     @property
@@ -114,7 +116,7 @@ class TimesReader:
         self._run = run
         self._read: dict[Path, int] = {}
         self._left = _MOST
-        self._unread = 0
+        self._unread = self._retries = 0
         self._stints: list[Stint] = []
         self._arrivals: list[Arrival] = []
         self._losses: list[tuple[str, float]] = []
@@ -135,6 +137,7 @@ class TimesReader:
             dict(self._counts),
             tuple(_longest(self._slow.values())),
             tuple(self._costs),
+            self._retries,
             self._unread,
         )
 
@@ -152,6 +155,7 @@ class TimesReader:
             self._counts.update({int(number): n for number, n in said["counts"].items()})
             for seconds, place, name in said["slow"]:
                 self._slow[place] = max(self._slow.get(place, (0.0, place, name)), (seconds, place, name))
+            self._retries += said.get("retries", 0)
             self._costs += [(seconds, cost) for seconds, cost in said.get("cost", ())]
             if len(self._slow) > 50 * _SLOWEST:
                 self._slow = {one[1]: one for one in _longest(self._slow.values())}
@@ -184,3 +188,13 @@ class TimesReader:
 
 def _longest(found: Iterable[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
     return sorted(found, reverse=True)[:_SLOWEST]
+
+
+def shard_of(worker: str) -> str:
+    """Return the shard of a detached job's worker, which is called "shard 3 on host"."""
+    return worker.partition(" on ")[0]
+
+
+def worker_name(worker: str) -> str:
+    """Return what people see of a worker: its number, unless it says more of itself."""
+    return worker if " " in worker else f"worker {worker.rpartition('/')[2]}"

@@ -34,6 +34,7 @@ class _Record:
     end: float
     busy: float = 0.0
     items: int = 0
+    retries: int = 0
     times: ItemTimes = field(default_factory=ItemTimes)
 
 
@@ -88,6 +89,7 @@ class TimesRecorder:
         times: ItemTimes,
         positions: Sequence[int],
         ago: float = 0.0,
+        retries: int = 0,
     ) -> None:
         """Note that a worker has just come to the end of `n` items.
 
@@ -98,6 +100,7 @@ class TimesRecorder:
             times: How long each took; places count from 0.
             positions: Where the items stand in the caller's list.
             ago: How many seconds ago that was, where it is not just now.
+            retries: How often one of them was tried again.
         """
         now = self._clock() - ago
         begin, period = now - seconds, self._period(now)
@@ -112,6 +115,7 @@ class TimesRecorder:
         record.end = max(record.end, now)
         record.busy += seconds
         record.items += n
+        record.retries += retries
         self._name(record, times, positions)
         if now - record.begin >= period:
             self._close(worker)
@@ -167,6 +171,8 @@ class TimesRecorder:
             "counts": record.times.counts,
             "slow": slow,
         }
+        if record.retries:
+            facts["retries"] = record.retries
         if record.times.memory:
             facts["memory"] = record.times.memory
         if self._cost is not None:

@@ -11,6 +11,8 @@ from html import escape
 WIDTH, HEIGHT = 860, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 26
 _ROW = 18
+_LETTER = 6.5  # width of one, of those that are wide
+_CLOCK = 75  # width of a clock's time and the next number beside it
 _NAME = 96  # width of the names of a timeline's rows
 
 
@@ -87,6 +89,7 @@ def columns(found: Sequence[tuple[float, float, int]], what: str) -> str:
         what: What is counted.
     """
     bins, most = len(found), nice(max(count for _, _, count in found))
+    most += most % 2 if most < 10 else 0  # there is no half of an item
     y, step = _scale(0, most, HEIGHT - _BOTTOM, _TOP), (WIDTH - _LEFT - _RIGHT) / bins
     body = _levels(most, y, "")
     for k, (begin, end, count) in enumerate(found):
@@ -109,22 +112,23 @@ def scatter(points: Sequence[tuple[float, float]], across: str, up: str) -> str:
     """Draw points; both axes begin at 0, and are named."""
     right, top = nice(max(x for x, _ in points)), nice(max(y for _, y in points))
     x, y = _scale(0, right, _LEFT, WIDTH - _RIGHT), _scale(0, top, HEIGHT - _BOTTOM, _TOP)
-    body = _levels(top, y, "")
+    body = _levels(top, y, f" {up}")
     body += [f'<circle class="point" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points]
     for k in range(5):
         where = {0: "", 4: "end"}.get(k, "middle")
         shown = f"{across} 0" if k == 0 else f"{right * k / 4:.4g}"
         body.append(f'<text x="{x(right * k / 4):.1f}" y="{HEIGHT - 8}" class="{where}">{shown}</text>')
-    return _svg(body, HEIGHT, f"{len(points):,} items: {up} against {across}")
+    return _svg(body, HEIGHT, f"{len(points):,} items: time ({up}) against {across}")
 
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> str:
     """Draw one bar for each row: its name, its value, and the value as it is shown."""
     most = max(value for _, value, _ in rows) or 1.0
     height, left = _TOP + _ROW * len(rows) + 4, 160
+    room = _LETTER * max(len(shown) for _, _, shown in rows)  # behind the longest bar
     body = []
     for place, (name, value, shown) in enumerate(rows):
-        top, width = _TOP + place * _ROW, max(1.5, value / most * (WIDTH - left - 90))
+        top, width = _TOP + place * _ROW, max(1.5, value / most * (WIDTH - left - 12 - room))
         body.append(f'<text x="{left - 8}" y="{top + 12}" class="end">{escape(name[:24])}</text>')
         body.append(
             f'<rect class="work" x="{left}" y="{top + 2}" width="{width:.1f}" height="{_ROW - 5}" rx="2"/>'
@@ -157,11 +161,13 @@ def amount(n_bytes: int) -> str:
 
 
 def nice(value: float) -> float:
-    """Return the next of 1, 2, 2.5, 5 and 10 times a power of ten."""
+    """Return the next of 1, 2, 3, 4, 5, 6, 8 and 10 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= value * (1 - 1e-9))
+    return next(
+        factor * power for factor in (1, 2, 3, 4, 5, 6, 8, 10) if factor * power >= value * (1 - 1e-9)
+    )
 
 
 def _edges(low: float, high: float, bins: int, logarithmic: bool) -> list[float]:
@@ -198,21 +204,18 @@ def _levels(most: float, y: _scale, unit: str) -> list[str]:
 
 
 def _clock(begin: float, end: float, x: _scale, height: float) -> list[str]:
-    body = []
-    for k in range(5):
-        when = begin + (end - begin) * k / 4
-        where = {0: "", 4: "end"}.get(k, "middle")
-        since = when - begin
-        shown = (
-            clock(when, date=False)
-            if k == 0
-            else f"+{since:.3g} s"
-            if end - begin < 300
-            else f"+{since / 60:,.0f} min"
-            if end - begin < 36_000
-            else f"+{since / 3600:,.1f} h"
-        )
-        body.append(f'<text x="{x(when):.1f}" y="{height - 8}" class="{where}">{shown}</text>')
+    """Draw the axis of a time: when it begins, and round numbers of seconds, minutes or hours since then."""
+    long = end - begin
+    unit, seconds = ("s", 1.0) if long < 300 else ("min", 60.0) if long < 36_000 else ("h", 3600.0)
+    step = nice(long / seconds / 6)
+    body = [f'<text x="{x(begin):.1f}" y="{height - 8}">{clock(begin, date=False)}</text>']
+    for k in range(1, int(long / seconds / step) + 1):
+        place = x(begin + k * step * seconds)
+        where = "end" if place > WIDTH - _RIGHT - 30 else "middle"
+        if place > x(begin) + _CLOCK:
+            body.append(
+                f'<text x="{place:.1f}" y="{height - 8}" class="{where}">+{k * step:,.4g} {unit}</text>'
+            )
     return body
 
 

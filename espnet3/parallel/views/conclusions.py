@@ -38,13 +38,15 @@ def _state(facts: RunFacts) -> str:
                 f"{duration(last.figure('seconds'))} on {counted(int(last.figure('workers')), 'worker')}."
             )
         return f"All {counted(facts.items, 'item')} have an outcome{failed}.{how}"
-    have = f"{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
+    about = "" if facts.exact else "About "
+    have = f"{about}{facts.ok + facts.failed:,} of {counted(facts.items, 'item')} have an outcome{failed}"
     if facts.state == "at work":
         return f"{have}; the run is at work."
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
     again = f"`espnet3 retry {facts.run}`" if facts.shards else "the same call of the runner"
-    return f"{have}, and nobody works on it.{why} To compute the {facts.left:,} that are left: {again}."
+    left = f"the {facts.left:,} that are left" if facts.exact else "what is left, and to count"
+    return f"{have}, and nobody works on it.{why} To compute {left}: {again}."
 
 
 def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
@@ -60,11 +62,10 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
                 f"{' '.join(first.message.split()):.120}. `{replay}` runs the first one here."
             ),
         )
-    died = int(facts.total("deaths")) + facts.losses
-    if died:
+    if facts.deaths:
         yield (
             0.6,
-            f"{counted(died, 'worker process')} ended in the middle of items, which were run again.",
+            f"{counted(facts.deaths, 'worker process')} ended in the middle of items, which were run again.",
         )
     if facts.computed:
         yield from _of_session(facts.computed[-1], bool(facts.times.costs))
@@ -81,12 +82,19 @@ def _candidates(facts: RunFacts) -> Iterator[tuple[float, str]]:
                 f"{facts.left:,} that are left take another {duration(facts.left / rate)}."
             ),
         )
-    retries = int(facts.total("retries"))
-    if not died and not retries and facts.computed and all(one.figures for one in facts.sessions):
+    if (
+        not facts.deaths
+        and not facts.retries
+        and facts.computed
+        and all(one.figures for one in facts.sessions)
+    ):
         yield 0.001, "Nothing had to be done twice: no worker process was lost, and no item was tried again."
-    if retries:
-        done = max(1.0, facts.total("items"))
-        yield retries / done, f"{counted(retries, 'time')} an item was tried again because it had raised."
+    if facts.retries:
+        done = max(1, facts.ok + facts.failed)
+        yield (
+            facts.retries / done,
+            f"{counted(facts.retries, 'time')} an item was tried again because it had raised.",
+        )
 
 
 def _of_session(session: Session, has_cost: bool) -> Iterator[tuple[float, str]]:

@@ -45,6 +45,7 @@ class RunFacts:
         state: "complete", "at work" or "unfinished".
         driver: The driver that is at work; "" where none is.
         sampled: What was estimated or left out because there is too much of it; "" where nothing was.
+        exact: Whether `ok` and `failed` are counted, and not estimated.
         sessions: The calls that opened the folder.
         drivers: When drivers held it.
         shards: When detached jobs worked on their shards.
@@ -78,6 +79,7 @@ class RunFacts:
     recorded: dict[str, Any]
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
+    exact: bool = True
 
     @property
     def left(self) -> int:
@@ -97,6 +99,16 @@ class RunFacts:
     def total(self, figure: str) -> float:
         """Return the sum of a figure over the sessions."""
         return sum(session.figure(figure) for session in self.sessions)
+
+    @property
+    def retries(self) -> int:
+        """Times an item was tried again, also in sessions that were killed and in detached jobs."""
+        return max(int(self.total("retries")), self.times.retries)
+
+    @property
+    def deaths(self) -> int:
+        """Processes that ended with items in progress, of drivers' workers and of detached jobs."""
+        return max(int(self.total("deaths")), len(self.times.losses)) + self.losses
 
     def shard_seconds(self) -> list[tuple[float, str, int]]:
         """Return of each shard with an outcome: its seconds of work over all attempts, its name, its items."""
@@ -127,7 +139,7 @@ def read_facts(run: Path) -> RunFacts:
     counts, times = _counts(run, said, items), read_times(run)
     # its driver, or one of its jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and counts.ok + counts.failed == items)
+    complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
     notes = list(counts.notes)
     if complete and not counts.merged:
         notes.append("every item has an outcome, and nobody has merged them yet")
@@ -156,6 +168,7 @@ def read_facts(run: Path) -> RunFacts:
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")
         },
         notes=tuple(notes),
+        exact=counts.exact,
     )
 
 
@@ -176,6 +189,7 @@ class _Counts:
     groups: Sequence[FailureGroup] = ()
     sampled: str = ""
     notes: Sequence[str] = ()
+    exact: bool = True
 
 
 def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
@@ -199,7 +213,8 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
             f"the outcomes are {n_bytes >> 20:,} MB and not merged yet: how many there are is estimated from "
             f"{_PLACES} samples of each file"
         )
-        return _Counts(ok, failed, False, outcomes.failures, outcomes.failures.groups(), why)
+        groups = outcomes.failures.groups()
+        return _Counts(ok, failed, False, outcomes.failures, groups, why, exact=False)
     outcomes.look()
     notes = [f"{name} is of another index list and is not counted" for name in outcomes.foreign]
     groups = outcomes.failures.groups(outcomes.state)

@@ -1,4 +1,4 @@
-"""How long items took and what each worker did, drawn: the parts of the page that rest on `times.jsonl`."""
+"""How long items took, drawn: quantiles, histogram, the slowest, time against cost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from html import escape
 
 from espnet3.parallel.timing.counts import PER_OCTAVE, edge_of
-from espnet3.parallel.timing.reading import RunTimes, Stint
+from espnet3.parallel.timing.reading import RunTimes
 from espnet3.parallel.views import charts
-from espnet3.parallel.views.charts import amount, duration
+from espnet3.parallel.views.charts import duration
 
 _COLUMNS = 40  # of the histogram, at most
-_MOST_BARS = 60  # of a worker's row
 _MOST_POINTS = 2000
 _SHOWN = 10
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
@@ -25,7 +24,7 @@ def item_times(times: RunTimes) -> str:
     """Return quantiles, histogram, slowest items and time against cost; "" where no time is recorded."""
     if not times.items:
         return ""
-    shown = ", ".join(f"{share:.4g} % took at most {duration(value)}" for share, value in shares_of(times))
+    shown = ", ".join(f"{share:.4g}% took at most {duration(value)}" for share, value in shares_of(times))
     mean = f"<strong>{duration(times.busy / times.items)}</strong> on average" if times.busy else ""
     parts = [
         f"<p>An item took {mean}, over {times.items:,} items: {shown}.</p>",
@@ -37,7 +36,7 @@ def item_times(times: RunTimes) -> str:
         parts.append(f"<h3>Slowest items</h3>{charts.bars(slow)}")
     if len(times.costs) > 1:
         points = times.costs[:: max(1, len(times.costs) // _MOST_POINTS)]
-        drawn = charts.scatter([(cost, seconds) for seconds, cost in points], "item_cost", "seconds")
+        drawn = charts.scatter([(cost, seconds) for seconds, cost in points], "item_cost", "s")
         parts.append(f"<h3>Time against cost</h3>{drawn}<p>{escape(cost_says(times))}</p>")
     return "".join(parts)
 
@@ -91,51 +90,3 @@ def _ranks(values: Sequence[float]) -> list[float]:
             ranks[order[k]] = (at + end) / 2
         at = end + 1
     return ranks
-
-
-def worker_rows(times: RunTimes) -> list[tuple[str, list[charts.Bar]]]:
-    """Return a row for each worker: its start, its items and its idle time, and where it died; by when it came."""
-    rows: dict[str, list[charts.Bar]] = {}
-    for one in times.arrivals:
-        text = f"imports {duration(one.imports)}, env {duration(one.env)}"
-        begin = one.when - one.imports - one.env
-        rows.setdefault(one.worker, []).append(charts.Bar(begin, one.when, "env", text))
-    by_worker: dict[str, list[Stint]] = {}
-    for stint in times.stints:
-        by_worker.setdefault(stint.worker, []).append(stint)
-    for worker, stints in by_worker.items():
-        for stint in _fewer(stints):
-            rows.setdefault(worker, []).extend(_bars(stint))
-    for worker, when in times.losses:
-        text = "its process ended with items in progress, which were run again"
-        rows.setdefault(worker, []).append(charts.Bar(when, when, "lost", text))
-    return [
-        (worker_name(worker), bars) for worker, bars in sorted(rows.items(), key=lambda row: row[1][0].begin)
-    ]
-
-
-def worker_name(worker: str) -> str:
-    """Return what people see of a worker: its number, unless it says more of itself."""
-    return worker if " " in worker else f"worker {worker.rpartition('/')[2]}"
-
-
-def _bars(stint: Stint) -> list[charts.Bar]:
-    length = max(1e-3, stint.end - stint.begin)
-    busy = min(1.0, stint.busy / length)
-    memory = f", up to {amount(stint.memory)} of memory" if stint.memory else ""
-    text = f"{stint.items:,} items in {duration(length)}, busy for {busy:.0%}{memory}"
-    turn = stint.begin + busy * length
-    idle = [charts.Bar(turn, stint.end, "idle", text)] if busy < 0.98 else []  # less is not seen
-    return [charts.Bar(stint.begin, turn if idle else stint.end, "work", text), *idle]
-
-
-def _fewer(stints: Sequence[Stint]) -> list[Stint]:
-    """Join neighbours until there are no more than a row can show."""
-    each = -(-len(stints) // _MOST_BARS)
-    found = []
-    for at in range(0, len(stints), each):
-        part = stints[at : at + each]
-        busy, items = sum(one.busy for one in part), sum(one.items for one in part)
-        memory = max(one.memory for one in part)
-        found.append(Stint(part[0].worker, part[0].begin, max(one.end for one in part), busy, items, memory))
-    return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
+from espnet3.parallel.detached.layout import FOLDER, INDICES, PLAN, Layout
 from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import driver_of
@@ -18,8 +18,7 @@ from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT
-from espnet3.parallel.timing.reading import RunTimes, TimesReader
-from espnet3.parallel.views.latency import worker_name
+from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
 from espnet3.parallel.views.spans import in_progress, read_or_none
@@ -27,6 +26,7 @@ from espnet3.parallel.views.spans import in_progress, read_or_none
 _SPAN = 60.0  # seconds over which the rate is taken
 _DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
 _SLOW = 5
+_MOST_INDICES = 32 << 20  # bytes of the list of them: about a second
 _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
 
 
@@ -128,6 +128,7 @@ class Watcher:
         kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
         self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
         self._times = TimesReader(run)
+        self._items = None if self._detached is None else _indices(run)
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
@@ -139,15 +140,18 @@ class Watcher:
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
-            if worker.since and worker.doing.startswith("item"):
+            if worker.since and worker.doing.startswith("item "):  # one: a step of several is none
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
-        longest = dict(self._longest)
+        timed: dict[str, float] = {}
         for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
-            longest[f"item {index}"] = max(seconds, longest.get(f"item {index}", 0.0))
-        slow = sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:_SLOW]
-        self._longest = {name: seconds for seconds, name in slow if name in self._longest}
+            timed[f"item {index}"] = max(seconds, timed.get(f"item {index}", 0.0))
+        # what was seen in progress counts until it is timed
+        seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
+        longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]
+        slow = sorted(longest, reverse=True)[:_SLOW]
+        self._longest = {name: seconds for seconds, name in slow if name in seen}
         return LiveFacts(
             status,
             now,
@@ -178,11 +182,11 @@ class Watcher:
 
     def _jobs(self, status: RunStatus, times: RunTimes) -> list[Worker]:
         layout, found = Layout(self.run), []
-        peaks = _peaks((one.worker.partition(" on ")[0], one.memory) for one in times.stints)
+        peaks = _peaks((shard_of(one.worker), one.memory) for one in times.stints)
         for shard in status.shards:
             folder = layout.shard(shard.shard)
             running = shard.state is JobState.RUNNING
-            doing, since = in_progress(folder) if running else ("", 0.0)
+            doing, since = in_progress(folder, self._items) if running else ("", 0.0)
             held = (holder_of(folder) or {}) if running else {}
             found.append(
                 Worker(
@@ -210,6 +214,12 @@ class Watcher:
         done, memory = status.ok + status.failed, memory_of(living_pid(self.run))
         driver = Worker("driver", "running", where, status.items, done, "this session", since, "", memory)
         return [driver, *workers_of(times, since)]
+
+
+def _indices(run: Path) -> Sequence[Any] | None:
+    """Return the indices of a detached run; None where there are too many to read them for their names."""
+    layout = Layout(run)
+    return layout.items() if (layout.folder / INDICES).stat().st_size <= _MOST_INDICES else None
 
 
 def workers_of(times: RunTimes, since: float) -> list[Worker]:

@@ -146,7 +146,7 @@ class Outcomes:
     def look(self) -> None:
         """Read what has been written since the last look."""
         for split in split_folders(self.run, self.kind):
-            if split not in self._own and split.name not in self.foreign:
+            if split not in self._own and split.name not in self.foreign and not _begins(split):
                 if self._is_of(split):
                     self._own.add(split)
                 else:
@@ -188,6 +188,11 @@ class Outcomes:
                 if 0 <= position < n:
                     yield line, position
         self._read[file] = at
+
+
+def _begins(split: Path) -> bool:
+    """Whether a split's folder has just been made: what it says of itself is the first file in it."""
+    return not any((split / name).exists() for name in (SPEC, RESULTS, ERRORS))
 
 
 def merged_failures(run: Path, failed: int) -> Failures:

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.messages import counted
-from espnet3.parallel.views import charts, latency
+from espnet3.parallel.views import charts, latency, timeline
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts
 from espnet3.parallel.views.rates import binned
-from espnet3.parallel.views.sessions import Session
 from espnet3.parallel.views.style import STYLE
 
-_MOST_ROWS = 60  # of the timeline
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
 _MOST_TRACEBACK = 8_000
-_KINDS = {
-    "launch": "workers start",
-    "env": "imports and env",
-    "work": "items",
-    "idle": "idle share",
-    "alive": "at work",
-    "lost": "died or stopped",
-}
 _QUANTILES = (0.5, 0.9, 0.99)
 _NOT_RECORDED = (
     "How long items took and what workers did is recorded in sums over half a second or more, with the slowest items "
     "by name and the most memory that a worker's process has used; not which worker ran which item, nor the time of an "
-    "item in which a worker died. Retries and lost workers of a session with a driver are noted when it ends: of a "
-    "killed one they are unknown."
+    "item in which a worker died. Of a driver or job that was killed the last record is missing: half a second of "
+    "work, or a two-hundredth of its time."
 )
 
 
@@ -115,66 +104,18 @@ def _throughput(facts: RunFacts) -> str:
 
 
 def _timeline(facts: RunFacts) -> str:
-    rows: list[tuple[str, list[charts.Bar]]] = []
-    workers = [] if facts.shards else latency.worker_rows(facts.times)
-    for number, session in enumerate(facts.sessions):
-        if found := _session_bars(session, facts):
-            rows.append((f"session {number}", found))
-    by_shard: dict[str, list[charts.Bar]] = {}
-    for span in facts.shards:
-        kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
-        what = {"died": "gave no more sign of life", "alive": "at work", "released": "left in order"}[
-            span.ended
-        ]
-        text = f"{span.name} on {span.host}, process {span.pid}: {duration(span.seconds)}, {what}"
-        by_shard.setdefault(span.name, []).append(charts.Bar(span.begin, span.end, kind, text))
-    rows += workers[: _MOST_ROWS - len(rows)]
-    room = _MOST_ROWS - len(rows)
-    rows += sorted(by_shard.items(), key=lambda row: row[1][0].begin)[: max(0, room)]
+    rows, left = timeline.rows_of(facts)
     if not rows:
         return "<p>Nobody has worked on it yet.</p>"
-    left = len(by_shard) - room
-    left = max(left, len(workers) - _MOST_ROWS + len(facts.sessions))
-    what = "shards" if facts.shards else "workers"
-    more = f'<p class="dim">{left:,} more {what} are left out.</p>' if left > 0 else ""
+    more = f'<p class="dim">{escape(left)}</p>' if left else ""
     used = {bar.kind for _, found in rows for bar in found}
-    legend = "".join(f'<span><i class="{k}"></i>{name}</span>' for k, name in _KINDS.items() if k in used)
+    legend = "".join(
+        f'<span><i class="{k}"></i>{name}</span>' for k, name in timeline.KINDS.items() if k in used
+    )
     spoken = [(name, bar.title) for name, found in rows for bar in found]
-    return (
-        f'<p class="legend" aria-hidden="true">{legend}</p>{charts.timeline(rows[:_MOST_ROWS])}{more}'
-        + _folded("As a table", _table(("who", "what"), spoken))
+    return f'<p class="legend" aria-hidden="true">{legend}</p>{charts.timeline(rows)}{more}' + _folded(
+        "As a table", _table(("who", "what"), spoken)
     )
-
-
-def _session_bars(session: Session, facts: RunFacts) -> list[charts.Bar]:
-    begin = session.begin
-    if not session.figure("seconds"):
-        if session.ended in ("submitted", "merged"):
-            return []
-        after = min((one.begin for one in facts.sessions if one.begin > begin), default=math.inf)
-        seen = (min(s.end, after) for s in facts.stretches if begin <= s.begin < after)
-        end = session.end or max(seen, default=begin)
-        alive = not session.ended and facts.state == "at work" and session is facts.sessions[-1]
-        text = session.error or ("at work" if alive else "it has noted no end: its driver was killed")
-        return [charts.Bar(begin, facts.read if alive else end, "alive" if alive else "lost", text[:300])]
-    launch, start = session.figure("launch_seconds"), session.figure("start_seconds")
-    end, present = begin + session.figure("seconds"), session.figure("slot_seconds")
-    busy = session.figure("busy_seconds") / present if present else 1.0
-    turn = begin + start + (end - begin - start) * min(1.0, busy)
-    env = (
-        f"imports {duration(session.figure('import_seconds'))}, env {duration(session.figure('env_seconds'))}"
-    )
-    return [
-        charts.Bar(begin, begin + launch, "launch", f"workers start: {duration(launch)}"),
-        charts.Bar(begin + launch, begin + start, "env", f"until the first item: {env}"),
-        charts.Bar(
-            begin + start,
-            turn,
-            "work",
-            f"items: workers busy for {busy:.0%} of {duration(end - begin - start)}",
-        ),
-        charts.Bar(turn, end, "idle", f"the workers' idle share: {max(0.0, 1 - busy):.0%}"),
-    ]
 
 
 def _times(facts: RunFacts) -> str:
@@ -248,11 +189,15 @@ def _sessions(facts: RunFacts) -> str:
         for sentence in one.repaired
     ]
     lost = [span for span in (*facts.drivers, *facts.shards) if span.ended == "died"]
-    if lost or facts.losses:
-        found.append(
-            f"<p>Ended without giving back what was held: {counted(len(lost), 'process')}. Ended with items in "
-            f"progress, which were run again: {counted(facts.losses, 'process')}.</p>"
-        )
+    in_all = [
+        (facts.retries, "time", "an item was tried again"),
+        (facts.deaths, "process", "ended with items in progress, which were run again"),
+        (len(lost), "process", "ended without giving back what it held"),
+    ]
+    said = [f"{counted(n, one)} {what}." for n, one, what in in_all if n]
+    if said:
+        found.append(f"<p>In all: {escape(' '.join(said))}</p>")
+    if lost:
         rows_lost = [
             (s.name, s.host, str(s.pid), charts.clock(s.begin), charts.clock(s.end)) for s in lost[:50]
         ]

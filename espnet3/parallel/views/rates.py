@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
-from espnet3.parallel.timing.reading import Stint
+from espnet3.parallel.timing.reading import Stint, shard_of
 from espnet3.parallel.views.sessions import Session
 from espnet3.parallel.views.spans import Span, shard_ends
 
@@ -77,7 +77,7 @@ class Timed:
 
     def __init__(self, stints: Sequence[Stint]) -> None:
         self._stints = stints
-        self._workers = {one.worker.partition(" on ")[0] for one in stints}
+        self._workers = {shard_of(one.worker) for one in stints}
 
     def has(self, span: Span) -> bool:
         """Whether they have a shard's."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS
+from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.memory import peak_memory
+from espnet3.parallel.timing.reading import RunTimes, shard_of
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
+from espnet3.parallel.views.spans import Span
 
 START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
@@ -23,6 +28,9 @@ _ROUND = 600  # seconds to which a walltime is rounded up
 _MEGABYTE = 10**6
 _STEP = 500  # megabytes to which memory is rounded up
 _MOST = 4096  # workers
+# Seconds that a job's start is taken to last at least, where no job has been measured: to be started by its scheduler,
+# and to load Python and the package from a shared disk
+JOB_START = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +84,21 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
         ConfigError: The folder says nothing of times, and no item was to be run.
     """
     facts = read_facts(run)
-    items = facts.total("items")
+    items, times = facts.total("items"), facts.times
     start = env = seconds = 0.0
     if items:
         seconds = facts.total("busy_seconds") / items
         start = max(session.figure("start_seconds") for session in facts.computed)
         env = max(session.figure("env_seconds") for session in facts.computed)
+    elif facts.shards and times.items:
+        items, seconds = float(times.items), times.busy / times.items
+        env = max((one.env for one in times.arrivals), default=0.0)
+        start = max([env, *job_starts(facts.shards, times)])
     elif shards := facts.shard_seconds():
         items = float(sum(n for _, _, n in shards))
-        seconds = (
-            sum(s for s, _, _ in shards) / items
-        )  # with the start of each: the folder does not tell them apart
-    memory = facts.times.memory
+        # with the start of each: without recorded times the folder does not tell them apart
+        seconds = sum(s for s, _, _ in shards) / items
+    memory = times.memory
     if sample:
         took, env_here, memory_here = _run_again(run, sample)
         memory = max(memory, memory_here)
@@ -124,6 +135,26 @@ def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
         set_parallel(before)
 
 
+def job_starts(spans: Sequence[Span], times: RunTimes) -> list[float]:
+    """Return how many seconds each detached job took from its lease to its first item; shorter than from its start."""
+    return [
+        one.when - span.begin
+        for span in spans
+        for one in times.arrivals
+        if shard_of(one.worker) == span.name and span.begin <= one.when <= span.end
+    ]
+
+
+def placed(measured: Measured, backend: Backend) -> Measured:
+    """Return what items cost on a backend: a job takes longer to start than what was measured on one machine."""
+    return measured if backend.is_local else replace(measured, start=max(measured.start, JOB_START))
+
+
+def most_workers(backend: Backend) -> int:
+    """Return how many workers are worth to be asked for: on this machine one for each processor."""
+    return len(os.sched_getaffinity(0)) if backend.is_local else _MOST
+
+
 def size_for(measured: Measured, items: int, workers: int) -> Size:
     """Return what a number of workers makes of a number of items."""
     work = measured.seconds * items
@@ -133,13 +164,14 @@ def size_for(measured: Measured, items: int, workers: int) -> Size:
     return Size(workers, wall, total / 3600, measured.start * workers / total if total else 0.0)
 
 
-def recommended(measured: Measured, items: int, within: float | None) -> Size:
+def recommended(measured: Measured, items: int, within: float | None, most: int = _MOST) -> Size:
     """Return the size to take.
 
     Args:
         measured: What an item costs.
         items: How many there are.
         within: Seconds in which it should be done; None: as many workers as keep start-up a tenth of the whole.
+        most: Workers that there can be.
 
     Raises:
         ConfigError: No number of workers can be so fast.
@@ -147,27 +179,28 @@ def recommended(measured: Measured, items: int, within: float | None) -> Size:
     work, start = measured.seconds * items, measured.start
     if within is None:
         few = work * START_SHARE / ((1 - START_SHARE) * start) if start else math.sqrt(items)
-        return size_for(measured, items, max(1, min(_MOST, items, int(few))))
+        return size_for(measured, items, max(1, min(most, items, int(few))))
     least = start + measured.seconds
     if within <= least:
         raise ConfigError(
             f"no number of workers is done within {within:g} s: a worker's start and one item take {least:.1f} s"
         )
     workers = max(1, math.ceil(work / (within - start)))
-    while workers < min(items, _MOST) and size_for(measured, items, workers).wall > within:
+    while workers < min(items, most) and size_for(measured, items, workers).wall > within:
         workers += 1
     size = size_for(measured, items, min(workers, items))
-    if workers > _MOST or size.wall > within:
+    if workers > most or size.wall > within:
+        where = "" if most == _MOST else ", as many as there are processors here,"
         raise ConfigError(
-            f"it would take more than {_MOST:,} workers to be done within {within:g} s: allow more time"
+            f"it would take more than {counted(most, 'worker')}{where} to be done within {within:g} s: allow more time"
         )
     return size
 
 
-def around(measured: Measured, items: int, chosen: Size) -> list[Size]:
+def around(measured: Measured, items: int, chosen: Size, most: int = _MOST) -> list[Size]:
     """Return sizes to compare: a quarter, half, the chosen one, double and four times as many workers."""
     found = {max(1, chosen.workers // 4), max(1, chosen.workers // 2), chosen.workers}
-    found |= {min(items, chosen.workers * k) for k in (2, 4)}
+    found |= {max(chosen.workers, min(items, most, chosen.workers * k)) for k in (2, 4)}
     return [size_for(measured, items, workers) for workers in sorted(found)]
 
 

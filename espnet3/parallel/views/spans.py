@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,13 @@ def losses_of(run: Path) -> int:
     return sum(len(LossFile(folder).losses) for folder in sorted((run / FOLDER).glob("shard.*")))
 
 
-def in_progress(folder: Path) -> tuple[str, float]:
-    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
+def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
+    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing.
+
+    Args:
+        folder: The shard's.
+        items: The run's indices, by which items are named; None: by their position.
+    """
     mark = read_or_none(folder / MARK) or {}
     try:
         since = (folder / MARK).stat().st_mtime
@@ -86,8 +91,16 @@ def in_progress(folder: Path) -> tuple[str, float]:
         return str(mark["hook"]), since
     if mark.get("in_flight"):
         begin, end = mark["in_flight"]
-        return (f"item {begin}" if end - begin == 1 else f"items {begin} to {end - 1}"), since
+        first, last = ((_named(k, items)) for k in (begin, end - 1))
+        return (f"item {first}" if end - begin == 1 else f"items {first} to {last}"), since
     return "", since
+
+
+def _named(position: int, items: Sequence[Any] | None) -> str:
+    """Return an item's index as text."""
+    if items is None or position >= len(items):
+        return f"at position {position}"
+    return f"{items[position]!r:.60}"
 
 
 def shard_ends(run: Path) -> list[tuple[float, int]]:

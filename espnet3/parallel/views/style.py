@@ -30,7 +30,7 @@ rect.alive{fill:var(--alive)}rect.lost{fill:var(--lost)}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px}
 i.work{background:var(--work)}i.launch{background:var(--launch)}i.env{background:var(--env)}
 i.idle{background:var(--idle)}i.alive{background:var(--alive)}i.lost{background:var(--lost)}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.88rem}
+.wide{overflow-x:auto}.wide table{min-width:34rem}table{border-collapse:collapse;width:100%;font-size:.88rem}
 th{text-align:left;color:var(--dim);font-weight:600}
 th,td{padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 td:first-child{white-space:nowrap}

@@ -122,15 +122,15 @@ def let_go(folder: Path, idx: int, *, dead: bool = False) -> None:
         (folder / f"go.{idx}").write_text("go")
 
 
-def run_of(folder: Path, n: int = 12, workers: int = 2, shards: int = 3, **arguments: Any) -> Any:
-    """Submit squares, or what `runner` says, as local jobs."""
+def run_of(folder: Path, n: int | range = 12, workers: int = 2, shards: int = 3, **arguments: Any) -> Any:
+    """Submit squares of so many items, or of these, or what `runner` says, as local jobs."""
     folder.mkdir(exist_ok=True)
     cls = arguments.pop("runner", Squares)
     config = {"folder": str(folder), **arguments.pop("config", {})}
     set_parallel({"env": "local", "n_workers": workers, "detached": {"shards": shards}})
     defaults = {"output_dir": folder / "run", "async_specs_dir": folder / "specs", "async_mode": True}
     defaults["progress"] = False
-    return cls(Provider(config), **{**defaults, **arguments})(range(n))
+    return cls(Provider(config), **{**defaults, **arguments})(range(n) if isinstance(n, int) else n)
 
 
 def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:

@@ -172,6 +172,34 @@ def test_an_item_that_took_long_is_the_chunks_last_where_outcomes_are_kept(many)
     assert ends == [309 if many else 300, 709 if many else 700, 999]
 
 
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_item_that_took_long_is_timed_by_itself_where_outcomes_are_kept(many, fails):
+    """Among quick ones in a step, too, and whether it returns or raises: none of them is taken for it."""
+    import time
+
+    begun = {}
+
+    def one(i):
+        if i == 300:
+            begun[i] = time.perf_counter()
+            time.sleep(0.6)
+            begun[i] = time.perf_counter() - begun[i]
+            if fails:
+                raise KeyError(i)
+        return i
+
+    call = Call(one, (lambda items: [one(i) for i in items]) if many else None)
+    policy = Policy(on_error="record", batch_size=10 if many else None)
+    block = run_items(range(1000), call, policy, "w", step=1 << 16, keep=0.5)
+    *before, (n, seconds) = block.steps
+    assert sum(n for n, _ in before) == 300 and n == len(block.values) - 300 == (10 if many else 1)
+    assert 0.6 <= begun[300] <= seconds
+    assert sum(seconds for _, seconds in block.steps) <= block.seconds
+    if fails and not many:
+        assert begun[300] <= block.values[300].seconds <= seconds
+
+
 def test_an_interrupted_chunk_keeps_what_it_has():
     """A chunk that is asked to stop returns the values so far."""
     import time

@@ -61,7 +61,7 @@ def test_an_item_gives_the_same_result_again(ran: Path, tmp_path: Path) -> None:
     assert "item 3 now: returned" in done.stdout and "the same as then" in done.stdout
     lines = done.stdout.splitlines()
     assert sum(line.startswith("not as it was") for line in lines) == 1 and "masked" in lines[0]
-    assert "(forward)" in done.stdout
+    assert "(forward)" in done.stdout and "flame graph" in done.stdout
     assert (ran / "ends").read_text() == ends == "x" and len((ran / "calls").read_text()) >= 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,12 +17,17 @@ from click.testing import CliRunner
 
 from espnet3.cli.reports import report
 from espnet3.parallel import ItemError, set_parallel
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import TIMES
+from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
+from espnet3.parallel.views import charts
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import _session_bars, page_of
+from espnet3.parallel.views.page import page_of
 from espnet3.parallel.views.rates import Stretch, binned
+from espnet3.parallel.views.spans import Span
+from espnet3.parallel.views.timeline import session_bars, shard_rows
 from tests.parallel.detached.work import ROOT, Files, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
@@ -140,7 +146,7 @@ def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
     assert dead.state == "unfinished" and dead.sessions[-1].ended == "" and dead.drivers[-1].ended == "died"
     page = page_of(dead)
     Checked(page)
-    assert "without a word" in page and "Ended without giving back what was held: 1 process." in page
+    assert "without a word" in page and "1 process ended without giving back what it held." in page
 
 
 def test_a_killed_session_ends_before_the_next_one(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_a_killed_session_ends_before_the_next_one(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, on_error="record", retry_failed=True)
     first, second = facts.sessions
     killed = replace(first, figures={}, ended="", end=None)
-    (bar,) = _session_bars(killed, replace(facts, sessions=(killed, second)))
+    (bar,) = session_bars(killed, replace(facts, sessions=(killed, second)))
     assert first.begin == bar.begin < bar.end <= second.begin and bar.kind == "lost"
 
 
@@ -178,6 +184,55 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
     assert Checked(page).labels and "nobody has merged them yet" in page
 
 
+def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end() -> None:
+    """Of a shard whose first job died: each job's start and env, its items, and the time of which nothing is known."""
+    spans = [
+        Span("shard 0", "here", 5, 0.0, 10.0, "died"),
+        Span("shard 0", "here", 6, 11.0, 15.0, "released"),
+    ]
+    spans.append(Span("shard 1", "here", 7, 12.0, 14.0, "alive"))
+    times = RunTimes(
+        stints=(Stint("shard 0 on here", 2, 8, 6, 60), Stint("shard 0 on here", 12, 15, 3, 30)),
+        arrivals=(Arrival("shard 0 on here", 2, 0.0, 0.5), Arrival("shard 0 on here", 12, 0.0, 0.5)),
+    )
+    (name, bars), other = shard_rows(spans, times)
+    assert name == "shard 0" and [(bar.kind, bar.begin, bar.end) for bar in bars] == [
+        ("launch", 0.0, 1.5),
+        ("env", 1.5, 2),
+        ("work", 2, 8),
+        ("lost", 8, 10.0),
+        ("launch", 11.0, 11.5),
+        ("env", 11.5, 12),
+        ("work", 12, 15),
+    ]
+    assert [(bar.kind, bar.begin, bar.end) for bar in other[1]] == [("alive", 12.0, 14.0)], (
+        "nothing recorded yet"
+    )
+
+
+def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
+    """There is no driver to note them at a session's end: the jobs do, and the report says how many there were."""
+    run = run_of(tmp_path, on_error="record", max_retries=2, config={"bad": [2, "raise"]})
+    try:
+        assert run.wait(150).failed == 1
+    finally:
+        shut(run)
+    facts = read_facts(run.path)
+    assert facts.retries == 2 and "2 times an item was tried again." in page_of(facts)
+
+
+def test_no_label_of_a_chart_is_cut_and_times_are_round() -> None:
+    """The longest value beside the longest bar ends within the picture, and an axis of time counts in round steps."""
+    drawn = charts.bars([("shard 0", 6.9, "6.9 s, 1,000,000 items"), ("shard 1", 1.0, "1 s")])
+    ends = [
+        float(x) + 6 * len(text) for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+">([^<]+)<', drawn)
+    ]
+    assert len(ends) == 2 and max(ends) <= charts.WIDTH
+    for seconds, steps in ((18.6, "+4 s"), (250.0, "+50 s"), (7000.0, "+20 min"), (90_000.0, "+5 h")):
+        axis = charts.throughput([(1e9, 3.0), (1e9 + seconds, 3.0)])
+        assert re.findall(r">(\+[^<]+)<", axis)[0] == steps
+
+
 def test_shards_with_files_of_their_own_give_the_throughput_by_shard(tmp_path: Path) -> None:
     """Of a runner with writer hooks the ends of its shards are known; without the times of items, that is used."""
     facts_of(tmp_path, cls=Files, n=10)
@@ -194,6 +249,21 @@ def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch:
     facts = read_facts(tmp_path / "run")
     assert facts.sampled and facts.ok == pytest.approx(whole.ok, rel=0.05) and facts.failures
     assert "estimated" in page_of(facts)
+
+
+def test_an_estimate_does_not_prove_that_no_item_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not merged yet and too large to be counted is not called complete."""
+    facts_of(tmp_path, n=200, on_error="record")
+    (tmp_path / "run" / RECEIPT).unlink()
+    assert read_facts(tmp_path / "run").state == "complete"
+    monkeypatch.setattr(facts_module, "_MOST_BYTES", 0)
+    facts = read_facts(tmp_path / "run")
+    assert facts.left == 0 and facts.state == "unfinished"
+    assert (
+        conclusions(facts)[0].startswith("About 200 of 200 items") and "what is left" in conclusions(facts)[0]
+    )
 
 
 def test_items_are_spread_evenly_over_their_stretch() -> None:

@@ -10,9 +10,22 @@ from click.testing import CliRunner
 
 from espnet3.cli.sizes import size
 from espnet3.parallel import ConfigError, ParallelConfig, set_parallel
+from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.ledger.split import TIMES
-from espnet3.parallel.views.sizing import Measured, measured_by, memory, recommended, size_for, walltime
-from tests.parallel.detached.work import Provider, Squares
+from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.sizing import (
+    JOB_START,
+    Measured,
+    around,
+    measured_by,
+    memory,
+    most_workers,
+    placed,
+    recommended,
+    size_for,
+    walltime,
+)
+from tests.parallel.detached.work import Provider, Squares, run_of, shut
 
 MEASURED = Measured(seconds=2.0, start=30.0, env=25.0, items=50)
 
@@ -75,6 +88,40 @@ def test_memory_of_a_run_that_recorded_none_is_measured_by_running_items_again(
     assert "Memory was not measured" in done.output
     found = measured_by(tmp_path / "run", sample=2)
     assert found.memory > 10**7 and found.items == 5
+
+
+def test_a_machine_has_no_more_workers_than_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the work is; what would take more of them to be done in time is refused."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)))
+    most = most_workers(BACKENDS["local"])
+    assert most == 3 < most_workers(BACKENDS["slurm"])
+    assert recommended(MEASURED, 10_000, None, most).workers == 3
+    assert [one.workers for one in around(MEASURED, 10_000, size_for(MEASURED, 10_000, 3), most)] == [1, 3]
+    with pytest.raises(ConfigError, match="more than 3 workers, as many as there are processors here"):
+        recommended(MEASURED, 10_000, 3600, most)
+
+
+def test_a_job_takes_half_a_minute_to_start_whatever_this_machine_takes() -> None:
+    """Quick starts of processes here do not make a job of seconds on a cluster worth its start."""
+    here = Measured(seconds=0.2, start=0.5, env=0.3, items=8)
+    assert placed(here, BACKENDS["local"]) == here and placed(MEASURED, BACKENDS["slurm"]) == MEASURED
+    chosen = recommended(placed(here, BACKENDS["slurm"]), 100_000, None)
+    assert chosen.wall >= 9 * JOB_START
+
+
+def test_a_detached_run_tells_start_env_and_items_apart(tmp_path: Path) -> None:
+    """Items count with their own time, not with their job's start, and the start is there."""
+    run = run_of(tmp_path, n=4, workers=1, shards=2, config={"bad": [0.1, "slow"]})
+    try:
+        assert run.wait(150).done
+    finally:
+        shut(run)
+    found, facts = measured_by(run.path), read_facts(run.path)
+    assert found.items == 4 and found.seconds == facts.times.busy / 4 >= 0.1
+    longest = max(span.seconds for span in facts.shards)
+    assert 0 < found.env <= found.start < longest
 
 
 def test_a_run_without_times_is_refused(tmp_path: Path) -> None:

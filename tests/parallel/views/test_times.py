@@ -34,6 +34,7 @@ from tests.parallel.detached.work import Files, Provider, Squares, run_of, shut
 from tests.parallel.views.test_report import Checked
 
 SLOW, STEP = 7, 0.3  # the item that takes longest, and the seconds by which it does
+QUICK_SLOW = 300  # the one that takes so long among quick ones
 LARGE = 300 << 20  # bytes
 
 
@@ -50,6 +51,16 @@ class Naps(BaseRunner):
     def item_cost(idx: int) -> float:
         """Say which item is long."""
         return 12.0 if idx == SLOW else 1.0
+
+
+class Quick(Naps):
+    """Items of a tenth of a millisecond, of which a step holds several, but for one."""
+
+    @staticmethod
+    def forward(idx: int, pause: Any) -> int:
+        """Wait as long as the index says."""
+        pause(STEP if idx == QUICK_SLOW else 0.0001)
+        return idx
 
 
 class NapsAndDeath(Naps):
@@ -110,6 +121,16 @@ def test_a_report_has_the_time_of_items_and_what_each_worker_did(tmp_path: Path,
     assert any("Histogram of 120 items" in label for label in labels)
     assert any("item_cost" in label for label in labels)
     assert f"item {SLOW}" in page and "Cost and time agree" in page
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_slow_item_among_quick_ones_is_named_and_no_other(tmp_path: Path, workers: int) -> None:
+    """Quick items are timed in steps of several, and the slow one by itself: its neighbours are not taken for it."""
+    times = read_facts(naps(tmp_path, workers, cls=Quick, n=400)).times
+    assert times.items == 400
+    (seconds, _, name), *others = times.slow
+    assert name == str(QUICK_SLOW) and seconds >= STEP
+    assert str(QUICK_SLOW) not in [name for _, _, name in others]
 
 
 def test_a_batch_counts_with_its_mean() -> None:

@@ -63,7 +63,8 @@ def run_hooks(
     write_json(folder / DONE, {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end})
     outcomes.append(spec.begin, Block(values=result.values, failed=result.failed))
     positions = range(spec.begin, spec.end)
-    outcomes.times.took(blame.worker, result.seconds, len(result.values), result.times, positions)
+    n, retries = len(result.values), result.retries
+    outcomes.times.took(blame.worker, result.seconds, n, result.times, positions, retries=retries)
     return JobState.DONE, ""
 
 

@@ -255,7 +255,8 @@ class _Attempt:
         self.outcomes.append(begin, block)
         if block.values and block.times is not None:
             positions = range(begin, begin + len(block.values))
-            self.outcomes.times.took(self.worker, block.seconds, len(block.values), block.times, positions)
+            n, retries = len(block.values), block.retries
+            self.outcomes.times.took(self.worker, block.seconds, n, block.times, positions, retries=retries)
         self.budget.add(len(block.failed))
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length

@@ -1,0 +1,82 @@
+"""A flame graph of what this process does for a while, by py-spy where that is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+_NAME = "py-spy"
+_RATE = 500  # samples a second
+_BEGUN = "Sampling process"  # what py-spy prints once it samples
+_WRONG = "Error: "
+_UNSEEN = "No stack counts found"
+_PATIENCE = 60.0  # seconds for it to write the file
+_SET_PTRACER = 0x59616D61  # prctl(2): who may look into this process, where the kernel asks (Yama)
+
+
+def sampler() -> str | None:
+    """Return the command of py-spy: of this environment, or on the path; None where there is none."""
+    return shutil.which(_NAME, path=str(Path(sys.executable).parent)) or shutil.which(_NAME)
+
+
+class FlameGraph:
+    """Samples this process from entering to leaving, and writes an SVG file.
+
+    Args:
+        command: What `sampler` returned.
+        file: Where to.
+
+    Attributes:
+        problem: Why there is no file; "" where there is one.
+    """
+
+    def __init__(self, command: str, file: Path) -> None:
+        self.problem = ""
+        self._file = file
+        self._said: list[str] = []
+        # it waits for a line: only then may it look into this process
+        begin = ["sh", "-c", 'read -r _ && exec "$@"', "sh", command, "record", "--pid", str(os.getpid())]
+        self._command = [*begin, "--rate", str(_RATE), "--output", str(file)]
+        self._spy: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> FlameGraph:
+        pipe = subprocess.PIPE
+        spy = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        assert spy.stdin is not None and spy.stdout is not None
+        ctypes.CDLL(None).prctl(_SET_PTRACER, spy.pid, 0, 0, 0)  # fails where nobody asks, which is no harm
+        spy.stdin.write("\n")
+        spy.stdin.close()
+        for line in spy.stdout:
+            self._said.append(line.strip())
+            if _BEGUN in line:
+                break
+        self._spy = spy
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        assert self._spy is not None and self._spy.stdout is not None
+        if self._spy.poll() is None:
+            self._spy.send_signal(signal.SIGINT)  # it writes what it has seen
+        try:
+            self._spy.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._spy.kill()
+            self._spy.wait()
+        self._said += [line.strip() for line in self._spy.stdout]
+        self._spy.stdout.close()
+        if self._spy.returncode:
+            self._file.unlink(missing_ok=True)  # it may hold that nothing was seen
+            why = next((line for line in self._said if line.startswith(_WRONG)), "")
+            self.problem = why.removeprefix(_WRONG) or f"it ended with exit status {self._spy.returncode}"
+            if (
+                _UNSEEN in why or self._spy.returncode == -signal.SIGINT
+            ):  # it had not begun to listen for that
+                self.problem = "it was over before anything was seen of it"

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
+from espnet3.parallel.backends.hints import (
+    TO_TRAINER,
+    is_trainer_key,
+    known_to_be_wrong,
+    owners,
+    unknown_option,
+)
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
 from espnet3.parallel.backends.signatures import has_option, installed
 from espnet3.parallel.checks import Flag, Whole, is_number, problem
@@ -53,8 +59,8 @@ def _refused_name(row: Backend | None, name: Any) -> str:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
     # None: the package is not installed. That is said when the cluster is built; until then an
-    # option may be right, unless it is one of trainer.
-    if known or (known is None and not is_trainer_key(name)):
+    # option may be right, unless it is one of trainer, of another scheduler, or has a slip in it.
+    if known or (known is None and not known_to_be_wrong(row, name)):
         return ""
     return unknown_option(row, name)
 

@@ -93,6 +93,8 @@ def check_indices(indices: Any) -> None:
         fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
     elif isinstance(indices, Integral):
         fix = f"range({indices}) counts that far"
+    elif getattr(indices, "shape", None) == ():
+        fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
     else:
         return
     raise TypeError(

@@ -18,7 +18,7 @@ from espnet3.parallel.backends.hints import (
 )
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
 from espnet3.parallel.backends.signatures import has_option, installed
-from espnet3.parallel.checks import Flag, Whole, is_number, problem
+from espnet3.parallel.checks import Flag, Location, Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:
@@ -95,10 +95,25 @@ def _refused_locally(name: str, value: Any) -> str:
         )
     if name in _TEXTS and not isinstance(value, str):
         return f"must be text, not {type(value).__name__}"
-    return ""
+    if name == "local_directory":
+        return Location().refusal(value)
+    if name == "resources" and not isinstance(value, Mapping):
+        return "must be a mapping of names to numbers, such as resources: {licence: 1}"
+    if name == "security" and not (isinstance(value, bool) or hasattr(value, "require_encryption")):
+        return "must be true, false or a distributed.Security; as a rule security beside env is what is meant"
+    return _refused_variables(value) if name == "env" else ""
 
 
 _TEXTS = ("host", "interface", "protocol")
+
+
+def _refused_variables(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "must be a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}"
+    for name, text in value.items():
+        if not str(name) or "=" in str(name) or "\0" in str(name) + str(text):
+            return f"no variable can be called or hold {shown(f'{name}={text}')}: a name has no =, and nothing a NUL"
+    return ""
 
 
 def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from espnet3.parallel.messages import brief
+
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
 _LEAST_AT_RISK = 64  # items: fewer are repeated sooner than sent one by one
@@ -85,7 +87,7 @@ def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
     except TypeError as error:
         if isinstance(data, Iterable):  # its own __iter__ failed
             raise
-        raise TypeError(f"{name} must be an iterable of items, not {data!r:.100}") from error
+        raise TypeError(f"{name} must be an iterable of items, not {brief(data, 100)}") from error
     if not hasattr(type(data), "__iter__") and hasattr(type(data), "__len__"):
         # as torch does: what a dataset makes up as it is asked for has no end of its own
         return itertools.islice(found, len(data))  # type: ignore[arg-type]  # it has a length

@@ -468,7 +468,7 @@ def test_the_words_of_a_failed_broadcast() -> None:
     """What a scheduler logs about a worker that a broadcast did not reach is known by its first words."""
 
     async def logged() -> list[logging.LogRecord]:
-        async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        async with Scheduler(port=0, dashboard_address="127.0.0.1:0", host="127.0.0.1") as scheduler:
             with pytest.raises(OSError, match="tcp:"):
                 await scheduler.broadcast(msg={"op": "nothing"}, workers=["tcp://127.0.0.1:1"])
         return records

@@ -72,6 +72,4 @@ def test_an_error_of_an_item_without_a_text_has_one(error: BaseException) -> Non
     said = f"item <a value of type Mute, whose repr raises {type(error).__name__}>"
     failure = ItemFailure(Mute(), "ValueError", "bad", "", 1, "")
     assert failure.name == said
-    assert str(item_error(ValueError("bad"), failure)).startswith(
-        f"{said} failed in this process: ValueError: bad"
-    )
+    assert str(item_error(ValueError("bad"), failure)).startswith(f"{said} failed ")

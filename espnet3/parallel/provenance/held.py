@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.provenance.content import is_full
-from espnet3.parallel.provenance.modules import file_of, is_own, own_without_file
+from espnet3.parallel.provenance.modules import is_own, own_without_file
 
 _MOST = 10_000  # objects in one variable: more are data, and no table of functions
 _CACHED = type(lru_cache(len))
@@ -26,8 +26,11 @@ def inner(value: Any) -> Any:
 
 def is_users(kind: type) -> bool:
     """Tell whether a class is the user's own."""
-    file = file_of(kind.__module__)
-    return is_own(file) if file is not None else own_without_file(kind)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return _is_own(file) if isinstance(file, str) else own_without_file(kind)
+
+
+_is_own = lru_cache(maxsize=4096)(is_own)  # asked of every object in every variable
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

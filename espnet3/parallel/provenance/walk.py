@@ -46,9 +46,10 @@ class _Partial:
     values: dict[str, str] = field(default_factory=dict)  # the hash of each, by what it is called
     looked: set[str] = field(default_factory=set)  # names whose values have been looked at
 
-    def bound(self) -> frozenset[str]:
-        """Return every name that some statement gives a value to."""
-        return frozenset().union(*(each.binds for each in self.source.statements))
+    bound: frozenset[str] = field(init=False)  # every name that some statement gives a value to
+
+    def __post_init__(self) -> None:
+        self.bound = frozenset().union(*(each.binds for each in self.source.statements))
 
     def all_names(self) -> list[str]:
         """Return every name that importing the module gives a value to."""
@@ -127,7 +128,7 @@ class Walk:
             part = self._partial.get(known)
             if part is None:
                 self._todo.append((module, ""))
-            elif top in part.bound():
+            elif top in part.bound:
                 self._name(known, part, top)
 
     def _module(self, dotted: str, name: str) -> None:
@@ -168,7 +169,7 @@ class Walk:
             if name in part.names:
                 continue
             part.names.add(name)
-            wanted = {name} if name in part.bound() or hasattr(builtins, name) else {name, "*"}
+            wanted = {name} if name in part.bound or hasattr(builtins, name) else {name, "*"}
             for at, statement in enumerate(part.source.statements):
                 if at in part.chosen or not wanted & (statement.binds | statement.touches):
                     continue
@@ -199,7 +200,7 @@ class Walk:
             self._todo += [(name, "") for name in own_modules_loaded()]
             # what is taken in from here on is a guess: its values say nothing
             for module, part in self._partial.items():
-                part.looked |= part.bound() - named[module]
+                part.looked |= part.bound - named[module]
             self._follow(done)
         found: Code = {}
         for module, part in self._partial.items():

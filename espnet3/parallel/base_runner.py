@@ -123,7 +123,7 @@ class BaseRunner(ABC):
         check_provider(provider)
         self.provider = provider
         self.batch_size = checked("batch_size", batch_size)
-        self.async_mode = async_mode
+        self.async_mode = checked("async_mode", async_mode)
         self.async_specs_dir = checked("async_specs_dir", async_specs_dir)
         self.async_result_dir = checked("async_result_dir", async_result_dir)
         self.async_num_workers = checked("async_num_workers", async_num_workers)
@@ -134,10 +134,10 @@ class BaseRunner(ABC):
         self.on_error = checked("on_error", on_error)
         self.max_retries = checked("max_retries", max_retries)
         self.seed = checked("seed", seed)
-        self.progress = progress
+        self.progress = checked("progress", progress)
         self.max_failures = checked("max_failures", max_failures)
         self.setup_timeout = checked("setup_timeout", setup_timeout)
-        self.retry_failed = retry_failed
+        self.retry_failed = checked("retry_failed", retry_failed)
         self.item_timeout = checked("item_timeout", item_timeout)
         self.split_batches = checked("split_batches", split_batches)
         self.every_rank = checked("every_rank", every_rank)

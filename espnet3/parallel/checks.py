@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
+MOST_SECONDS = 1e9  # thirty years; systems refuse to wait for some hundred
 _LONGEST_NAME = 255  # bytes, on nearly all systems
 _LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
 
@@ -116,12 +117,14 @@ class Number(_Optional):
     Attributes:
         above: It must be greater than this; None: any.
         least: It must be at least this; None: any.
+        most: The largest; None: any.
         example: As of `Whole`.
         called: As of `Whole`; "" words it by `above` and `least`.
     """
 
     above: float | None = None
     least: float | None = None
+    most: float | None = None
     example: str = ""
     called: str = ""
 
@@ -131,7 +134,9 @@ class Number(_Optional):
             and (self.above is None or value > self.above)
             and (self.least is None or value >= self.least)
         ):
-            return ""
+            if self.most is None or value <= self.most:
+                return ""
+            return f"must be {self.most:,.0f} at most{f', or {self.none}' if self.none else ''}"
         bound = f" above {self.above:g}" if self.above is not None else ""
         bound += f", {self.least:g} or more" if self.least is not None else ""
         return self._must_be(self.called or f"a number{bound}", self.example)

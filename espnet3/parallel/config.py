@@ -12,7 +12,7 @@ from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
-from espnet3.parallel.checks import Choice, Number, Whole, as_python, is_whole, problem
+from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, Whole, as_python, is_whole, problem
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
 
@@ -278,9 +278,11 @@ def _check_timeout(
         return
     none = "null for no limit" if or_none else ""
     called = f"a number of seconds above {above:g}" if above else "a positive number of seconds"
-    kind = Number(above=above, none=none, example="600", called=called)
+    kind = Number(above=above, most=MOST_SECONDS, none=none, example="600", called=called)
     if least is not None:
-        kind = Number(least=least, example="5", called=f"a number of seconds, {least:g} or more")
+        kind = Number(
+            least=least, most=MOST_SECONDS, example="5", called=f"a number of seconds, {least:g} or more"
+        )
     if refusal := kind.refusal(value):
         problems.append(problem(name, value, refusal))
     elif name in raw and value is not None:

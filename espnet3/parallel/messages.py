@@ -68,6 +68,16 @@ def named(key: Any) -> str:
     return key if isinstance(key, str) and len(key) <= _LONGEST_NAME else shown(key)
 
 
+def brief(value: Any, most: int = 200) -> str:
+    """Return a value's repr, cut; a value whose repr raises is named by its type."""
+    try:
+        return f"{value!r:.{most}}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a message is no place to end the program
+        return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
 def shown(value: Any, name: object = "") -> str:
     """Return the value as a message shows it: masked, on one line, at most 80 characters.
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from espnet3.parallel.messages import html_table
+from espnet3.parallel.messages import brief, html_table
 
 # Signals that a process earns by what is done in it: nobody sends these, and the memory's guards send SIGKILL
 _CRASHES = frozenset(
@@ -92,7 +92,7 @@ class ItemFailure:
     @property
     def name(self) -> str:
         """What has failed, as a message names it: "item 7", "shard 3"."""
-        return str(self.index) if isinstance(self.index, NoItem) else f"item {self.index!r:.200}"
+        return str(self.index) if isinstance(self.index, NoItem) else f"item {brief(self.index)}"
 
     @property
     def place(self) -> str:

@@ -116,7 +116,10 @@ def f(i): return i
 answer = R(P({{}}), progress=False)(range(4))
 """
     own = (_RAISED[raised],) if _RAISED[raised] in _STOP else ()
-    return Case(f"exceptions: {raised}, by the provider", text, _USES, own=own)
+    interrupts = (
+        _RAISED[raised] == "KeyboardInterrupt"
+    )  # in this process it is Ctrl-C, which nobody turns into another
+    return Case(f"exceptions: {raised}, by the provider", text, _USES, own=own, differ=interrupts)
 
 
 def _many(call: str) -> str:

@@ -23,7 +23,7 @@ _ENDS = {
     "takes all open files": "held.extend(os.dup(0) for _ in range(64))",
     "frees a process group": "os.setsid() if os.getpid() != os.getsid(0) else None",
     "changes directory": "os.chdir('/')",
-    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "ignores SIGTERM": "ignore_term()",
     "waits for any child": "wait_any()",
     "closes standard error": "os.close(2)",
     "clears its modules": "[sys.modules.pop(n) for n in list(sys.modules) if n.startswith('espnet3')]",
@@ -37,6 +37,9 @@ _USES = """
 import ctypes, resource, signal
 import distributed
 held = []
+def ignore_term():
+    try: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except ValueError: ctypes.CDLL(None).signal(15, ctypes.c_void_p(1))  # Python allows it in the main thread alone
 def wait_any():
     try: os.waitpid(-1, os.WNOHANG)
     except ChildProcessError: pass

@@ -80,6 +80,15 @@ def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("verb", [plan, doctor])
+def test_a_slip_is_named_where_the_scheduler_package_is_missing(verb, conf, monkeypatch):
+    """On a machine without dask-jobqueue a misspelt option is named all the same."""
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)  # the import system's own "not installed"
+    done = CliRunner().invoke(verb, [conf("slurm", "cores: 1, memory: 1GB, queu: x")])
+    assert done.exit_code == 1
+    assert "options.queu = 'x': unknown option of slurm. Did you mean 'queue'?" in done.output
+
+
 def test_an_interface_that_this_machine_lacks(conf):
     """The script can be printed where the run will not start: `plan` warns, and `doctor` finds it wrong."""
     file = conf("slurm", "cores: 1, memory: 1GB, interface: ib0, scheduler_options: {interface: ib1}")

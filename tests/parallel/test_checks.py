@@ -170,6 +170,11 @@ def test_a_run_with_numpys_numbers() -> None:
         ("max_failures", -1, "a number, 0 or more"),
         ("setup_timeout", 0, "a number above 0"),
         ("item_timeout", math.inf, "a number above 0"),
+        ("item_timeout", 1e300, "1,000,000,000 at most, or None"),
+        ("setup_timeout", 1e10, "1,000,000,000 at most, or None"),
+        ("async_mode", "false", "true or false"),
+        ("retry_failed", "no", "true or false"),
+        ("progress", 0, "true or false"),
         ("output_dir", 3, "a path"),
         ("async_specs_dir", None, "a path"),
         ("async_result_dir", [], "a path"),
@@ -212,6 +217,14 @@ def test_nobody_else_asks_whether_a_number_is_whole() -> None:
                 if "bool)" in of and of & {"int)", "(int", "Integral)", "Real)"}:
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
+
+
+@pytest.mark.parametrize("name", ["start_timeout", "setup_timeout", "frozen_timeout", "idle_timeout"])
+def test_seconds_that_no_system_waits_are_refused(name: str) -> None:
+    """A limit of more than thirty years is refused when it is given: a thread that waits for it would break."""
+    assert getattr(ParallelConfig.parse({"env": "local", name: 1e9}), name) == 1e9
+    with pytest.raises(ConfigError, match=rf"{name} = 10000000000\.0: must be 1,000,000,000 at most"):
+        ParallelConfig.parse({"env": "local", name: 1e10})
 
 
 @pytest.mark.parametrize("grace", [math.nan, -1, "5"])

@@ -528,6 +528,12 @@ print(reads_worker())
         ({"threads_per_worker": "2"}, "options.threads_per_worker = '2': must be a positive integer"),
         ({"processes": "false"}, "options.processes = 'false': must be true or false"),
         ({"protocol": 3}, "options.protocol = 3: must be text, not int"),
+        ({"env": "OMP_NUM_THREADS=1"}, "options.env = 'OMP_NUM_THREADS=1': must be a mapping of variables"),
+        ({"env": {"A=B": "1"}}, "no variable can be called or hold 'A=B=1'"),
+        ({"env": {"A": "a\0b"}}, "no variable can be called or hold"),
+        ({"resources": 3}, "options.resources = 3: must be a mapping of names to numbers"),
+        ({"local_directory": 3}, "options.local_directory = 3: must be a path"),
+        ({"security": 3}, "options.security = 3: must be true, false or a distributed.Security"),
     ],
 )
 def test_values_of_local_options(options, part):

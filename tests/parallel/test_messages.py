@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.messages import did_you_mean, masked, named, shown
+from espnet3.parallel.records import ItemFailure
 
 
 class Unshowable:
@@ -55,3 +57,19 @@ def test_a_text_of_a_pages_length_is_shown_cut_and_guessed_at_by_nobody() -> Non
 def test_a_secret_in_a_text_is_masked(text: str, safe: str) -> None:
     """What is assigned to a name that looks like a secret's is masked, in a text of any length; nothing else is."""
     assert masked(text) == safe
+
+
+@pytest.mark.parametrize(
+    "error", [LookupError("no text"), SystemExit(3)], ids=lambda error: type(error).__name__
+)
+def test_an_error_of_an_item_without_a_text_has_one(error: BaseException) -> None:
+    """An index whose repr raises is named by its type in the failure, the error and its note."""
+
+    class Mute:
+        def __repr__(self) -> str:
+            raise error
+
+    said = f"item <a value of type Mute, whose repr raises {type(error).__name__}>"
+    failure = ItemFailure(Mute(), "ValueError", "bad", "", 1, "")
+    assert failure.name == said
+    assert str(item_error(ValueError("bad"), failure)).startswith(f"{said} failed ")

@@ -41,6 +41,8 @@ class Backend:
         controlled: Parameters that are not options here, with the reason.
         instead: Options of other backends, with what means the same here.
         scheduler: The batch scheduler, for rows of the kind `BATCH` and for no other.
+        remembered: The options that its package adds, for where that is not installed and cannot be asked; empty:
+            nobody knows then. A test compares them with the package.
 
     Raises:
         ValueError: A row of the kind `BATCH` has no scheduler, or another one has one.
@@ -57,6 +59,7 @@ class Backend:
     controlled: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     scheduler: Scheduler | None = None
+    remembered: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.BATCH) != (self.scheduler is not None):
@@ -76,6 +79,40 @@ LAYER = {
 }
 
 
+_OF_EVERY_JOB = frozenset(  # of dask-jobqueue 0.9
+    {
+        "config_name",
+        "cores",
+        "death_timeout",
+        "env_extra",
+        "extra",
+        "header_skip",
+        "interface",
+        "job_directives_skip",
+    }
+    | {
+        "job_extra",
+        "job_extra_directives",
+        "job_name",
+        "job_script_prologue",
+        "local_directory",
+        "log_directory",
+    }
+    | {
+        "memory",
+        "name",
+        "nanny",
+        "processes",
+        "protocol",
+        "python",
+        "scheduler_cls",
+        "scheduler_options",
+        "security",
+    }
+    | {"shared_temp_directory", "shebang", "silence_logs", "worker_command", "worker_extra_args"}
+)
+
+
 def batch_backend(
     name: str,
     title: str,
@@ -86,6 +123,7 @@ def batch_backend(
     required: Mapping[str, str] | None = None,
     package: str = "dask_jobqueue",
     extra: str | None = "jobqueue",
+    remembered: frozenset[str] = frozenset(),
 ) -> Backend:
     """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind.
 
@@ -98,6 +136,7 @@ def batch_backend(
         required: Options that must be given beside `cores` and `memory`, with an example of each.
         package: Import name of the package that must be installed.
         extra: The extra of `espnet3-parallel` that installs the package; None: it is installed by its own name.
+        remembered: The options of `job` itself, for where the package is not installed; empty: nobody knows then.
     """
     return Backend(
         name=name,
@@ -125,4 +164,5 @@ def batch_backend(
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
         scheduler=scheduler,
+        remembered=remembered | _OF_EVERY_JOB if remembered else remembered,
     )

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.amounts import is_memory_limit, is_size, walltime_seconds
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import TO_TRAINER, is_trainer_key, owners, unknown_option
+from espnet3.parallel.backends.hints import (
+    TO_TRAINER,
+    is_trainer_key,
+    known_to_be_wrong,
+    owners,
+    unknown_option,
+)
 from espnet3.parallel.backends.job_text import BREAKS, breaks_lines, word_problem
 from espnet3.parallel.backends.signatures import has_option, installed
-from espnet3.parallel.checks import Flag, Whole, is_number, problem
+from espnet3.parallel.checks import Flag, Location, Whole, is_number, problem
 from espnet3.parallel.messages import did_you_mean, named, shown
 
 if TYPE_CHECKING:
@@ -53,8 +59,8 @@ def _refused_name(row: Backend | None, name: Any) -> str:
         return f"not an option of {row.name}: {row.controlled[name]}"
     known = has_option(row, name)
     # None: the package is not installed. That is said when the cluster is built; until then an
-    # option may be right, unless it is one of trainer.
-    if known or (known is None and not is_trainer_key(name)):
+    # option may be right, unless it is one of trainer, of another scheduler, or has a slip in it.
+    if known or (known is None and not known_to_be_wrong(row, name)):
         return ""
     return unknown_option(row, name)
 
@@ -89,10 +95,25 @@ def _refused_locally(name: str, value: Any) -> str:
         )
     if name in _TEXTS and not isinstance(value, str):
         return f"must be text, not {type(value).__name__}"
-    return ""
+    if name == "local_directory":
+        return Location().refusal(value)
+    if name == "resources" and not isinstance(value, Mapping):
+        return "must be a mapping of names to numbers, such as resources: {licence: 1}"
+    if name == "security" and not (isinstance(value, bool) or hasattr(value, "require_encryption")):
+        return "must be true, false or a distributed.Security; as a rule security beside env is what is meant"
+    return _refused_variables(value) if name == "env" else ""
 
 
 _TEXTS = ("host", "interface", "protocol")
+
+
+def _refused_variables(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "must be a mapping of variables to values, such as env: {OMP_NUM_THREADS: 1}"
+    for name, text in value.items():
+        if not str(name) or "=" in str(name) or "\0" in str(name) + str(text):
+            return f"no variable can be called or hold {shown(f'{name}={text}')}: a name has no =, and nothing a NUL"
+    return ""
 
 
 def _refused_by_scheduler(scheduler: Scheduler, env: str, name: str, value: Any) -> str:

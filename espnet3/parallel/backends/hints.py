@@ -1,7 +1,7 @@
 """Where a name that is not accepted here belongs: other backends, `trainer`, or a slip of the pen.
 
-What is accepted never depends on this module, but for one case: a name of `trainer` is refused even
-where the backend's package is not installed and its options cannot be read.
+What is accepted depends on this module only where the backend's package is not installed and its options cannot be
+read: then a name of `trainer`, one of another scheduler and one that is nearly right are refused, and no others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TRAINER_SIGNATURES = (
     "lightning.pytorch.trainer.trainer:Trainer.__init__",
     "pytorch_lightning.trainer.trainer:Trainer.__init__",
 )
-# Words for hints, read only where dask_jobqueue is not installed.
-_SCHEDULER_WORDS = {
-    *("queue", "account", "project", "walltime", "cores", "memory", "disk", "resource_spec", "shebang"),
-    *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name"),
-    *("log_directory", "worker_extra_args"),
-}
+# Options of jobs that a block of another kind hardly means by anything else.
+_TELLING = frozenset(
+    {"queue", "account", "project", "walltime", "cores", "memory", "disk", "resource_spec", "shebang"}
+    | {"job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"}
+    | {"worker_extra_args"}
+)
 # What ESPnet2 scripts called it.
 _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_workers"}
 _COMMAND = (
@@ -59,11 +59,27 @@ def is_trainer_key(name: str) -> bool:
     return name in _TRAINER_WORDS or any(name in (parameters(ref) or ()) for ref in _TRAINER_SIGNATURES)
 
 
+def remembered(row: Backend) -> frozenset[str]:
+    """Return the options of a backend whose package is not installed; empty where its own signatures say them."""
+    if installed(row.package) or not row.remembered:
+        return frozenset()
+    return row.remembered.union(*(parameters(one) or () for one in row.signatures)) - {*row.controlled}
+
+
 def owners(name: str) -> tuple[str, ...]:
     """Return the backends that accept an option, in the order of the table."""
-    by_word = name in _SCHEDULER_WORDS and not installed("dask_jobqueue")
-    return tuple(
-        row.name for row in BACKENDS.values() if has_option(row, name) or (by_word and row.scheduler)
+    return tuple(row.name for row in BACKENDS.values() if has_option(row, name) or name in remembered(row))
+
+
+def known_to_be_wrong(row: Backend, name: str) -> bool:
+    """Whether an option of a backend that is not installed is one of another, or nearly one of its own."""
+    words = remembered(row)
+    if name in words:
+        return False
+    if is_trainer_key(name) or name in _REPLACED:
+        return True
+    return (
+        bool(owners(name) or did_you_mean(name, words)) if words else name in _TELLING and not row.scheduler
     )
 
 
@@ -76,7 +92,7 @@ def unknown_option(row: Backend, name: str) -> str:
         return f"belongs to {', '.join(others)}, not to {row.name}{instead}"
     if is_trainer_key(name):
         return TO_TRAINER
-    guess = did_you_mean(name, allowed_options(row) or ())
+    guess = did_you_mean(name, allowed_options(row) or remembered(row))
     takes = "" if guess or instead else f". It takes the parameters of {row.cluster.replace(':', '.')}"
     return f"unknown option of {row.name}{instead or takes}.{guess}"
 
@@ -106,7 +122,7 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
         return f"unknown key: it is called {_RENAMED[name]} here"
     guess = did_you_mean(name, known)
     if not guess and row is not None:
-        guess = did_you_mean(name, allowed_options(row) or ()).replace("?", ", under options?")
+        guess = did_you_mean(name, allowed_options(row) or remembered(row)).replace("?", ", under options?")
     return f"unknown key.{guess} Known: {', '.join(known)}" if guess else ""
 
 
@@ -125,6 +141,6 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
         return ""
     if name in _RENAMED:
         return f"{TO_PARALLEL}, where it is called {_RENAMED[name]}"
-    if name in _SCHEDULER_WORDS:
+    if name in _TELLING:
         return "belongs to parallel, not to trainer: move it to the parallel block, under options"
     return ""

@@ -126,6 +126,26 @@ _REMOTE_ROWS = (
             "threads_per_worker": "use worker_command: [dask, worker, --nthreads, ...]",
             "memory_limit": "use resources: {limits: {memory: ...}}",
         },
+        remembered=frozenset(
+            {
+                "name",
+                "namespace",
+                "image",
+                "resources",
+                "env",
+                "worker_command",
+                "port_forward_cluster_ip",
+                "quiet",
+            }
+            | {
+                "create_mode",
+                "shutdown_on_close",
+                "idle_timeout",
+                "resource_timeout",
+                "scheduler_service_type",
+            }
+            | {"custom_cluster_spec", "scheduler_forward_port", "jupyter"}
+        ),
     ),
 )
 

@@ -35,7 +35,7 @@ from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.pilots.dask.plugin import PilotHost
-from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work
+from espnet3.parallel.pilots.dask.pools import check_client, close_pool, has_work, of_the_parent
 from espnet3.parallel.pilots.forks import let_go
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 
@@ -143,6 +143,12 @@ class EnvClient(Client):
             super().__exit__(kind, error, trace)
         except ValueError:  # entered in another context: in an earlier cell of a notebook
             self.close()
+
+    def sync(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Client.sync`, which all that asks the scheduler goes through; a forked child would wait for ever."""
+        if os.getpid() != self._espnet3_pid:
+            raise of_the_parent()
+        return super().sync(*args, **kwargs)
 
     def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
         """As `Client.map`, with the worker env."""

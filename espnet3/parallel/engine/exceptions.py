@@ -13,6 +13,7 @@ from typing import Any
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.errors import PoisonItemError, is_ours
 from espnet3.parallel.item_errors import item_error_of
+from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
@@ -156,7 +157,7 @@ def _plain(value: Any) -> Any:
         return _Bare(value)
     if isinstance(value, (list, tuple)):  # an exception group holds its exceptions in one
         return [_plain(each) for each in value]
-    return f"{value!r:.500}"
+    return brief(value, 500)
 
 
 def _travels(value: Any) -> bool:
@@ -211,7 +212,7 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
         return error
     if failure.cause == "poison":
         error = PoisonItemError(failure)
-    note = f"in item {position} ({failure.index!r:.200}), {failure.place}"
+    note = f"in item {position} ({brief(failure.index)}), {failure.place}"
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
     add_note(error, note)

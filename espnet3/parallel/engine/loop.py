@@ -25,7 +25,7 @@ from typing import Any
 
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.memory import Fit
-from espnet3.parallel.engine.seeding import seeded
+from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.settling import (
     Attempt,
     Block,
@@ -43,9 +43,6 @@ _FIRST = (
     1 / 8
 )  # of a chunk's items: a first step holds no more of them, however many the last chunk's steps held
 _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system call, out of the caches
-
-# random, numpy.random and torch have one state per process: threads with a seed take turns
-_SEED_LOCK = threading.RLock()  # re-entrant: an item may start a seeded run of its own
 
 
 class _Inside(threading.local):
@@ -142,9 +139,8 @@ def run_items(
         if policy.seed is None and policy.item_timeout is None:
             loop.run(stepper(call, policy, None, loop.feed, None), None)
         else:
-            lock = _SEED_LOCK if policy.seed is not None else nullcontext()
-            # the lock first: waiting for it does not make an item late
-            with lock, seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
+            # the turn first: waiting for it does not make an item late
+            with turn(policy.seed), seeded(policy.seed) as seed_for, _watched(loop, outer) as watch:
                 loop.run(stepper(call, policy, seed_for, loop.feed, watch), watch)
     finally:
         _INSIDE.values, _INSIDE.loop = outer, outer_loop

@@ -20,6 +20,7 @@ import cloudpickle
 
 from espnet3.parallel.dask_compat import reduced_class
 from espnet3.parallel.engine.lines import LineStream
+from espnet3.parallel.messages import brief
 
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
@@ -72,7 +73,7 @@ def culprit(value: Any, name: str) -> str:
             parts = value.items()
         elif isinstance(value, (list, tuple)):
             parts = enumerate(value)
-        found = (culprit(part, f"{name}[{key!r:.80}]") for key, part in parts)
+        found = (culprit(part, f"{name}[{brief(key, 80)}]") for key, part in parts)
         return next(filter(None, found), f"{name} (of type {type(value).__qualname__})")
     return ""
 

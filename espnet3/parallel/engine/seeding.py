@@ -10,8 +10,9 @@ import hashlib
 import importlib.machinery
 import random
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,8 @@ def item_seed(seed: int, index: Any) -> int:
     Raises:
         NoContentError: The index has no content, such as a generator or an open file.
     """
+    if type(index).__module__ == "numpy" and hasattr(index, "item") and getattr(index, "shape", None) == ():
+        index = index.item()  # a run folder takes numpy's numbers for Python's, and so does a job
     known = f"{index}" if type(index) is int else content_hash(index, "the index")
     digest = hashlib.blake2b(f"{seed}\0{known}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
@@ -39,6 +42,15 @@ def _seed_numpy(numpy: Any, value: int) -> None:
 
 def _seed_torch(torch: Any, value: int) -> None:
     torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF)
+
+
+# random, numpy.random and torch have one state per process
+_TURNS = threading.RLock()  # re-entrant: an item may start a seeded run of its own
+
+
+def turn(seed: int | None) -> AbstractContextManager[Any]:
+    """Return a block that one thread of a process at a time may be in; with no seed, any."""
+    return nullcontext() if seed is None else _TURNS
 
 
 _SEEDERS = {"numpy": _seed_numpy, "torch": _seed_torch}

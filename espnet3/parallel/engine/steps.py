@@ -9,7 +9,7 @@ from typing import Any
 from espnet3.parallel.engine.memory import Fit
 from espnet3.parallel.engine.watch import Feed, Watch
 from espnet3.parallel.errors import BatchLengthError
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import brief, counted
 from espnet3.parallel.records import Policy
 
 Step = Callable[[Sequence[Any], list[Any]], None]
@@ -83,7 +83,7 @@ def _batch(call: Call, items: list[Any]) -> list[Any]:
         got = (
             counted(len(results), "result") if isinstance(results, (list, tuple)) else type(results).__name__
         )
-        given = f"index ({items[0]!r:.200})" if len(items) == 1 else f"indices ({items[0]!r:.200}, ...)"
+        given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
         raise WrongBatch(
             BatchLengthError(
                 f"batch_forward was given {len(items)} {given} and returned {got}; "

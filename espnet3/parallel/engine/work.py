@@ -12,9 +12,11 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from espnet3.parallel.messages import brief
 
 _PATIENCE = 0.01  # seconds a chunk waits for a slow iterator before it goes with fewer items
 _UNCHANGING = (tuple, range)
@@ -74,18 +76,22 @@ def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
     Raises:
         TypeError: It cannot be iterated over.
     """
-    if type(data) in _UNCHANGING or type(data) is list:
+    if type(data) in _UNCHANGING or isinstance(data, MutableSequence):
         return as_items(data, name)
     return _iterated(data, name)
 
 
 def _iterated(data: Iterable[Any], name: str) -> Iterator[Any]:
     try:
-        return iter(data)
+        found = iter(data)
     except TypeError as error:
         if isinstance(data, Iterable):  # its own __iter__ failed
             raise
-        raise TypeError(f"{name} must be an iterable of items, not {data!r:.100}") from error
+        raise TypeError(f"{name} must be an iterable of items, not {brief(data, 100)}") from error
+    if not hasattr(type(data), "__iter__") and hasattr(type(data), "__len__"):
+        # as torch does: what a dataset makes up as it is asked for has no end of its own
+        return itertools.islice(found, len(data))  # type: ignore[arg-type]  # it has a length
+    return found
 
 
 class Work:

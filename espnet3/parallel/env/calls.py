@@ -17,6 +17,7 @@ from espnet3.parallel.engine.exceptions import RemoteTraceback, add_note, pickle
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.messages import brief
 from espnet3.parallel.records import THIS_PROCESS, place_of
 
 _SHORT = reprlib.Repr()
@@ -158,7 +159,7 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not callable(func):
         raise TypeError(
-            f"the first argument must be a function, such as abs and not abs(3), and {func!r:.100} is not callable"
+            f"the first argument must be a function, such as abs and not abs(3), and {brief(func, 100)} is not callable"
         )
     return func.func if isinstance(func, EnvCall) else func
 

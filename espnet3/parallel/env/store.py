@@ -18,6 +18,7 @@ from typing import Any
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
+from espnet3.parallel.messages import brief
 
 SetupFn = Callable[[], dict[str, Any]]
 
@@ -183,7 +184,7 @@ def check_setup(setup: Any) -> None:
         hint = ""
         if hasattr(setup, "build_env_local"):
             hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
-        raise SignatureError(f"setup_fn must be a function without arguments, not {setup!r:.100}{hint}")
+        raise SignatureError(f"setup_fn must be a function without arguments, not {brief(setup, 100)}{hint}")
     try:
         signature = inspect.signature(setup)
     except (TypeError, ValueError):  # a builtin without a signature
@@ -210,7 +211,7 @@ def build_env(build: SetupFn) -> dict[str, Any]:
     if not isinstance(env, dict):
         raise EnvTypeError(
             f"a provider or setup_fn must return a dict of env entries, and this one returned "
-            f"{type(env).__name__}: {env!r:.200}"
+            f"{type(env).__name__}: {brief(env)}"
         )
     wrong = [k for k in env if not isinstance(k, str)]
     if wrong:

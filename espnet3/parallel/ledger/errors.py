@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.messages import brief
 
 
 class LedgerError(ParallelError, RuntimeError):
@@ -38,7 +39,7 @@ class ValueTypeError(LedgerError, TypeError):
         self.index = index
 
     def __str__(self) -> str:
-        item = "" if self.index is None else f"item {self.index!r}: "
+        item = "" if self.index is None else f"item {brief(self.index)}: "
         return f"{item}{self.where} {self.problem}"
 
 

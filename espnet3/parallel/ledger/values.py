@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError
+from espnet3.parallel.messages import brief
 
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
 _MAX_DEPTH = 100  # far below what any reader's stack holds
@@ -166,7 +167,7 @@ def _write_list(value: list[Any], where: str, depth: int) -> Any:
 
 
 def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
-    items = [(key, _tagged(item, f"{where}[{key!r:.80}]", depth + 1)) for key, item in value.items()]
+    items = [(key, _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)) for key, item in value.items()]
     if _TAG not in value and all(type(key) is str and _is_text(key) for key in value):
         return dict(items)
     pairs = [[_tagged(key, f"a key of {where}", depth + 1), item] for key, item in items]

@@ -37,6 +37,7 @@ from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.idle import borrowed, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
+from espnet3.parallel.pilots.forks import OwnFuture
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
 
@@ -135,7 +136,7 @@ class _Host:
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
         """Queue a call; with the lock held."""
-        future: Future[Any] = Future()
+        future: Future[Any] = OwnFuture()
         future.set_running_or_notify_cancel()
         self._futures[self._n] = future, text
         self._n += 1

@@ -8,6 +8,7 @@ Nothing is unpickled before both ends have proved that they hold the pool's key.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -69,7 +70,8 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; the other end reads an end of file."""
-        self.sock.close()
+        with contextlib.suppress(OSError):  # an item may have closed all descriptors of its process
+            self.sock.close()
 
     def readable(self) -> bool:
         """Say whether `recv` would find something (a message or the end) without waiting."""

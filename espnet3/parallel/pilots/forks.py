@@ -1,4 +1,4 @@
-"""What a forked child of the driver must not keep: its copies of the connections to the workers.
+"""What a forked child of the driver must not keep or wait for: its parent's connections to the workers, and calls.
 
 A connection ends when the last process that holds it does. A child that outlives a killed driver would keep the workers
 waiting for it, and a cluster's jobs with them.
@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
+
+from espnet3.parallel.errors import NoWorkersError
 
 
 def let_go(descriptors: Iterable[int]) -> None:
@@ -21,3 +25,28 @@ def let_go(descriptors: Iterable[int]) -> None:
         with suppress(OSError):  # it was closed at this very moment
             os.dup2(null, each, inheritable=False)
     os.close(null)
+
+
+class OwnFuture(Future[Any]):
+    """The future of a call: a forked child of the process that has submitted it never hears of its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._submitter = os.getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what the call has returned, or raise what it has raised."""
+        self._refuse_a_child()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the call has raised, or None."""
+        self._refuse_a_child()
+        return super().exception(timeout)
+
+    def _refuse_a_child(self) -> None:
+        if os.getpid() != self._submitter and not self.done():
+            raise NoWorkersError(
+                "this call was submitted by the process that this one was forked from, which alone will hear of its "
+                "end: wait for it before the fork, or submit it here"
+            )

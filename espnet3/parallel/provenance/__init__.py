@@ -2,3 +2,7 @@
 
 In: a provider's config, source files, this process. Out: plain data with secrets masked, and hashes to compare.
 """
+
+import time
+
+LOADED = time.time()  # when this layer was: modules of the user's may have been a little earlier

@@ -7,7 +7,7 @@ import hashlib
 from types import CodeType
 from typing import Any
 
-from espnet3.parallel.provenance.syntax import CHANGERS
+from espnet3.parallel.provenance.names import CHANGERS, SEES_ALL
 
 _STORES = {
     "STORE_SUBSCR": 2,
@@ -43,6 +43,12 @@ def global_names(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             found |= global_names(constant)
     return found
+
+
+def sees_all(code: CodeType) -> bool:
+    """Tell whether compiled code may use any name of its module: by `globals()`, `eval`, a class's subclasses."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return bool(SEES_ALL & {*code.co_names}) or any(sees_all(one) for one in inner)
 
 
 def changed_globals(code: CodeType) -> set[str]:

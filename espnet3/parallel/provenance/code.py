@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from espnet3.parallel.provenance.content import as_containers
+from espnet3.parallel.provenance.held import attributes_of
+from espnet3.parallel.provenance.source import Source, all_parts, one_hash
 from espnet3.parallel.provenance.syntax import REST
-from espnet3.parallel.provenance.walk import VALUE, Code, Source, Walk, all_parts, one_hash
+from espnet3.parallel.provenance.values import VALUE
+from espnet3.parallel.provenance.walk import Code, Walk
 
 _SETTLED = 2e9  # nanoseconds since a file's last change; some disks count no finer than whole seconds
 
@@ -47,16 +50,17 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
 
 def targets(config: Any) -> Iterator[str]:
     """Yield the dotted names under `_target_` in a config, from which Hydra makes objects."""
-    config = as_containers(config)
-    if isinstance(config, dict):
-        for key, value in config.items():
-            if key == "_target_" and isinstance(value, str):
-                yield value
-            else:
-                yield from targets(value)
-    elif isinstance(config, (list, tuple)):
-        for value in config:
-            yield from targets(value)
+    left, seen = [config], {id(config): config}
+    while left:
+        one = as_containers(left.pop())
+        held = one if isinstance(one, Mapping) else attributes_of(one)
+        target = held.get("_target_")
+        if isinstance(target, str):
+            yield target
+        for value in (*held.values(), *(one if isinstance(one, (list, tuple, set, frozenset)) else ())):
+            if id(value) not in seen and not isinstance(value, (str, bytes, int, float, type(None))):
+                seen[id(value)] = value
+                left.append(value)
 
 
 def changed_parts(old: Code, new: Code, since: float = 0.0) -> list[str]:

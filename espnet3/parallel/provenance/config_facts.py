@@ -11,46 +11,51 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from espnet3.parallel.messages import masked
+from espnet3.parallel.messages import brief, masked
 from espnet3.parallel.provenance.content import as_containers
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LONGEST = 10_000  # characters of an object's text
 _LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, around: tuple[int, ...] = ()) -> Any:
     """Return any config as plain JSON data, the same for equal configs in every process.
 
     Args:
         value: Mappings, sequences and numbers are kept; other objects become a text without addresses.
+        around: The identities of the containers that it stands in: one that holds itself is shown once.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)):
         # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
         return value if type(value) is int or (type(value) is float and value - value == 0) else str(value)
+    if id(value) in around:
+        return "(itself)"
+    around = (*around, id(value))
     resolved = as_containers(value)
     if resolved is not value:
-        return plain(resolved)
+        return plain(resolved, around)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, around) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain(item, around) for item in value]
     if isinstance(value, (set, frozenset, Set)):
-        return sorted((plain(item) for item in value), key=repr)
+        return sorted((plain(item, around) for item in value), key=repr)
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, (bytes, bytearray)):
         return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
-    return _object(value)
+    return _object(value, around)
 
 
-def _object(value: Any) -> Any:
+def _object(value: Any, around: tuple[int, ...]) -> Any:
     kind = type(value)
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        own = {field.name: plain(getattr(value, field.name), around) for field in fields(value)}
         return {"__class__": f"{kind.__module__}.{kind.__qualname__}", **own}
     name = getattr(value, "__qualname__", None)
     if name is not None:  # a class or a function
@@ -59,7 +64,7 @@ def _object(value: Any) -> Any:
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         digest = hashlib.sha256(value.tobytes()).hexdigest()
         return f"numpy array {value.dtype.str} {list(value.shape)}, sha256 {digest}"
-    return _ADDRESS.sub("", repr(value))
+    return _ADDRESS.sub("", brief(value, _LONGEST))
 
 
 def shown_config(config: Any) -> Any:

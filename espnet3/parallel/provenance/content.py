@@ -14,16 +14,25 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
+_CACHED = type(lru_cache(len))  # what `lru_cache` and `cache` make of a function
+_WRAPPED = (staticmethod, classmethod, property, cached_property)
+_CODE = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodType, partial, _CACHED, *_WRAPPED)
+# of the standard library, whose objects never change
+_FIXED = frozenset(
+    {"builtins", "datetime", "decimal", "_decimal", "fractions", "ipaddress", "re", "uuid", "zoneinfo"}
+)
 
 # Says what a function, class or module of the user's is: its code. None: it is installed, its name says it.
 OfCode = Callable[[Any], "str | None"]
+# Returns what an object consists of; None: nobody can say what of it is there from the beginning
+OfObject = Callable[[Any], "Mapping[str, Any] | None"]
 
 
 class NoContentError(TypeError):
@@ -46,20 +55,22 @@ def by_name(value: Any) -> None:
     """The `OfCode` that takes every function, class and module for an installed one."""
 
 
-def content_hash(value: Any, place: str = "value", of_code: OfCode = by_name, data_only: bool = False) -> str:
+def content_hash(
+    value: Any, place: str = "value", of_code: OfCode = by_name, of_object: OfObject | None = None
+) -> str:
     """Return the hash of a value's content.
 
     Args:
         value: Anything.
         place: What it is called in messages.
         of_code: What the user's own functions, classes and modules are.
-        data_only: Refuse objects: their state may change as they are used.
+        of_object: What objects consist of; None takes them apart as pickling would.
 
     Raises:
         NoContentError: Something in it is a lock, a socket, a generator or the like.
     """
     try:
-        return _Hasher(of_code, data_only).of(value, place).hex()
+        return _Hasher(of_code, of_object).of(value, place).hex()
     except RecursionError:
         raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
 
@@ -77,9 +88,9 @@ def as_containers(value: Any, resolve: bool = True) -> Any:
 
 
 class _Hasher:
-    def __init__(self, of_code: OfCode, data_only: bool) -> None:
+    def __init__(self, of_code: OfCode, of_object: OfObject | None) -> None:
         self._of_code = of_code
-        self._data_only = data_only
+        self._of_object = of_object
         self._open: dict[int, int] = {}  # objects that are being hashed, for those that hold themselves
 
     def of(self, value: Any, place: str) -> bytes:
@@ -104,20 +115,20 @@ class _Hasher:
                 self.of(key, f"a key of {place}") + self.of(one, f"{place}.{key}")
                 for key, one in value.items()
             ]
-            return _digest("mapping", *sorted(pairs))
+            return _digest(_kind_of_mapping(kind), *sorted(pairs))
         if kind in (list, tuple):
             if len(value) > _LONG and all(type(one) in _SIMPLE for one in value):
-                return _digest(
-                    "long", marshal.dumps(list(value), 0)
-                )  # of this version: no references, no interning
-            return _digest("sequence", *(self.of(one, f"{place}[{at}]") for at, one in enumerate(value)))
+                # of this version: no references, no interning
+                return _digest("long" if kind is list else "long tuple", marshal.dumps(list(value), 0))
+            name = "sequence" if kind is list else "tuple"
+            return _digest(name, *(self.of(one, f"{place}[{at}]") for at, one in enumerate(value)))
         if isinstance(value, Set) and _is_builtin(kind):
             return _digest("set", *sorted(self.of(one, f"an element of {place}") for one in value))
         if isinstance(value, PurePath):
             return _plain(str(value))
         if isinstance(value, Enum):
             return _digest("enum", self.of(kind, place), value.name.encode())
-        if isinstance(value, (FunctionType, BuiltinFunctionType, type, ModuleType, MethodType, partial)):
+        if isinstance(value, _CODE):
             return self._code(value, place)
         return self._array(value, place) or self._object(value, place)
 
@@ -127,18 +138,21 @@ class _Hasher:
         if isinstance(value, partial):
             parts = (value.func, value.args, value.keywords)
             return _digest("partial", *(self.of(part, place) for part in parts))
+        if isinstance(value, _CACHED):
+            return _digest("cached", self.of(value.__wrapped__, place))
+        if isinstance(value, _WRAPPED):
+            inner = [getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "fdel")]
+            return _digest(type(value).__name__, *(self.of(one, place) for one in inner))
         own = self._of_code(value)
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "?")
         full = f"{getattr(value, '__module__', '')}:{name}"
-        inner = b""
-        if isinstance(value, FunctionType):
-            inner = self._given(value, place)
-        return _digest("code", full.encode(), (own or "").encode(), inner)
+        made = self._given(value, place) if isinstance(value, FunctionType) else b""
+        return _digest("code", full.encode(), (own or "").encode(), made)
 
     def _given(self, function: FunctionType, place: str) -> bytes:
         """Return the digest of what a function was made with: defaults, and variables of the function around it."""
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        held = {name: cell.cell_contents for name, cell in cells if name != "__class__" and _is_full(cell)}
+        held = {name: cell.cell_contents for name, cell in cells if name != "__class__" and is_full(cell)}
         parts = (function.__defaults__, function.__kwdefaults__, held)
         return b"".join(self.of(part, f"{place} ({function.__name__})") for part in parts)
 
@@ -159,8 +173,8 @@ class _Hasher:
         if isinstance(value, numpy.ma.MaskedArray):
             inner = (numpy.ma.getdata(value), numpy.ma.getmaskarray(value))
             return _digest("masked", *(self.of(part, place) for part in inner))
-        if isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
-            return self.of(value.item(), place) if value.dtype.itemsize <= 8 else _raw(value)
+        if isinstance(value, numpy.generic) and value.dtype.str[1:] in ("b1", "i8"):  # as Python's own
+            return self.of(value.item(), place)
         if value.dtype.hasobject:
             return _digest("objects", str(value.shape).encode(), self.of(value.tolist(), place))
         return _raw(value)
@@ -178,8 +192,11 @@ class _Hasher:
     def _object(self, value: Any, place: str) -> bytes:
         """Return the digest of an object by its class and its state."""
         kind = type(value)
-        if self._data_only:
-            raise NoContentError(place, kind.__qualname__, "it is no data")
+        if self._of_object is not None and kind.__module__ not in _FIXED:
+            parts = self._of_object(value)
+            if parts is None:
+                raise NoContentError(place, kind.__qualname__, "it may change as it is used")
+            return _digest("record", self.of(kind, place), self.of(dict(parts), place))
         try:
             reduce = copyreg.dispatch_table.get(kind)
             taken = reduce(value) if reduce is not None else value.__reduce_ex__(4)
@@ -188,8 +205,8 @@ class _Hasher:
         if isinstance(taken, str):  # a name in its module
             return _digest("named", self.of(kind, place), taken.encode())
         make, args, state, items, pairs = (*taken, None, None, None, None)[:5]
-        parts = [kind, make, args, state, _listed(items), _listed(pairs)]
-        return _digest("object", *(self.of(part, f"{place} ({kind.__qualname__})") for part in parts))
+        state = [kind, make, args, state, _listed(items), _listed(pairs)]
+        return _digest("object", *(self.of(part, f"{place} ({kind.__qualname__})") for part in state))
 
 
 def _listed(items: Iterable[Any] | None) -> list[Any] | None:
@@ -210,12 +227,17 @@ def _raw(value: Any) -> bytes:
     return _digest("array", str((value.dtype.str, value.shape)).encode(), value.tobytes())
 
 
+def _kind_of_mapping(kind: type) -> str:
+    return "mapping" if kind in (dict, MappingProxyType) else f"mapping {kind.__qualname__}"
+
+
 def _is_builtin(kind: type) -> bool:
     """Whether a container is nothing but its items, so that a subclass's own attributes are not passed over."""
     return kind.__module__ in ("builtins", "collections", "types") and kind is not defaultdict
 
 
-def _is_full(cell: Any) -> bool:
+def is_full(cell: Any) -> bool:
+    """Tell whether a variable of a function around has a value yet."""
     try:
         return cell.cell_contents is not None or True
     except ValueError:  # not bound yet

@@ -5,33 +5,22 @@ Compiled code holds no comments and no layout; its docstring is left out. It dif
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import secrets
-import sys
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.provenance.bytecode import changed_globals, code_hash, global_names
+from espnet3.parallel.provenance.bytecode import changed_globals, code_hash, global_names, sees_all
 from espnet3.parallel.provenance.content import NoContentError, content_hash
-from espnet3.parallel.provenance.modules import file_of, name_of
+from espnet3.parallel.provenance.held import code_in
+from espnet3.parallel.provenance.modules import file_of, name_of, own_without_file
 
 _DIGITS = 16
-_DATA = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
-_DATA_TYPES = {
-    ("numpy", "ndarray"),
-    ("numpy", "MaskedArray"),
-    ("pandas", "DataFrame"),
-    ("pandas", "Series"),
-    ("pandas", "Index"),
-    ("torch", "Tensor"),
-    ("omegaconf", "DictConfig"),
-    ("omegaconf", "ListConfig"),
-    ("argparse", "Namespace"),
-}
+_OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 # Made by Python for every class, or different for equal classes.
-_NOT_CODE = frozenset(
+NOT_CODE = frozenset(
     [
         "__module__",
         "__qualname__",
@@ -47,28 +36,6 @@ _NOT_CODE = frozenset(
 )
 
 
-def is_own(thing: Any) -> bool:
-    """Tell whether something without a module's file is the user's: its module is not a builtin one."""
-    module = getattr(thing, "__module__", None) or ""
-    return not hasattr(builtins, getattr(thing, "__qualname__", "") or "") and (
-        module not in sys.builtin_module_names and getattr(sys.modules.get(module), "__spec__", None) is None
-    )
-
-
-def is_data(value: Any) -> bool:
-    """Tell whether a value is plain data, an array or a table: what does not change by being used."""
-    if value is None or isinstance(value, _DATA):
-        return True
-    return type(value).__module__.split(".")[0] in (
-        "numpy",
-        "pandas",
-        "torch",
-        "omegaconf",
-        "argparse",
-        "pathlib",
-    )
-
-
 class LiveCode:
     """Gathers functions and classes without a file, and what they refer to.
 
@@ -79,11 +46,13 @@ class LiveCode:
     def __init__(self, from_file: Callable[[Any], None]) -> None:
         self._from_file = from_file
         self._seen: dict[int, Any] = {}
-        self._parts: dict[str, dict[str, str]] = {}
+        self._parts: dict[str, dict[str, set[str]]] = {}
 
     def parts(self) -> dict[str, dict[str, str]]:
         """Return the hashes that were gathered: by module, then by name."""
-        return self._parts
+        return {
+            module: {name: _one(found) for name, found in by.items()} for module, by in self._parts.items()
+        }
 
     def add(self, thing: Any) -> None:
         """Take in a function or a class, and what it refers to."""
@@ -103,7 +72,8 @@ class LiveCode:
 
     def _note(self, thing: Any, name: str, value: str) -> None:
         module = name_of(getattr(thing, "__module__", None) or "?")
-        self._parts.setdefault(module, {})[name] = value[:_DIGITS]
+        # a set: a name may be that of a function, and of what a decorator has made of it
+        self._parts.setdefault(module, {}).setdefault(name, set()).add(value[:_DIGITS])
 
     def _function(self, function: FunctionType, name: str) -> None:
         self._note(function, name, code_hash(function.__code__))
@@ -115,6 +85,18 @@ class LiveCode:
         for used in sorted(global_names(function.__code__) - changed_globals(function.__code__)):
             if used in function.__globals__:
                 self._value(function, used, function.__globals__[used])
+        if sees_all(function.__code__):
+            self._all(function)
+
+    def _all(self, function: FunctionType) -> None:
+        """Take in all that a function's module defines and sets: any of it may be meant."""
+        for name, value in list(function.__globals__.items()):
+            if name.startswith("_") or name in _OF_NOTEBOOKS:
+                continue
+            if isinstance(value, (FunctionType, type)):
+                self._refer(function, name, value)
+            elif value is None or type(value) in (bool, int, float, complex, str, bytes):
+                self._value(function, name, value)
 
     def _cells(self, function: FunctionType, name: str) -> None:
         for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -127,13 +109,14 @@ class LiveCode:
             self._value(function, f"{free} of {name}", held)
 
     def _class(self, cls: type) -> None:
-        for base in cls.__bases__:
+        for base in (*cls.__bases__, type(cls)):
             self._refer(cls, base.__name__, base)
-        functions = dict(_functions(cls))
-        for name, function in functions.items():
+        functions = list(_functions(cls))
+        for name, function in functions:
             self._function(function, f"{cls.__qualname__}.{name}")
+        named = {name for name, _ in functions}
         for name, value in vars(cls).items():
-            if name not in functions and name not in _NOT_CODE and not isinstance(value, property):
+            if name not in named and name not in NOT_CODE and not isinstance(value, property):
                 self._value(cls, f"{cls.__qualname__}.{name}", value)
 
     def _value(self, owner: Any, name: str, value: Any) -> None:
@@ -150,17 +133,26 @@ class LiveCode:
         full = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
         self._note(owner, f"{name} stands for", hashlib.sha256(full.encode()).hexdigest())
         self._code_of(thing)
+        for held in code_in(thing) if isinstance(thing, FunctionType) and id(thing) not in self._seen else ():
+            self._code_of(held)  # what a decorator of an installed package holds
 
     def _code_of(self, thing: Any) -> None:
         if isinstance(thing, ModuleType) or file_of(getattr(thing, "__module__", None) or "") is not None:
             self._from_file(thing)
-        elif is_own(thing):
+        elif own_without_file(thing):
             self.add(thing)
 
 
 def _functions(cls: type) -> Iterator[tuple[str, FunctionType]]:
     """Yield a class's own functions, those inside properties and static methods too."""
     for name, value in vars(cls).items():
-        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-        if isinstance(inner, FunctionType):
-            yield name, inner
+        inner = [value, *(getattr(value, one, None) for one in ("__func__", "fget", "fset", "fdel"))]
+        if isinstance(value, cached_property):
+            inner.append(value.func)
+        yield from ((name, one) for one in inner if isinstance(one, FunctionType))
+
+
+def _one(found: set[str]) -> str:
+    if len(found) == 1:
+        return next(iter(found))
+    return hashlib.sha256(" ".join(sorted(found)).encode()).hexdigest()[:_DIGITS]

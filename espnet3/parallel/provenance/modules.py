@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
+from typing import Any
 
 _OURS = os.path.dirname(
     os.path.dirname(os.path.realpath(__file__))
@@ -126,3 +128,11 @@ def _inside(name: str, folders: list[str], files: dict[str, str]) -> list[str]:
 def own_modules_loaded() -> list[str]:
     """Return the names of the user's own modules that this process has imported."""
     return [name for name, module in list(sys.modules.items()) if is_own(getattr(module, "__file__", None))]
+
+
+def own_without_file(thing: Any) -> bool:
+    """Tell whether something without a module's file is the user's: its module is not a builtin one."""
+    module = getattr(thing, "__module__", None) or ""
+    return not hasattr(builtins, getattr(thing, "__qualname__", "") or "") and (
+        module not in sys.builtin_module_names and getattr(sys.modules.get(module), "__spec__", None) is None
+    )

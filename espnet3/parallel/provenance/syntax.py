@@ -8,34 +8,22 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from espnet3.parallel.provenance.names import (
+    DYNAMIC,
+    SCOPES,
+    ImportRef,
+    Scope,
+    importers_of,
+    names_in,
+    root_of,
+    stored_in,
+)
 
 REST = "<module>"  # the name of what is neither a function nor a class
 _DIGITS = 16  # of a hash: enough to tell two texts apart, short enough for a file that people read
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_DYNAMIC = frozenset({"globals", "eval", "exec"})  # whoever calls one of these may use any name of its module
-_IMPORTERS = frozenset({"import_module", "__import__"})
-CHANGERS = frozenset(  # methods of containers that change them
-    {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
-    | {"reverse", "setdefault", "sort", "update"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ImportRef:
-    """One imported name: `from {module} import {name}`, or `import {module}` where the name is empty.
-
-    Attributes:
-        module: As written; None where it is made at run time, so that nobody can say what it is.
-        name: What is imported from it.
-        level: The dots of a relative import.
-    """
-
-    module: str | None
-    name: str = ""
-    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +39,7 @@ class Statement:
         guarded: It runs only where the file is the program (`if __name__ == "__main__"`).
         defines: It is a function or a class.
         mutates: Names of the module that its functions bind or change when they are called.
+        sets: Names of attributes that its functions bind or change when they are called, but where an object is made.
     """
 
     binds: frozenset[str]
@@ -61,11 +50,12 @@ class Statement:
     guarded: bool = False
     defines: bool = False
     mutates: frozenset[str] = frozenset()
+    sets: frozenset[str] = frozenset()
 
     @property
     def sees_all(self) -> bool:
         """Whether it may use any name of its module (`globals()`, `eval`)."""
-        return bool(self.uses & _DYNAMIC)
+        return bool(self.uses & DYNAMIC)
 
 
 def statements(source: str | bytes) -> list[Statement]:
@@ -75,7 +65,17 @@ def statements(source: str | bytes) -> list[Statement]:
         SyntaxError: It is not Python.
         ValueError: It holds null bytes.
     """
-    return list(_flat(ast.parse(source).body, "", frozenset(), guarded=False))
+    tree = ast.parse(source)
+    return list(_flat(tree.body, _Above(importers_of(tree)), guarded=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """Where a statement stands: the text and the names of the heads around it, and its module's importers."""
+
+    importers: frozenset[str]
+    prefix: str = ""
+    uses: frozenset[str] = frozenset()
 
 
 def digest(text: str) -> str:
@@ -83,24 +83,27 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
-def _flat(body: list[ast.stmt], prefix: str, above: frozenset[str], guarded: bool) -> Iterator[Statement]:
+def _flat(body: list[ast.stmt], above: _Above, guarded: bool) -> Iterator[Statement]:
     """Yield the statements of a block; those of inner blocks carry the text of the block's head."""
     for node in body:
         heads, bodies = _block(node)
         if not bodies:
             if not _is_text(node):
-                yield _statement(node, prefix, above, guarded)
+                yield _statement(node, above, guarded)
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in _names(node.test):
-            bodies = [node.orelse]  # the other branch never runs
-        head = prefix + "".join(text(each) for each in heads)
-        uses = above.union(*(_names(each) for each in heads))
-        bound = frozenset(name for each in heads for name in _stored(each))
+        if isinstance(node, ast.If) and (never := _never_runs(node.test)) is not None:
+            bodies[never] = []
+        head = above.prefix + "".join(text(each) for each in heads)
+        uses = above.uses.union(*(names_in(each) for each in heads))
+        bound = frozenset(name for each in heads for name in stored_in(each))
         if bound:  # the target of a loop, the name of a `with`
-            yield Statement(bound, frozenset(), uses, (), ((REST, digest(head)),), guarded)
-        main = guarded or (isinstance(node, ast.If) and _is_main_guard(node.test))
+            yield Statement(
+                bound, frozenset(), uses, (), ((", ".join(sorted(bound)), digest(head)),), guarded
+            )
+        main = _main_branch(node.test) if isinstance(node, ast.If) else None
         for number, inner in enumerate(bodies):
-            yield from _flat(inner, f"{head}/{type(node).__name__}{number}/", uses, main and number == 0)
+            there = _Above(above.importers, f"{head}/{type(node).__name__}{number}/", uses)
+            yield from _flat(inner, there, guarded or number == main)
 
 
 def _block(node: ast.stmt) -> tuple[list[ast.AST], list[list[ast.stmt]]]:
@@ -119,8 +122,22 @@ def _block(node: ast.stmt) -> tuple[list[ast.AST], list[list[ast.stmt]]]:
     return [], []
 
 
-def _is_main_guard(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and "__name__" in _names(test)
+def _main_branch(test: ast.expr) -> int | None:
+    """Return which branch of an `if` runs only in the program itself: 0 the first, 1 its `else`, None neither."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or "__name__" not in names_in(test):
+        return None
+    sides = (test.left, *test.comparators)
+    if not any(isinstance(one, ast.Constant) and one.value == "__main__" for one in sides):
+        return None
+    return 0 if isinstance(test.ops[0], ast.Eq) else 1 if isinstance(test.ops[0], ast.NotEq) else None
+
+
+def _never_runs(test: ast.expr) -> int | None:
+    """Return which branch of an `if` is for type checkers alone: 0 the first, 1 its `else`, None neither."""
+    turned = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    bare = test.operand if isinstance(test, ast.UnaryOp) and turned else test
+    name = getattr(bare, "id", None) or getattr(bare, "attr", None)
+    return None if name != "TYPE_CHECKING" else 1 if turned else 0
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -128,16 +145,21 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _statement(node: ast.stmt, prefix: str, above: frozenset[str], guarded: bool) -> Statement:
-    defines = isinstance(node, (*_SCOPES, ast.ClassDef))
-    scope = _Scope()
+def _statement(node: ast.stmt, above: _Above, guarded: bool) -> Statement:
+    defines = isinstance(node, (*SCOPES, ast.ClassDef))
+    scope = Scope(above.importers)
     scope.visit(node)
-    parts = tuple((name, digest(prefix + one)) for name, one in _parts(node))
-    uses = above | scope.loads
-    touches = frozenset() if defines else frozenset(_touched(node))
-    mutates = frozenset(scope.mutates) if defines else frozenset()
+    parts = tuple((name, digest(above.prefix + one)) for name, one in _parts(node))
     return Statement(
-        frozenset(scope.stores), touches, uses, tuple(scope.imports), parts, guarded, defines, mutates
+        frozenset(scope.stores),
+        frozenset() if defines else frozenset(_touched(node)),
+        above.uses | scope.loads,
+        tuple(scope.imports),
+        parts,
+        guarded,
+        defines,
+        frozenset(scope.mutates) if defines else frozenset(),
+        frozenset(scope.sets) if defines else frozenset(),
     )
 
 
@@ -149,10 +171,11 @@ def _parts(node: ast.stmt) -> Iterator[tuple[str, str]]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):  # one by one: their order is layout
         for alias in node.names:
             where = f"{'.' * node.level}{node.module or ''}" if isinstance(node, ast.ImportFrom) else ""
-            yield f"the import of {alias.asname or alias.name}", f"{where} {alias.name} {alias.asname or ''}"
+            shown = f"* of {where}" if alias.name == "*" else alias.asname or alias.name
+            yield f"the import of {shown}", f"{where} {alias.name} {alias.asname or ''}"
         return
     if not isinstance(node, ast.ClassDef):
-        names = sorted({*_stored(node), *_touched(node)})
+        names = sorted({*stored_in(node), *_touched(node)})
         yield ", ".join(names) or REST, text(node)
         return
     methods = [each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -198,127 +221,11 @@ def _write(node: object, out: list[str]) -> None:
         out.append(repr(node))
 
 
-def _names(node: ast.AST) -> frozenset[str]:
-    return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            yield each.id
-
-
 def _touched(node: ast.stmt) -> Iterator[str]:
     """Yield the names whose value a statement changes in place."""
     for each in ast.walk(node):
         if isinstance(each, (ast.Attribute, ast.Subscript)) and not isinstance(each.ctx, ast.Load):
-            yield from _root(each)
+            yield from root_of(each)
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        yield from _root(call.func)
-
-
-def _root(node: ast.expr) -> Iterator[str]:
-    """Yield the name that a chain such as `a.b[c].d` begins with."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    if isinstance(node, ast.Name):
-        yield node.id
-
-
-@dataclass(slots=True)
-class _Scope:
-    """Gathers the names of the module that a statement uses, its inner functions and classes included."""
-
-    loads: set[str] = field(default_factory=set)
-    stores: set[str] = field(default_factory=set)
-    mutates: set[str] = field(default_factory=set)
-    imports: list[ImportRef] = field(default_factory=list)
-    globals: set[str] = field(default_factory=set)
-
-    def visit(self, node: ast.AST | None) -> None:
-        """Take in a tree, in the scope it stands in."""
-        if node is None:
-            return
-        if isinstance(node, _SCOPES):
-            self._function(node)
-        elif isinstance(node, ast.ClassDef):
-            self._class(node)
-        elif isinstance(node, _COMPREHENSIONS):
-            self._inner(ast.iter_child_nodes(node), set())
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._import(node)
-        else:
-            self._note(node)
-            for child in ast.iter_child_nodes(node):
-                self.visit(child)
-
-    def _note(self, node: ast.AST) -> None:
-        """Take in what a node itself says of names."""
-        if isinstance(node, ast.Name):
-            (self.loads if isinstance(node.ctx, ast.Load) else self.stores).add(node.id)
-        elif isinstance(node, ast.Global):
-            self.globals.update(node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            self.stores.add(node.name)
-        elif isinstance(node, ast.Call):
-            self._call(node)
-        elif isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            self.mutates.update(_root(node))
-
-    def _call(self, node: ast.Call) -> None:
-        name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-        if name in _IMPORTERS:
-            first = node.args[0] if node.args else None
-            known = isinstance(first, ast.Constant) and isinstance(first.value, str)
-            self.imports.append(ImportRef(first.value if known else None))  # type: ignore[union-attr]  # a Constant
-        if isinstance(node.func, ast.Attribute) and node.func.attr in CHANGERS:
-            self.mutates.update(_root(node.func))
-
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            if isinstance(node, ast.Import):
-                self.stores.add(alias.asname or alias.name.partition(".")[0])
-                self.imports.append(ImportRef(alias.name))
-            else:
-                self.stores.add(alias.asname or alias.name)
-                self.imports.append(ImportRef(node.module or "", alias.name, node.level))
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        arguments = node.args
-        for default in (*arguments.defaults, *arguments.kw_defaults):
-            self.visit(default)
-        everyone = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        both = [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
-        local = {each.arg for each in (*everyone, *both)}
-        if isinstance(node, ast.Lambda):
-            self._inner([node.body], local)
-            return
-        self.stores.add(node.name)
-        for each in (*node.decorator_list, node.returns, *(one.annotation for one in (*everyone, *both))):
-            self.visit(each)
-        self._inner(node.body, local)
-
-    def _class(self, node: ast.ClassDef) -> None:
-        self.stores.add(node.name)
-        for each in (*node.decorator_list, *node.bases, *node.keywords):
-            self.visit(each)
-        inner = _Scope()
-        for each in node.body:
-            inner.visit(each)
-        # a name that the class body binds may be read there before, and then is the module's
-        self._take(inner, inner.loads)
-
-    def _inner(self, body: Iterable[ast.AST], local: set[str]) -> None:
-        inner = _Scope()
-        for each in body:
-            inner.visit(each)
-        local |= inner.stores - inner.globals
-        inner.mutates -= local
-        self.mutates |= inner.stores & inner.globals
-        self._take(inner, inner.loads - local)
-
-    def _take(self, inner: _Scope, loads: set[str]) -> None:
-        self.loads |= loads
-        self.mutates |= inner.mutates
-        self.imports += inner.imports
+        yield from root_of(call.func)

@@ -2,74 +2,36 @@
 
 from __future__ import annotations
 
-import functools
+import builtins
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.provenance import live
-from espnet3.parallel.provenance.content import NoContentError, content_hash
-from espnet3.parallel.provenance.modules import file_of, is_own, locate, name_of, own_modules_loaded
-from espnet3.parallel.provenance.syntax import REST, ImportRef, Statement, digest, statements
+from espnet3.parallel.provenance.held import code_in, inner
+from espnet3.parallel.provenance.modules import (
+    file_of,
+    is_own,
+    locate,
+    name_of,
+    own_modules_loaded,
+    own_without_file,
+)
+from espnet3.parallel.provenance.names import ImportRef
+from espnet3.parallel.provenance.source import Source, all_parts, one_hash, parts_by_name
+from espnet3.parallel.provenance.syntax import REST, Statement
+from espnet3.parallel.provenance.values import VALUE, given, value_hash
 
 _MOST_PARTS = (
     4000  # of all files: more are kept as one hash a file, so that a large code base leaves a small run.json
 )
-VALUE = "the value of "
 
 # By module: {"file": ..., "whole": ..., "parts": {name: hash}}, and "guessed": True where it counts only because it is
 # loaded, and other code imports by names made at run time
 Code = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file of the user's, taken apart."""
-
-    statements: tuple[Statement, ...]
-
-    @staticmethod
-    def read(file: str) -> Source:
-        """Read a file; one that is no Python source (a compiled module) counts by its bytes."""
-        stat = os.stat(file)
-        return _parse(file, stat.st_mtime_ns, stat.st_size)
-
-
-@functools.lru_cache(maxsize=2048)
-def _parse(file: str, mtime_ns: int, size: int) -> Source:
-    raw = Path(file).read_bytes()
-    try:
-        return Source(tuple(statements(raw)))
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-    ):  # a compiled module, or a file that nobody can import now
-        part = (REST, digest(raw.decode("latin-1")))
-        return Source((Statement(frozenset(), frozenset(), frozenset(), (), (part,)),))
-
-
-def all_parts(source: Source) -> dict[str, str]:
-    """Return the hash of each part of a module that an import runs."""
-    return parts_by_name(each for each in source.statements if not each.guarded)
-
-
-def parts_by_name(found: Iterable[Statement]) -> dict[str, str]:
-    """Return the hash of each part; parts of the same name (a function defined twice) make one."""
-    texts: dict[str, list[str]] = {}
-    for statement in found:
-        for name, one in statement.parts:
-            texts.setdefault(name, []).append(one)
-    return {name: ones[0] if len(ones) == 1 else digest("/".join(ones)) for name, ones in texts.items()}
-
-
-def one_hash(parts: dict[str, str]) -> str:
-    """Return one hash for all parts."""
-    return digest("/".join(f"{name} {one}" for name, one in sorted(parts.items())))
 
 
 @dataclass(slots=True)
@@ -81,6 +43,13 @@ class _Partial:
     source: Source
     chosen: dict[int, Statement] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+    values: dict[str, str] = field(default_factory=dict)  # the hash of each, by what it is called
+    looked: set[str] = field(default_factory=set)  # names whose values have been looked at
+
+    bound: frozenset[str] = field(init=False)  # every name that some statement gives a value to
+
+    def __post_init__(self) -> None:
+        self.bound = frozenset().union(*(each.binds for each in self.source.statements))
 
     def all_names(self) -> list[str]:
         """Return every name that importing the module gives a value to."""
@@ -113,15 +82,17 @@ class Walk:
             return
         module = getattr(thing, "__module__", None) or ""
         file = file_of(module)
-        if not (is_own(file) if file is not None else live.is_own(thing)):
+        if not (is_own(file) if file is not None else own_without_file(thing)):
             return
-        top = str(getattr(thing, "__qualname__", "")).partition(".")[0]
+        top = _top(thing)
         if file is not None:
             source = Source.read(file)
             if any(top in each.binds for each in source.statements):
                 known = name_of(module)
-                part = self._partial.setdefault(known, _Partial(module, file, source))
-                self._name(known, part, top)
+                if known not in self._partial:
+                    self._partial[known] = _Partial(module, file, source)
+                    self._alone(known, self._partial[known])
+                self._name(known, self._partial[known], top)
                 self._todo.append((known.rpartition(".")[0], ""))  # the package it is in
                 self._live.given(thing)
                 return
@@ -133,8 +104,32 @@ class Walk:
         self._todo.append((module, ""))
 
     def target(self, dotted: str) -> None:
-        """Take in the module that a dotted name leads to."""
-        self._todo.append((dotted, ""))
+        """Take in the module that a dotted name leads to; of the program itself only what is named."""
+        module, _, rest = dotted.partition(".")
+        thing = getattr(sys.modules.get(module), rest.partition(".")[0], None)
+        if module in ("__main__", "__mp_main__") and isinstance(thing, (FunctionType, type)):
+            self.root(thing)
+        else:
+            self._todo.append((dotted, ""))
+
+    def _found(self, thing: Any) -> None:
+        """Take in a function, class or module that a variable holds."""
+        if isinstance(thing, ModuleType):
+            file = getattr(thing, "__file__", None)
+            if is_own(file):
+                self._whole_module(thing.__name__, os.path.abspath(str(file)))
+            return
+        module = getattr(thing, "__module__", None) or ""
+        file = file_of(module)
+        if file is None or module in ("__main__", "__mp_main__"):
+            self.root(thing)
+        elif is_own(file):
+            known, top = name_of(module), _top(thing)
+            part = self._partial.get(known)
+            if part is None:
+                self._todo.append((module, ""))
+            elif top in part.bound:
+                self._name(known, part, top)
 
     def _module(self, dotted: str, name: str) -> None:
         """Take in a module that is imported: whole, or what is taken from it where a root stands in it."""
@@ -148,11 +143,23 @@ class Walk:
                     self._name(module, part, each)
             elif not is_own(file):
                 self.installed.add(module.partition(".")[0])
-            elif module not in self._whole:
-                self._whole[module] = file
-                for statement in Source.read(file).statements:
-                    if not statement.guarded:
-                        self._imports(statement.imports, module, file)
+            else:
+                self._whole_module(module, file)
+
+    def _whole_module(self, module: str, file: str) -> None:
+        if module not in self._whole:
+            self._whole[module] = file
+            for statement in Source.read(file).statements:
+                if not statement.guarded:
+                    self._imports(statement.imports, module, file)
+
+    def _alone(self, module: str, part: _Partial) -> None:
+        """Take in imports of names that nothing in the file uses: they are there for what they do."""
+        used = frozenset().union(*(each.uses for each in part.source.statements))
+        for statement in part.source.statements:
+            here = [ref for ref in statement.imports if ref.name != "*"]
+            if here and not statement.defines and not statement.guarded and not statement.binds & used:
+                self._imports(here, module, part.file)
 
     def _name(self, module: str, part: _Partial, name: str) -> None:
         """Take in a name of a module, and what its value depends on there."""
@@ -162,8 +169,9 @@ class Walk:
             if name in part.names:
                 continue
             part.names.add(name)
+            wanted = {name} if name in part.bound or hasattr(builtins, name) else {name, "*"}
             for at, statement in enumerate(part.source.statements):
-                if at in part.chosen or not (name in statement.binds or name in statement.touches):
+                if at in part.chosen or not wanted & (statement.binds | statement.touches):
                     continue
                 part.chosen[at] = statement
                 todo += [*statement.uses, *(part.all_names() if statement.sees_all else ())]
@@ -187,13 +195,17 @@ class Walk:
         done: set[tuple[str, str]] = set()
         self._follow(done)
         certain = set(self._whole)
+        named = {module: set(part.names) for module, part in self._partial.items()}
         if self._any_loaded:
             self._todo += [(name, "") for name in own_modules_loaded()]
+            # what is taken in from here on is a guess: its values say nothing
+            for module, part in self._partial.items():
+                part.looked |= part.bound - named[module]
             self._follow(done)
         found: Code = {}
         for module, part in self._partial.items():
             parts = parts_by_name(part.chosen[at] for at in sorted(part.chosen))
-            found[module] = {"file": part.file, "whole": False, "parts": {**parts, **_values(part)}}
+            found[module] = {"file": part.file, "whole": False, "parts": {**parts, **part.values}}
         for module, file in self._whole.items():
             found[module] = {"file": file, "whole": True, "parts": all_parts(Source.read(file))}
             if module not in certain:
@@ -207,28 +219,72 @@ class Walk:
         return {module: found[module] for module in sorted(found) if found[module]["parts"]}
 
     def _follow(self, done: set[tuple[str, str]]) -> None:
-        """Take in what is to be taken in, with what that imports, and so on."""
-        while self._todo:
-            wanted = self._todo.pop()
-            if wanted not in done:
-                done.add(wanted)
-                self._module(*wanted)
+        """Take in what is to be taken in, with what that imports and what its variables hold, and so on."""
+        looked: set[str] = set()
+        while True:
+            while self._todo:
+                wanted = self._todo.pop()
+                if wanted not in done:
+                    done.add(wanted)
+                    self._module(*wanted)
+            for module in self._whole.keys() - looked:
+                looked.add(module)
+                self._look_at_code(sys.modules.get(module))
+            for part in list(self._partial.values()):
+                self._look_at_values(part)
+            if not self._todo and not self._whole.keys() - looked and not self._unlooked():
+                return
+
+    def _unlooked(self) -> bool:
+        return any(part.names - part.looked for part in self._partial.values())
+
+    def _look_at_code(self, module: ModuleType | None) -> None:
+        """Take in the code in a module's tables: what others have put there."""
+        for name, value in list(vars(module).items()) if module is not None else ():
+            if not name.startswith("__"):
+                for thing in code_in(value):
+                    if getattr(thing, "__module__", None) != getattr(module, "__name__", None):
+                        self._found(thing)
+
+    def _look_at_values(self, part: _Partial) -> None:
+        """Note what reached variables hold: an option read from the command line, a table of functions.
+
+        Not what functions that are reached change: what that is is a matter of when one looks.
+        """
+        module = sys.modules.get(part.live)
+        mutated = frozenset().union(*(each.mutates for each in part.chosen.values()))
+        later = frozenset().union(*(each.sets for each in part.chosen.values()))
+        for statement in list(part.chosen.values()):
+            for name in sorted(statement.binds & part.names - part.looked):
+                value = getattr(module, name, None)
+                if statement.defines:
+                    self._note_given(part, name, value, later)
+                elif name not in mutated:
+                    self._note(part, name, value)
+        part.looked |= part.names
+
+    def _note(self, part: _Partial, name: str, value: Any) -> None:
+        for thing in code_in(value):
+            self._found(thing)
+        one = value_hash(value, name, self._found)
+        if one is not None:
+            part.values[VALUE + name] = one
+
+    def _note_given(self, part: _Partial, name: str, value: Any, later: frozenset[str]) -> None:
+        """Note what a definition was made with: defaults of functions, attributes of a class."""
+        function = inner(value)
+        if isinstance(function, FunctionType):
+            for thing in code_in(value):  # what a decorator keeps of others
+                self._found(thing)
+            for defaults in given(function):
+                self._note(part, f"the defaults of {name}", defaults)
+        elif isinstance(value, type) and value.__module__ == part.live:
+            for attribute, one in list(vars(value).items()):
+                if isinstance(inner(one), FunctionType):
+                    self._note_given(part, f"{name}.{attribute}", one, later)
+                elif attribute not in later and attribute not in live.NOT_CODE:
+                    self._note(part, f"{name}.{attribute}", one)
 
 
-def _values(part: _Partial) -> dict[str, str]:
-    """Return the hashes of reached variables that hold data: an option read from the command line, say.
-
-    Not of those that functions of the module change: what those hold is a matter of when one looks.
-    """
-    module = sys.modules.get(part.live)
-    mutated = frozenset().union(*(each.mutates for each in part.source.statements))
-    found = {}
-    for statement in part.chosen.values():
-        for name in () if statement.defines else statement.binds & part.names - mutated:
-            value = getattr(module, name, None)
-            if live.is_data(value):
-                try:
-                    found[VALUE + name] = content_hash(value, name, data_only=True)[:16]
-                except NoContentError:  # something in it is no data: its statement stands for it
-                    continue
-    return found
+def _top(thing: Any) -> str:
+    return str(getattr(thing, "__qualname__", "")).partition(".")[0]

@@ -10,7 +10,17 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
-from espnet3.parallel.checks import RESUME, Choice, Flag, Kind, Location, Number, Whole, argument
+from espnet3.parallel.checks import (
+    MOST_SECONDS,
+    RESUME,
+    Choice,
+    Flag,
+    Kind,
+    Location,
+    Number,
+    Whole,
+    argument,
+)
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
@@ -20,21 +30,24 @@ from espnet3.parallel.runner.writers.hooks import is_default
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
 _KINDS: dict[str, Kind] = {
+    "async_mode": Flag(),
     "async_num_workers": Whole(least=1, none="None"),
     "async_result_dir": Location(),
     "async_specs_dir": Location(),
     "batch_size": Whole(none="None"),  # a positive one: when the runner is called
     "every_rank": Flag(),
-    "item_timeout": Number(above=0, none="None"),
+    "item_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
     "max_failures": Number(least=0, none="None"),
     "max_retries": Whole(least=0),
     "on_error": Choice(("raise", "record"), quoted=True),
     "output_dir": Location(none="None"),
+    "progress": Flag(),
     "resume": RESUME,
+    "retry_failed": Flag(),
     "seed": Whole(none="None"),
     "shard_subdir": Location(),
     "split_batches": Flag(),
-    "setup_timeout": Number(above=0, none="None"),
+    "setup_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
 }
 
 
@@ -93,6 +106,8 @@ def check_indices(indices: Any) -> None:
         fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
     elif isinstance(indices, Integral):
         fix = f"range({indices}) counts that far"
+    elif getattr(indices, "shape", None) == ():
+        fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
     else:
         return
     raise TypeError(
@@ -157,7 +172,7 @@ def with_suggestions(init: F) -> F:
         for name, value in kwargs.items():
             if name not in known:
                 meant = _elsewhere(name, value) or did_you_mean(name, known)
-                raise TypeError(f"{made}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
+                raise TypeError(f"{made}() has no argument {shown(name)}.{meant} It takes {', '.join(known)}")
         if not args and "provider" not in kwargs:
             raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
         init(self, *args, **kwargs)

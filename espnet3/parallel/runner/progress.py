@@ -129,7 +129,7 @@ def _print(line: str) -> None:
     if sys.stderr is None:  # as under pythonw; print would take standard output
         return
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=hasattr(sys.stderr, "flush"))  # print needs no more than a write
     except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
         pass
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
+from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import writing
@@ -168,7 +169,15 @@ class _Attempt:
         self.index: Any = None  # of the result that is being written
 
     def run(self) -> ShardResult:
-        """Run it; an exception of a hook is a result too, under any policy."""
+        """Run it; an exception of a hook is a result too, under any policy.
+
+        With a seed, other threads of the process wait meanwhile: a hook may draw random numbers, and an item there
+        would find them gone.
+        """
+        with turn(self.policy.seed):
+            return self._run()
+
+    def _run(self) -> ShardResult:
         begin = time.perf_counter()
         try:
             with writing(self.folder):

@@ -24,7 +24,7 @@ from espnet3.parallel.backends import (
     row,
 )
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import owners
+from espnet3.parallel.backends.hints import owners, remembered
 from espnet3.parallel.backends.loading import load_module, pip_line
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.config import ParallelConfig
@@ -421,11 +421,48 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
     assert "belongs to trainer" in problems[0]
 
 
+@pytest.mark.parametrize(
+    ("env", "package"), [*((env, "dask_jobqueue") for env in JOBQUEUE), ("kube", "dask_kubernetes")]
+)
+def test_a_slip_is_found_without_the_package(env, package, monkeypatch):
+    """Where its package is absent a scheduler's options are known by heart: exactly those that the package has."""
+    if not installed(package):
+        pytest.skip(f"{package} is not installed")
+    options = set(allowed_options(row(env)))
+    monkeypatch.setitem(sys.modules, package, None)
+    assert remembered(row(env)) == options
+    assert option_problems(row(env), dict.fromkeys(options, "???")) == []
+    for name in options:
+        (problem,) = option_problems(row(env), {**required(env), f"{name}x": 1})
+        assert problem.startswith(f"options.{name}x = ")
+        assert f": unknown option of {env}. Did you mean" in problem
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "said"),
+    [
+        ("pbs", "job_mem", "belongs to slurm, not to pbs"),
+        ("slurm", "resource_spec", "belongs to pbs, sge, moab, oar, not to slurm"),
+        ("htcondor", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to htcondor"),
+        ("slurm", "queu", "unknown option of slurm. Did you mean 'queue'?"),
+        ("kube", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to kube"),
+        ("kube", "imge", "unknown option of kube. Did you mean 'image'?"),
+        ("local_gpu", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to local_gpu"),
+    ],
+)
+def test_an_option_of_another_backend_is_refused_without_any_package(env, name, said, monkeypatch):
+    """With no backend's package installed an option of another one is sent there, and a slip is named."""
+    for package in ("dask_jobqueue", "dask_kubernetes", "dask_cuda"):
+        monkeypatch.setitem(sys.modules, package, None)
+    (problem,) = option_problems(row(env), {**required(env), name: "x"})
+    assert problem == f"options.{name} = 'x': {said}"
+
+
 def test_without_dask_jobqueue_its_words_are_still_recognised(monkeypatch):
     """Under local, a scheduler's word is refused with the schedulers' names though none is installed."""
     monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
     (problem,) = option_problems(row("local"), {"queue": "gpu"})
-    assert f"belongs to {', '.join(JOBQUEUE)}, not to local" in problem
+    assert "belongs to slurm, pbs, sge, lsf, moab, oar, not to local" in problem
     assert owners("threads_per_worker")[0] == "local"
 
 

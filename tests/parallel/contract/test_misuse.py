@@ -103,6 +103,7 @@ def tables():
         ({"utt1": "path"}, r"dict: list\(\.\.\.\) gives its keys, .*\.items\(\)"),
         (7, r"int: range\(7\)"),
         (np.int64(7), r"range\(7\)"),
+        (np.array(7), r"no dimension; range\(array\(7\)\)"),
     ],
     ids=lambda value: type(value).__name__,
 )

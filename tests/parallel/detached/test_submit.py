@@ -10,7 +10,18 @@ import pytest
 from espnet3.parallel import DetachedRun, ItemError, ItemFailure
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_receipt
-from tests.parallel.detached.work import Files, calls, espnet3, held, here, hold, let_go, run_of, status_json
+from tests.parallel.detached.work import (
+    Files,
+    Forgets,
+    calls,
+    espnet3,
+    held,
+    here,
+    hold,
+    let_go,
+    run_of,
+    status_json,
+)
 
 
 def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
@@ -99,6 +110,14 @@ def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
     with pytest.raises(ItemError, match="item 2 failed .* no square of 2") as caught:
         run.merge()
     assert isinstance(caught.value, ValueError)
+
+
+def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
+    """Where every result of the jobs is None, the merge warns as a run in this process does."""
+    run = run_of(tmp_path / "a", runner=Forgets)
+    assert run.wait(150).done
+    with pytest.warns(UserWarning, match=r"Forgets.forward returned None for all 12 items: .*`return`"):
+        assert list(run.merge()) == [None] * 12
 
 
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:

@@ -75,6 +75,15 @@ class Squares(BaseRunner):
         return [Squares.forward(idx, folder, bad) for idx in indices]
 
 
+class Forgets(BaseRunner):
+    """Forgets to return what it computes."""
+
+    @staticmethod
+    def forward(idx: int) -> None:
+        """Square the index."""
+        idx * idx
+
+
 class Files(BaseRunner):
     """Writes a file for each shard, and merges them into one."""
 

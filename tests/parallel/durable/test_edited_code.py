@@ -80,6 +80,52 @@ def test_an_edited_cell_of_a_notebook_is_refused(tmp_path: Path) -> None:
         assert "Shifted.forward has changed" in cell(run)
 
 
+EDITS_ITSELF = """
+import sys
+import helper
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+
+
+class Nothing(EnvironmentProvider):
+    def build_env_local(self):
+        return {}
+
+
+class Shifted(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        return helper.shift(idx)
+
+
+if __name__ == "__main__":
+    set_parallel({"env": "local", "n_workers": int(sys.argv[1])})
+    if sys.argv[2] == "edit":
+        with open("helper.py", "w") as out:
+            out.write("def shift(x):\\n    return x + 10\\n")
+    try:
+        print(list(Shifted(Nothing(), output_dir="out", progress=False)(range(3))))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_module_that_was_edited_after_its_import_is_refused(workers: str, tmp_path: Path) -> None:
+    """The loaded code is not the file's: refused before an item runs, so that no folder holds results of other code."""
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "program.py").write_text(EDITS_ITSELF)
+
+    def run(how: str) -> str:
+        command = [sys.executable, "-B", "program.py", workers, how]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    said = run("edit")
+    assert said.startswith("ConfigError edited since") and f"{tmp_path / 'helper.py'}: shift. Start" in said
+    assert run("again") == "[10, 11, 12]"
+
+
 def test_forced_results_are_taken_over(tmp_path: Path) -> None:
     """resume="force" goes on over an edit, and notes it in the run's history."""
     forced = PROGRAM.replace('"out",', '"out", resume="force",')

@@ -42,6 +42,7 @@ def ran(code: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script)],
         env={"PYTHONPATH": str(REPO), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin"},
+        cwd=folder,
         check=False,
         capture_output=True,
         text=True,
@@ -77,6 +78,50 @@ print("parent done")
     said = ran(code, folder)
     assert "child: NoWorkersError" in said and "forked" in said and "open a client here" in said
     assert said.endswith("parent done\n")
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["future.result()", "future.exception()", "client.gather([future])", "client.scheduler_info()"],
+)
+@pytest.mark.parametrize("how", ["parallel_submit", "client.submit"])
+def test_a_child_that_waits_for_its_parents_call_is_refused(how: str, call: str, folder: Path) -> None:
+    """A future that the parent has made is none of the child's, which nobody would tell of the call's end."""
+    code = f"""
+with get_client(TWO) as client:
+    future = {how}(slow_square, 7)
+    in_child(lambda: {call})
+    assert future.result() == 49
+print("parent done")
+"""
+    said = ran(code, folder)
+    assert "child: NoWorkersError" in said and "forked" in said
+    assert said.endswith("parent done\n")
+
+
+@pytest.mark.parametrize("options", [{}, {"dashboard_address": ":0"}], ids=["slots", "dask"])
+def test_a_child_that_waits_for_a_call_without_a_client_is_refused(
+    options: dict[str, str], folder: Path
+) -> None:
+    """So is one that waits for a call on the processes that live for it alone; it has results there are."""
+    code = f"""
+from espnet3.parallel import set_parallel
+set_parallel(dict(TWO, options={options!r}))
+def waits(x):
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    return x * x
+future = parallel_submit(waits, 7)
+in_child(lambda: future.result())
+open("go", "w").close()
+assert future.result() == 49
+in_child(lambda: print("then", future.result(), flush=True))
+"""
+    said = ran(code, folder)
+    assert (
+        "child: NoWorkersError this call was submitted by the process that this one was forked from" in said
+    )
+    assert said.endswith("then 49\n")
 
 
 def test_a_child_that_leaves_its_parents_block_closes_nothing(folder: Path) -> None:

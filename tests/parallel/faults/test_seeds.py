@@ -25,7 +25,7 @@ from dask.sizeof import sizeof
 from espnet3.parallel import ItemError, get_client, set_parallel
 from espnet3.parallel.engine.seeding import item_seed, seed_all
 from tests.parallel.faults.watching import REPO, Mailbox, acting
-from tests.parallel.faults.workloads import Draws, DrawsInBatches, DrawsSlowly, Nested, Provider
+from tests.parallel.faults.workloads import Draws, DrawsInBatches, DrawsInHooks, DrawsSlowly, Nested, Provider
 
 TORCH = importlib.util.find_spec("torch") is not None
 N = 100
@@ -80,6 +80,19 @@ def test_equal_draws_in_threads() -> None:
     with workers(2, threads_per_worker=2):
         for _ in range(2):
             assert DrawsSlowly(Provider({}), seed=0, progress=False)(range(120)) == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"processes": False}, {"threads_per_worker": 2}], ids=["threads", "processes"]
+)
+def test_hooks_that_draw_disturb_no_item(options: dict[str, Any], tmp_path: Path) -> None:
+    """What a writer hook draws in one thread is not missing in the items of another one."""
+    expected = list(
+        DrawsInHooks(Provider({}), seed=0, progress=False, output_dir=tmp_path / "here")(range(120))
+    )
+    with workers(2, **options):
+        runner = DrawsInHooks(Provider({}), seed=0, progress=False, output_dir=tmp_path / "there")
+        assert list(runner(range(120))) == expected
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
@@ -231,6 +244,14 @@ def test_any_index_has_a_seed_by_its_content() -> None:
     other = np.arange(2000)
     other[1000] = 0
     assert len({item_seed(3, index) for index in [*ALIKE, other, Named("v"), {"a", "b"}]}) == len(ALIKE) + 3
+
+
+@pytest.mark.parametrize(
+    "index", [np.int64(5), np.int8(5), np.uint32(5), np.arange(6)[5]], ids=lambda one: one.dtype
+)
+def test_a_number_has_one_seed_whatever_its_type(index: Any) -> None:
+    """An index from `np.arange` draws as the equal one from `range`: to a run folder both are the same run."""
+    assert item_seed(3, index) == item_seed(3, 5)
 
 
 def test_an_index_without_content_is_refused() -> None:

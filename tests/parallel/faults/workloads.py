@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -388,6 +390,27 @@ class DrawsSlowly(BaseRunner):
         second = random.random()
         time.sleep(0.002)
         return first, second, random.random()
+
+
+class DrawsInHooks(DrawsSlowly):
+    """Its hooks draw too, from the generators that the items of other threads draw from."""
+
+    @staticmethod
+    def open_writers(shard_dir: Path, **env: Any) -> Any:
+        """Draw, and open a file."""
+        return random.random() and open(shard_dir / "draws", "w", encoding="utf-8")
+
+    @staticmethod
+    def write_record(writers: Any, result: Any, state: dict[str, Any], **env: Any) -> None:
+        """Draw, and write the result."""
+        random.random()
+        writers.write(json.dumps(result) + "\n")
+
+    @staticmethod
+    def close_writers(writers: Any, state: Any, **env: Any) -> None:
+        """Draw, and close the file."""
+        random.random()
+        writers.close()
 
 
 class FailsTwice(BaseRunner):

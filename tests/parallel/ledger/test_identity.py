@@ -133,3 +133,20 @@ def test_a_class_without_a_file_is_described_by_its_compiled_code() -> None:
     assert changes(json.loads(json.dumps(first.to_json())), other) == [
         "code: module nowhere, which has no file: Made.f has changed"
     ]
+
+
+class Mute:
+    """Has no text."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_a_config_that_holds_itself_or_has_no_text_is_shown() -> None:
+    """What contains itself is shown once, and an object whose repr raises by its type: neither stops the run."""
+    loop: dict[str, Any] = {"beam": 5}
+    loop["again"] = [loop]
+    assert shown_config(loop) == {"beam": 5, "again": ["(itself)"]}
+    twice = [1]
+    assert shown_config({"a": twice, "b": twice}) == {"a": [1], "b": [1]}
+    assert shown_config({"a": Mute()}) == {"a": "<a value of type Mute, whose repr raises LookupError>"}

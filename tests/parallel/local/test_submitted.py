@@ -115,7 +115,7 @@ def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
 
 def test_a_result_that_cannot_travel_says_so() -> None:
     """A lock as a result is an error that names the call and the type."""
-    with pytest.raises(ItemError, match=r"allocate_lock.*lock.* cannot be sent back"):
+    with pytest.raises(ItemError, match=r"lock\(\).* of type lock cannot be sent back"):
         parallel_submit(threading.Lock).result(timeout=150)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
@@ -157,3 +158,13 @@ def test_a_wrong_key_is_refused_before_anything_is_unpickled(tmp_path):
     """A peer without the key never gets as far as a pickle."""
     with pytest.raises(PermissionError, match="key"):
         meet(tmp_path, b"wrong")
+
+
+def test_a_channel_whose_descriptor_is_gone_can_be_closed():
+    """An item that closes every descriptor of its process costs the slot no second error where it gives up."""
+    left, right = (Channel(sock) for sock in socket.socketpair())
+    os.close(left.fileno())
+    with pytest.raises(ChannelClosedError):
+        left.send("anything")
+    left.close()
+    right.close()

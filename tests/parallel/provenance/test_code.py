@@ -3,175 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import random
 import sys
-import textwrap
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from espnet3.parallel.provenance.code import changed_files, changed_parts, code_of
-from espnet3.parallel.provenance.walk import Code, Source
-
-ROOT = """
-from espnet3.parallel import BaseRunner, EnvironmentProvider
-{imports}
-
-class Provider(EnvironmentProvider):
-    def build_env_local(self):
-        return {{}}
-
-
-class Runner(BaseRunner):
-    @staticmethod
-    def forward(idx):
-        return {calls}
-
-
-if __name__ == "__main__":
-    Runner(Provider())(range(3))
-"""
-
-
-class Package:
-    """A package of the user's that can be edited; nothing of it stays imported between two looks."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        monkeypatch.syspath_prepend(str(folder))
-
-    def write(self, name: str, text: str) -> None:
-        """Write a module."""
-        path = self.folder / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
-
-    def load(self, name: str = "program") -> ModuleType:
-        """Import a module as a fresh process would."""
-        self.forget()
-        spec = importlib.util.spec_from_file_location(name, self.folder / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
-
-    def forget(self) -> None:
-        """Drop what was imported from here."""
-        for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
-                del sys.modules[name]
-        importlib.invalidate_caches()
-
-    def code(self, config: Any = None) -> Code:
-        """Return the code of the program's runner and provider."""
-        module = self.load()
-        return code_of([module.Runner, module.Provider], config)[0]
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits within a second
-    made = Package(tmp_path, monkeypatch)
-    yield made
-    made.forget()
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A drawn set of modules: what each imports, and in which way."""
-
-    imports: dict[str, list[tuple[str, str]]]
-
-    @staticmethod
-    def draw(seed: int) -> Graph:
-        """Draw modules m0 to m7, each of which may import later ones, and some of which are in a package."""
-        draw = random.Random(seed)
-        names = [f"m{n}" if draw.random() < 0.6 else f"pkg/m{n}" for n in range(8)]
-        kinds = ["from", "import", "inside", "relative"]
-        graph: dict[str, list[tuple[str, str]]] = {"program": []}
-        for at, name in enumerate(["program", *names]):
-            later = names[at:]
-            chosen = draw.sample(later, min(len(later), draw.randint(0 if at else 1, 3)))
-            graph[name] = [(one, draw.choice(kinds)) for one in chosen]
-        return Graph(graph)
-
-    def reached(self) -> set[str]:
-        """Return the modules that the program reaches."""
-        seen, todo = set(), ["program"]
-        while todo:
-            name = todo.pop()
-            if name not in seen:
-                seen.add(name)
-                todo += [other for other, _ in self.imports[name]]
-        return seen
-
-    def source(self, name: str, value: int) -> str:
-        """Return the text of a module."""
-        lines, calls, inner = [], [str(value)], []
-        for other, kind in self.imports[name]:
-            dotted, last = other.replace("/", "."), other.rpartition("/")[2]
-            if kind == "relative" and "/" in other and "/" in name:
-                lines.append(f"from .{last} import work as work_{last}")
-                calls.append(f"work_{last}()")
-            elif kind == "import":
-                lines.append(f"import {dotted}")
-                calls.append(f"{dotted}.work()")
-            elif kind == "inside":
-                inner.append(f"    from {dotted} import work as work_{last}\n")
-                calls.append(f"work_{last}()")
-            else:
-                lines.append(f"from {dotted} import work as work_{last}")
-                calls.append(f"work_{last}()")
-        body = f"def work():\n{''.join(inner)}    return {' + '.join(calls)}\n"
-        if name == "program":
-            return ROOT.format(imports="\n".join(lines) + "\n" + body, calls="work()")
-        return "\n".join(lines) + "\n\n" + body
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_an_edit_of_any_module_that_is_reached_is_noticed(package: Package, seed: int) -> None:
-    """Over drawn import graphs: an edit is noticed exactly where the program reaches the module, and is named."""
-    graph = Graph.draw(seed)
-    for name in graph.imports:
-        package.write(name, graph.source(name, 1))
-    before = package.code()
-    reached = graph.reached()
-    assert changed_parts(before, package.code()) == []
-    for name in graph.imports:
-        package.write(name, graph.source(name, 2))
-        lines = changed_parts(before, package.code())
-        if name in reached:
-            assert lines == [f"{package.folder / name}.py: work has changed"], (name, lines)
-            assert changed_files(before) == lines
-        else:
-            assert lines == [] == changed_files(before)
-        package.write(name, graph.source(name, 1))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_comments_docstrings_and_layout_are_no_edits(package: Package, seed: int) -> None:
-    """Over drawn import graphs: no module is another one for a comment, a docstring or another layout."""
-    graph = Graph.draw(seed)
-    for name in graph.imports:
-        package.write(name, graph.source(name, 1))
-    before = package.code()
-    for name in graph.imports:
-        text = graph.source(name, 1).replace(
-            "def work():\n", 'def work(\n):  # a comment\n    """A docstring.\n\n    Of two lines."""\n\n'
-        )
-        package.write(name, f'"""Of the module."""\n\n# a comment\n{text}\n\n')
-    assert changed_parts(before, package.code()) == [] == changed_files(before)
+from espnet3.parallel.provenance.source import Source
+from tests.parallel.provenance.graphs import Graph
+from tests.parallel.provenance.package import ROOT, Package
 
 
 def test_a_file_that_stays_is_parsed_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks again and again what has changed since reads a file again only when it was touched, or a moment ago."""
     graph = Graph.draw(1)
+    package.write("tables", "TABLE = {}\n")
     for name in graph.imports:
         package.write(name, graph.source(name, 1))
     before = package.code()
@@ -237,7 +83,7 @@ FIRST = """
         ("SCALE = 2", "SCALE = 3", ["SCALE has changed", "the value of SCALE has changed"]),
         ('TABLE["a"] = 1', 'TABLE["a"] = 4', ["TABLE has changed", "the value of TABLE has changed"]),
         ("+ TABLE", "- TABLE", ["near has changed"]),
-        ("offset = 1", "offset = 5", ["Base has changed"]),
+        ("offset = 1", "offset = 5", ["Base has changed", "the value of Base.offset has changed"]),
         ("near(x) + cls", "near(x) - cls", ["Base.moved has changed"]),
         ("Runner.moved(idx) +", "Runner.moved(idx) -", ["Runner.forward has changed"]),
         ("return {}", 'return {"a": 1}', ["Provider.build_env_local has changed"]),

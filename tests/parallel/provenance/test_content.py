@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -90,6 +90,12 @@ DIFFERENT: list[tuple[str, Any, Any]] = [
     ("texts cut elsewhere", ["ab", "c"], ["a", "bc"]),
     ("nan and infinity", float("nan"), float("inf")),
     ("configs", OmegaConf.create({"a": 1}), OmegaConf.create({"a": 2})),
+    ("a tuple and a list", (1, 2), [1, 2]),
+    ("a long tuple and a long list", tuple(range(2000)), list(range(2000))),
+    ("an ordered dict and a dict", OrderedDict(a=1), {"a": 1}),
+    ("numbers of another precision", np.float32(0.5), 0.5),
+    ("cached functions", functools.cache(closure(1)), functools.cache(closure(2))),
+    ("properties", property(closure(1)), property(closure(2))),
     ("loggers", logging.getLogger("a"), logging.getLogger("b")),
 ]
 

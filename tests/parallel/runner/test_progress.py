@@ -76,8 +76,9 @@ def test_lines_come_every_ten_seconds_where_there_is_no_terminal(tmp_path):
 
 
 def test_a_run_without_standard_error_goes_on(tmp_path):
-    """A program that has closed its standard error, or has none, gets its results."""
-    for gone in ("sys.stderr.close()", "sys.stderr = None"):
+    """A program that has closed its standard error, has none, or one that can only be written to, gets its results."""
+    bare = "sys.stderr = type('Bare', (), {'write': lambda self, text: len(text)})()"
+    for gone in ("sys.stderr.close()", "sys.stderr = None", bare):
         code = f"""
             import sys
             from espnet3.parallel import BaseRunner, EnvironmentProvider

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from espnet3.parallel.checks import Choice, Number, argument
+from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.layout import DONE, Layout, Plan
 from espnet3.parallel.detached.looking import verbs
@@ -116,7 +116,8 @@ class DetachedRun(Sequence[JobRecord]):
         Returns:
             The last status: `done` says whether every shard is done.
         """
-        return watch(self.status, timeout, seen)
+        limit = argument("timeout", timeout, Number(least=0, most=MOST_SECONDS, none="None"))
+        return watch(self.status, limit, seen)
 
     def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
         """Yield what each shard's jobs printed: the shard and the end of its log.
@@ -172,7 +173,9 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             grace: Seconds that a job at work has for the item it is at.
         """
-        return verbs.cancel(self._layout, self._plan, argument("grace", grace, Number(least=0)))
+        return verbs.cancel(
+            self._layout, self._plan, argument("grace", grace, Number(least=0, most=MOST_SECONDS))
+        )
 
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""

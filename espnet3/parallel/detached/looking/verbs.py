@@ -32,6 +32,7 @@ from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
 from espnet3.parallel.messages import counted
+from espnet3.parallel.runner.advice import look_for_nones
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -209,10 +210,15 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-    if receipt.failed and read_json(layout.folder / TEMPLATE)["policy"]["on_error"] == "raise":
+    spec = read_json(layout.folder / TEMPLATE)
+    if receipt.failed and spec["policy"]["on_error"] == "raise":
         failure = next(Results(layout.run).failures())
         raise item_error(recorded_error(failure), failure)
     results = Results(layout.run)
+    if not plan.hooks:
+        look_for_nones(
+            f"{spec['runner']['name']}.{'batch_forward' if spec['batched'] else 'forward'}", results
+        )
     if plan.keep_values and not plan.outputs:
         return results  # a runner is not made again, nor its module imported, for nothing
     runner = finishing_runner(layout, runner)

@@ -50,10 +50,15 @@ def check_client(client: Any) -> None:
             "opened it (read a parallel_for to its end in there), or open another one"
         )
     if not loop_runs_here(client):
-        raise NoWorkersError(
-            "the Dask client was opened by the process that this one was forked from, and its connections are "
-            "that process's own: open a client here (`with get_client(...)`), or do this before the fork"
-        )
+        raise of_the_parent()
+
+
+def of_the_parent() -> NoWorkersError:
+    """Return the error of a forked child that uses a client of its parent."""
+    return NoWorkersError(
+        "the Dask client was opened by the process that this one was forked from, and its connections are "
+        "that process's own: open a client here (`with get_client(...)`), or do this before the fork"
+    )
 
 
 def pool_of(client: Any) -> SlotSource:

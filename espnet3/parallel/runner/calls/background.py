@@ -13,6 +13,7 @@ from typing import Any
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.calls import EnvCall, setup_key
 from espnet3.parallel.env.store import SetupFn
+from espnet3.parallel.pilots.forks import OwnFuture
 from espnet3.parallel.runner.execute import start_client
 
 
@@ -96,7 +97,7 @@ def submit_in_background(
         if host is None or host.config is not config or host.pid != os.getpid():  # of the parent of this fork
             host = _current = _Background(config)
         host.open += 1
-    future: Future[Any] = Future()
+    future: Future[Any] = OwnFuture()
     future.set_running_or_notify_cancel()
     try:
         remote = submit_call(host.client, func, args, kwargs, setup, config.setup_timeout)

@@ -1,0 +1,184 @@
+"""Code that a result depends on without an import or a name that leads to it, and values from elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.provenance.code import changed_files, changed_parts
+from tests.parallel.provenance.package import ROOT, Package
+
+
+def program(expression: str, before: str = "", after: str = "", attribute: str = "") -> str:
+    """Return a program: what stands before the classes, what `forward` returns, and what follows."""
+    text = ROOT.format(imports=before, calls=expression).replace(
+        "\n\n\nif __name__", f"\n\n{after}\n\nif __name__"
+    )
+    return text.replace("class Runner(BaseRunner):\n", f"class Runner(BaseRunner):\n{attribute}")
+
+
+REGISTRY = (
+    "R = {}\n\ndef register(name, it=None):\n    def keep(one):\n        R[name] = one\n        return one\n"
+)
+REGISTRY += "    return keep if it is None else keep(it)\n"
+WITH_A_BASE = (
+    "class Base:\n    kinds = {}\n    def __init_subclass__(cls):\n        Base.kinds[cls.__name__] = cls\n"
+)
+
+# By what is edited: the files, with VALUE for what differs. Nothing that `forward` names leads to it.
+EDITED: dict[str, dict[str, str]] = {
+    "a function that a decorator registers": {
+        "program": program("R['x']()", REGISTRY + "@register('x')\ndef f():\n    return VALUE")},
+    "a function registered by a call": {
+        "program": program("R['x']()", REGISTRY + "def f():\n    return VALUE\n\nregister('x', f)")},
+    "a function registered elsewhere": {
+        "registry": REGISTRY,
+        "program": program("R['x']()", "from registry import *\n@register('x')\ndef f():\n    return VALUE")},
+    "a module imported for what it registers": {
+        "registry": REGISTRY,
+        "plugin": "import registry\n@registry.register('x')\ndef f():\n    return VALUE\n",
+        "program": program("registry.R['x']()", "import registry\nimport plugin")},
+    "a function that fills a table": {
+        "program": program("T['a']", "T = {}\n\ndef fill():\n    T['a'] = VALUE\n\nfill()")},
+    "a subclass that its base notes": {
+        "program": program("Base.kinds['X'].value", WITH_A_BASE + "class X(Base):\n    value = VALUE")},
+    "a subclass that is looked for": {
+        "program": program("[one.value for one in Base.__subclasses__()]",
+                           "class Base:\n    pass\n\nclass X(Base):\n    value = VALUE")},
+    "an attribute set from outside": {"program": program("Runner.scale", after="setattr(Runner, 'scale', VALUE)")},
+    "a method set from outside": {
+        "program": program("Runner.scale()",
+                           after="def f():\n    return VALUE\n\nsetattr(Runner, 'scale', staticmethod(f))")},
+    "a case of a single dispatch": {
+        "program": program("f(idx)", "import functools\n@functools.singledispatch\ndef f(x):\n    return 0\n\n"
+                                     "@f.register\ndef _(x: int):\n    return VALUE")},
+    "a submodule that another module imports": {
+        "pkg/__init__": "", "pkg/a": "def f():\n    return VALUE\n", "other": "import pkg.a\n",
+        "program": program("pkg.a.f()", "import pkg\nimport other")},
+    "a file loaded by its path": {
+        "helper": "def f():\n    return VALUE\n",
+        "program": program("other.f()", "import importlib.util, os\nspec = importlib.util.spec_from_file_location("
+                           "'other', os.path.join(os.path.dirname(__file__), 'helper.py'))\n"
+                           "other = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(other)")},
+    "a module found among those loaded": {
+        "helper": "def f():\n    return VALUE\n",
+        "program": program("sys.modules['helper'].f()", "import sys\nimport helper")},
+    "a name of this module found by reflection": {
+        "program": program("getattr(sys.modules[__name__], 'V')", "import sys\nV = VALUE")},
+    "a class that Hydra finds by name": {
+        "nets": "class Net:\n    w = VALUE\n",
+        "program": program("get_class('nets.Net').w", "from hydra.utils import get_class")},
+    "a class that a target in the code names": {
+        "nets": "class Net:\n    w = VALUE\n",
+        "program": program("instantiate({'_target_': 'nets.Net'}).w", "from hydra.utils import instantiate")},
+    "a branch that only a program does not run": {
+        "helper": "if __name__ != '__main__':\n    def f():\n        return VALUE\n",
+        "program": program("f()", "from helper import f")},
+    "a branch for all names but one": {
+        "helper": "if __name__ not in ('x', 'y'):\n    def f():\n        return VALUE\n",
+        "program": program("f()", "from helper import f")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", EDITED.values(), ids=EDITED)
+def test_code_that_is_reached_by_no_name_counts(package: Package, files: dict[str, str]) -> None:
+    """An edit of what tables, decorators, bases or reflection lead to is noticed; the same text is no edit."""
+    found = []
+    for value in ("1", "1", "2"):
+        for name, text in files.items():
+            package.write(name, text.replace("VALUE", value))
+        found.append(package.code(run=value == "1"))
+    assert changed_parts(found[0], found[1], time.time() + 1) == []
+    assert changed_parts(found[1], found[2]) != []
+
+
+# By where it is kept: a value that the command line gives, while the text of the program is the same.
+GIVEN = {
+    "a global that main sets": program("S", "S = None", "def main():\n    global S\n    S = GIVEN\n\nmain()"),
+    "an attribute of a class": program("Runner.S", attribute="    S = GIVEN\n"),
+    "an attribute set later": program("Runner.S", after="Runner.S = GIVEN"),
+    "an attribute of a base": program("B.S", "class B:\n    S = GIVEN"),
+    "a default of forward": program("s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
+    "a default of a function": program("f()", "def f(s=GIVEN):\n    return s"),
+    "a default of a lambda": program("f()", "f = lambda s=GIVEN: s"),
+    "a dataclass": program("C.s", "from dataclasses import dataclass\n@dataclass\nclass Config:\n    s: int\n\n"
+                                  "C = Config(GIVEN)"),
+    "a namespace": program("C.s", "from types import SimpleNamespace\nC = SimpleNamespace(s=GIVEN)"),
+    "an object": program("C.s", "class Config:\n    def __init__(self, s):\n        self.s = s\n\nC = Config(GIVEN)"),
+    "an object with slots": program("C.s", "class Config:\n    __slots__ = ('s',)\n    def __init__(self, s):\n"
+                                           "        self.s = s\n\nC = Config(GIVEN)"),
+    "a partial function": program("f(0)", "from functools import partial\nf = partial(max, GIVEN)"),
+    "a closure": program("f()", "def make(s):\n    return lambda: s\n\nf = make(GIVEN)"),
+    "a time": program("S", "import datetime\nS = datetime.timedelta(GIVEN)"),
+    "a pattern": program("S.pattern", "import re\nS = re.compile(str(GIVEN))"),
+    "a member of an enumeration": program("S.value", "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 2\n\n"
+                                                     "S = E(GIVEN)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GIVEN.values(), ids=GIVEN)
+def test_a_value_from_the_command_line_counts_wherever_it_is_kept(
+    package: Package, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """The same program started with another argument is another run, and with the same one is the same."""
+    package.write("program", "import sys\n" + text.replace("GIVEN", "int(sys.argv[1])"))
+    found = []
+    for value in ("1", "1", "2"):
+        monkeypatch.setattr(sys, "argv", ["program.py", value])
+        found.append(package.code(run=value == "1"))
+    assert changed_parts(found[0], found[1]) == []
+    assert any("the value of" in line for line in changed_parts(found[1], found[2]))
+
+
+# What changes as items run, or says nothing of the result.
+UNCHANGED = {
+    "a cache of the module": program("f(idx)", "C = {}\n\ndef f(i):\n    C[i] = i\n    return C[i]"),
+    "a cache of a class": program("Runner.C.setdefault(idx, idx)", attribute="    C = {}\n"),
+    "a counter of a class": program("(setattr(Runner, 'n', 1), add(Runner))",
+                                    "def add(cls):\n    cls.n += 1", attribute="    n = 0\n"),
+    "an object that counts": program("C.add()", "class Counter:\n    def __init__(self):\n        self.n = 0\n"
+                                     "    def add(self):\n        self.n += 1\n\nC = Counter()"),
+    "a filled cache of a function": program("f(idx)", "import functools\n@functools.cache\ndef f(i):\n    return i"),
+    "a lock": program("L.acquire(False)", "import threading\nL = threading.Lock()"),
+    "a logger": program("L.info('x')", "import logging\nL = logging.getLogger('mine')"),
+    "a generator of random numbers": program("G.random()", "import random\nG = random.Random()"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", UNCHANGED.values(), ids=UNCHANGED)
+def test_what_items_change_is_no_edit(package: Package, text: str) -> None:
+    """What an item has changed in its process makes no other run of the next call, in this process or another one."""
+    package.write("program", text)
+    before, after = package.code(), package.code(run=True)
+    assert changed_parts(before, after) == [] == changed_files(before)
+
+
+@dataclass
+class Settings:
+    """Names a class as a structured config does."""
+
+    _target_: str = "nets.Net"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [dict, SimpleNamespace, lambda **known: MappingProxyType(known), lambda **known: [{"deep": known}]],
+    ids=["dict", "namespace", "proxy", "list"],
+)
+def test_targets_count_in_any_container(package: Package, kept: Callable[..., Any]) -> None:
+    """A class that is named under `_target_` is found in whatever the config is made of."""
+    package.write("program", program("1"))
+    found = []
+    for net in (kept(_target_="nets.Net"), kept(inner=Settings())):
+        for value in (1, 2):
+            package.write("nets", f"class Net:\n    w = {value}\n")
+            found.append(package.code({"config": net}))
+        assert changed_parts(found[-2], found[-1]) == [
+            f"{package.folder}/nets.py: Net has changed",
+        ]

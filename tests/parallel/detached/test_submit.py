@@ -198,13 +198,13 @@ def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothin
 
 def test_a_runner_with_writers_gives_the_same_files(tmp_path: Path) -> None:
     """Hooks run for each shard, and `merge` gets the folders, also in a process that only has the run folder."""
-    run = run_of(tmp_path / "a", n=3, runner=Files)
+    run = run_of(tmp_path / "a", n=6, runner=Files, shards=6)
     assert run.wait(150).done
-    text = "".join(f"{i} {i * i}\n" for i in range(3))
+    text = "".join(f"{i} {i * i}\n" for i in range(6))
     assert run.merge() == text
     assert DetachedRun.open(tmp_path / "a/run").merge() == text
     assert espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout == text + "\n"
-    run_of(tmp_path / "b", n=3, runner=Files, async_mode=False)
+    run_of(tmp_path / "b", n=6, runner=Files, async_mode=False)
     assert (tmp_path / "a/run/results.jsonl").read_bytes() == (tmp_path / "b/run/results.jsonl").read_bytes()
     assert (tmp_path / "a/run/split.2/text").read_bytes() == (tmp_path / "b/run/split.2/text").read_bytes()
 

@@ -145,7 +145,8 @@ class Supervisor:
         if self._closing or os.getpid() != self._pid:
             return
         self._closing = True
-        for worker in self.workers:
+        for worker in list(self.workers):
+            worker.stopped = True
             worker.send(b"stop\n")
         self._server.leave()
 

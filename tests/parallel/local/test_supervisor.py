@@ -14,6 +14,7 @@ from espnet3.parallel.local import supervisor
 from espnet3.parallel.local.dask.cluster import ForkedCluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 from tests.waiting import wait_until
 
 DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0"}}
@@ -43,6 +44,29 @@ def test_without_workers_it_ends_at_once(kill: bool) -> None:
     watching.close(kill)
     assert server.process.returncode is not None
     watching.close(kill)
+
+
+def test_who_leaves_starts_no_other_worker(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's end is not its workers': none is started in place of those that were told to stop."""
+    server = ForkServer(dask=False)
+    own = OwnWorkers(2, ProcessSettings(), server)
+    workers = list(own._supervisor.workers)
+    wait_until(lambda: all(worker.up for worker in workers))
+    leave = server.leave
+    # the server's word of their ends may come before its socket is closed
+    monkeypatch.setattr(
+        server,
+        "leave",
+        lambda: wait_until(lambda: any(worker.pid in own._supervisor.exits for worker in workers)),
+    )
+    with caplog.at_level("INFO"):
+        own.leave()
+        leave()
+        server.process.wait(60)
+    own.pool.close()
+    assert "starting another" not in caplog.text
 
 
 def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None:

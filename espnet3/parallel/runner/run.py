@@ -52,7 +52,7 @@ class Run:
         policy: Errors, retries, seed, batch size and time limit.
         batch_forward: The runner's own, where batches are wanted and it has one; else None.
         align: Chunks and shards begin at multiples of this: the batch size, or 1.
-        few: There are so few indices, without costs, that two go to a shard.
+        few: There are so few indices, without costs and not in lists, that two go to a shard.
         writes: The runner writes files of its own (writer hooks or `merge`), so whole shards run.
         merges: What its `merge` returns is the result of the call.
         outputs: It writes more files from the whole results (`write_outputs`).
@@ -91,7 +91,7 @@ class Run:
         if takes_lists(kind, size):
             items = in_lists(items, size)
             cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
-            size = None
+            size, few = None, False  # who asks for lists says what goes together
         batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
         for name, given in _FINISHING.items():

@@ -100,7 +100,7 @@ class Supervised:
     def moments(self) -> list[float]:
         """Return when something is to be done about it."""
         moments = [] if self.again is None else [self.again]
-        if self.pid and self.kill is not None:
+        if self.pid and not self.ended and self.kill is not None:
             moments.append(self.kill)
         if self.up and not self.ended:
             moments.append(self.memory.next_look)

@@ -34,6 +34,7 @@ _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
 # workers in a row that may die at once: on a busy machine a deadly item can outrun the start's answer
 _EARLY = 20
+_AGAIN = 0.05  # seconds from one kill to the next, until the process has ended
 _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
 _ANSWER = 1.0  # seconds that workers have to say whether they are as new
 
@@ -189,8 +190,8 @@ class Supervisor:
 
     def _attend(self, worker: Supervised, now: float) -> None:
         """Do what it is time for."""
-        if worker.pid and worker.kill is not None and now >= worker.kill:
-            worker.kill = None
+        if worker.pid and not worker.ended and worker.kill is not None and now >= worker.kill:
+            worker.kill = now + _AGAIN  # one that has only just been forked leads no group yet
             kill_group(worker.pid)
         if worker.again is not None and now >= worker.again:
             self._fork(worker)

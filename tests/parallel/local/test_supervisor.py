@@ -13,8 +13,10 @@ from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.local import supervisor
 from espnet3.parallel.local.dask.cluster import ForkedCluster
 from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.supervisor import Supervisor
 from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
+from espnet3.parallel.records import ProcessEnd
 from tests.waiting import wait_until
 
 DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0"}}
@@ -67,6 +69,23 @@ def test_who_leaves_starts_no_other_worker(
         server.process.wait(60)
     own.pool.close()
     assert "starting another" not in caplog.text
+
+
+def test_a_kill_that_comes_too_early_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has only just been forked leads no group yet, and outlives its kill: the next one finds it."""
+    killed: list[int] = []
+
+    def second(pid: int) -> None:
+        killed.append(pid)
+        if killed.count(pid) > 1:
+            kill_group(pid)
+
+    monkeypatch.setattr(supervisor, "kill_group", second)
+    own = OwnWorkers(2, ProcessSettings(), ForkServer(dask=False))
+    wait_until(lambda: all(worker.pid for worker in own._supervisor.workers))
+    pids = [worker.pid for worker in own._supervisor.workers]
+    own.close(kill=True)
+    assert {pid: own.end_of(pid) for pid in pids} == dict.fromkeys(pids, ProcessEnd(signal=9))
 
 
 def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None:

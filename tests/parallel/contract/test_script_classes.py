@@ -242,6 +242,8 @@ def test_a_traceback_of_a_worker_names_the_script_and_shows_its_line(tmp_path, o
     )
     runner, function = printed.split("=====")
     for text, lines in ((runner, 3), (function, 2)):
-        shown = [line for line in ("# of the inner one", "# of the function", "# of the method") if line in text]
+        shown = [
+            line for line in ("# of the inner one", "# of the function", "# of the method") if line in text
+        ]
         assert len(shown) == lines, text
         assert f'File "{tmp_path / "script.py"}", line' in text and "<dynamic-code>" not in text, text

@@ -171,3 +171,53 @@ def test_a_changed_array_in_the_config_is_refused(tmp_path: Path) -> None:
     table[2500] = 1
     with pytest.raises(ChangedRunError, match="table"):
         Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(3))
+
+
+AGAIN = """
+from espnet3.parallel import BaseRunner, ChangedRunError, EnvironmentProvider
+
+
+class Texts(EnvironmentProvider):
+    def build_env_local(self):
+        return {"texts": ["a", "bb"]}
+
+
+class Length(BaseRunner):
+    @staticmethod
+    def forward(idx, texts):
+        return len(texts[idx])
+
+
+print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+
+
+AGAIN
+try:
+    print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+except ChangedRunError as error:
+    print("refused", *error.differences)
+"""
+DEFINED_AGAIN = """
+class Length(BaseRunner):
+    @staticmethod
+    def forward(idx, texts):
+        return len(texts[idx]) + 1
+"""
+PUT_THERE = """
+def longer(idx, texts):
+    return len(texts[idx]) + 1
+
+Length.forward = staticmethod(longer)
+"""
+
+
+@pytest.mark.parametrize("again", [DEFINED_AGAIN, PUT_THERE], ids=["class", "method"])
+def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp_path: Path) -> None:
+    """A second class of the same name, or another function as its method, never gets the results of the first."""
+    for _ in range(2):  # the program itself, started again, is the same run
+        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER, "program.py").split(
+            "\n"
+        )
+        assert first == same == "[1, 2]"
+        assert changed.startswith("refused") and "Length.forward" in changed

@@ -20,8 +20,8 @@ from typing import Any
 
 from espnet3.parallel.provenance.content import as_containers
 from espnet3.parallel.provenance.held import attributes_of
-from espnet3.parallel.provenance.source import Source, all_parts, combinations_of, one_hash
-from espnet3.parallel.provenance.syntax import REST
+from espnet3.parallel.provenance.text.source import Source, all_parts, combinations_of, one_hash
+from espnet3.parallel.provenance.text.syntax import REST
 from espnet3.parallel.provenance.values import VALUE
 from espnet3.parallel.provenance.walk import Code, Walk
 

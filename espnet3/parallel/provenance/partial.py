@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.provenance.rivals import Spans, lines_of, put_in_place
-from espnet3.parallel.provenance.source import Source, parts_by_name
-from espnet3.parallel.provenance.syntax import Statement, digest
+from espnet3.parallel.provenance.text.source import Source, parts_by_name
+from espnet3.parallel.provenance.text.syntax import Statement, digest
 from espnet3.parallel.provenance.values import VALUE
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from espnet3.parallel.provenance.bytecode import code_hash
 from espnet3.parallel.provenance.held import code_in, inner
 from espnet3.parallel.provenance.modules import is_own
-from espnet3.parallel.provenance.names import SCOPES
-from espnet3.parallel.provenance.syntax import digest, first_line, text
+from espnet3.parallel.provenance.text.names import SCOPES
+from espnet3.parallel.provenance.text.syntax import digest, first_line, text
 
 _MOST_LAYERS = 100  # decorators around one function
 Spans = list[tuple[int, int]]  # the first and last line of each of a name's definitions

@@ -19,10 +19,10 @@ from espnet3.parallel.provenance.modules import (
     own_modules_loaded,
     own_without_file,
 )
-from espnet3.parallel.provenance.names import ImportRef
 from espnet3.parallel.provenance.partial import Partial
-from espnet3.parallel.provenance.source import Source, all_parts, one_hash
-from espnet3.parallel.provenance.syntax import REST
+from espnet3.parallel.provenance.text.names import ImportRef
+from espnet3.parallel.provenance.text.source import Source, all_parts, one_hash
+from espnet3.parallel.provenance.text.syntax import REST
 from espnet3.parallel.provenance.values import VALUE, given, value_hash
 
 _MOST_PARTS = (

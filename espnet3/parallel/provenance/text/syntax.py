@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from espnet3.parallel.provenance.names import (
+from espnet3.parallel.provenance.text.names import (
     DYNAMIC,
     SCOPES,
     ImportRef,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from espnet3.parallel.provenance.syntax import REST, Statement, digest, statements
+from espnet3.parallel.provenance.text.syntax import REST, Statement, digest, statements
 
 _MOST_OF_ONE = 8  # definitions of one name
 

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from espnet3.parallel.provenance.bytecode import code_hash
-from espnet3.parallel.provenance.held import code_in, inner
+from espnet3.parallel.provenance.held import WRAPPERS, attributes_of, code_in, inner
 from espnet3.parallel.provenance.modules import is_own
 from espnet3.parallel.provenance.text.names import SCOPES
 from espnet3.parallel.provenance.text.syntax import digest, first_line, text
@@ -78,9 +78,8 @@ def layers(value: Any) -> Iterator[FunctionType]:
     for _ in range(_MOST_LAYERS):
         if isinstance(value, FunctionType):
             yield value
-            value = value.__dict__.get("__wrapped__")
-        else:
-            value = inner(value) if inner(value) is not value else None
+        # an attribute by its name only where it is one: an object may answer to any
+        value = inner(value) if isinstance(value, WRAPPERS) else attributes_of(value).get("__wrapped__")
         if value is None:
             return
 

@@ -291,7 +291,9 @@ def _top(thing: Any) -> str:
 def _wholes(part: Partial, name: str) -> list[Any]:
     """Return what a name stands for; a method that was reached counts with the class of that name."""
     things = [
-        part.value(name) if "." in str(getattr(thing, "__qualname__", "")) and _top(thing) == name else thing
+        part.value(name)
+        if isinstance(thing, FunctionType) and thing.__qualname__.startswith(f"{name}.")
+        else thing
         for thing in part.things[name]
     ]
     return [thing for at, thing in enumerate(things) if all(thing is not one for one in things[:at])]

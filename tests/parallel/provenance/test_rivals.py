@@ -173,3 +173,10 @@ def test_an_edit_of_the_other_definition_is_no_difference(package: Package) -> N
     assert [line.rpartition(": ")[2] for line in changed_parts(before, seen(package)[0])] == [
         "Runner.forward has changed"
     ]
+
+
+def test_an_object_that_answers_to_any_name_is_not_asked(package: Package) -> None:
+    """A variable's value that fails where it does not know an attribute stops no run."""
+    odd = "class Odd:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n\nodd = Odd()\n"
+    package.write("program", f"{HEAD}{odd}{runner('str(odd)')}{LOOK}")
+    assert "odd" in seen(package)[0]["program"]["parts"]

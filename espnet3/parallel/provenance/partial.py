@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.provenance.rivals import Spans, lines_of, put_in_place
+from espnet3.parallel.provenance.rivals import Spans, full_name, lines_of, put_in_place
 from espnet3.parallel.provenance.text.source import Source, parts_by_name
 from espnet3.parallel.provenance.text.syntax import Statement, digest
 from espnet3.parallel.provenance.values import VALUE
@@ -100,7 +100,7 @@ class Partial:
         if statement.imports and sum(name in each.binds for each in self.source.statements) == 1:
             return
         if isinstance(value, type):
-            self.note(f"{name} itself", digest(f"{value.__module__}:{value.__qualname__}"))
+            self.note(f"{name} itself", digest(full_name(value)))
         elif found := put_in_place(value, name, self.file, []):
             self.note(f"{name} itself", found)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from espnet3.parallel.provenance.bytecode import code_hash
 from espnet3.parallel.provenance.held import WRAPPERS, attributes_of, code_in, inner
-from espnet3.parallel.provenance.modules import is_own
+from espnet3.parallel.provenance.modules import is_own, name_of
 from espnet3.parallel.provenance.text.names import SCOPES
 from espnet3.parallel.provenance.text.syntax import digest, first_line, text
 
@@ -96,9 +96,14 @@ def _written(function: FunctionType, file: str) -> str:
         len(known) == 1 and _real(code.co_filename) != _real(file) and "<" not in function.__qualname__
     )
     if elsewhere or (not known and os.path.isfile(code.co_filename)):
-        return f"{function.__module__}:{function.__qualname__}"
+        return full_name(function)
     found = known.get(code.co_firstlineno, [])
     return found[0] if len(found) == 1 else code_hash(code)
+
+
+def full_name(thing: FunctionType | type) -> str:
+    """Return the name that an import would find a function or class by: a script's is the same in each process."""
+    return f"{name_of(thing.__module__ or '')}:{thing.__qualname__}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.provenance import live
+from espnet3.parallel.provenance import FUNCTION, live
 from espnet3.parallel.provenance.held import code_in, inner
 from espnet3.parallel.provenance.modules import (
     file_of,
@@ -70,7 +70,8 @@ class Walk:
                 if known not in self._partial:
                     self._partial[known] = Partial(module, file, source)
                     self._alone(known, self._partial[known])
-                self._name(known, self._partial[known], top, thing)
+                meant = inner(vars(thing).get(FUNCTION, thing)) if isinstance(thing, type) else thing
+                self._name(known, self._partial[known], top, meant)
                 self._todo.append((known.rpartition(".")[0], ""))  # the package it is in
                 self._live.given(thing)
                 return

@@ -221,3 +221,43 @@ def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp
         )
         assert first == same == "[1, 2]"
         assert changed.startswith("refused") and "Length.forward" in changed
+
+
+FUNCTION_AGAIN = """
+from espnet3 import parallel
+
+
+def measure(x, by):
+    return x * by
+
+
+def setup():
+    return {"by": 2}
+
+
+def run():
+    try:
+        print(list(parallel.run(measure, range(3), setup=setup, output_dir="out", progress=False)))
+    except parallel.ChangedRunError as error:
+        print("refused", *error.differences)
+
+
+run()
+
+
+def NAME:
+    return VALUE
+
+
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("measure(x, by)", "x + by"), ("setup()", "{'by': 3}")])
+def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    """A second function of the same name, or another setup, never gets the results of the first."""
+    program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)
+    for _ in range(2):
+        first, second = start(tmp_path, program, HELPER, "program.py").split("\n")
+        assert first == "[0, 2, 4]"
+        assert second.startswith("refused") and name.partition("(")[0] in second

@@ -102,6 +102,7 @@ UNDOCUMENTED = {
 
 # Where each name of dask_compat is found without starting anything: package, and "module:attribute.attribute".
 STATIC = [
+    ("cloudpickle", "cloudpickle:Pickler.dispatch_table"),
     ("cloudpickle", "cloudpickle:Pickler.reducer_override"),
     ("dask", "dask.config:defaults"),
     ("dask", "dask.config:global_config"),

@@ -14,10 +14,11 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from logging import LogRecord
+from types import CodeType
 from typing import Any, NamedTuple
 
 SEEN = {
-    "cloudpickle": "3.1.2",
+    "cloudpickle": "3.1.3",
     "dask": "2026.8.0",
     "dask-jobqueue": "0.9.0",
     "dask-kubernetes": "2026.3.0",
@@ -342,3 +343,14 @@ def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
         return None
     make, args, state, _, _, fill = reduced
     return ReducedClass(make, args, state, fill)
+
+
+def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+    """Return how to reduce compiled code, with the name of its file: 3.1.3 writes "<dynamic-code>" in its place.
+
+    `dispatch_table` of a `cloudpickle.Pickler` gives the type of code and the arguments for it, among which the name
+    of the file is the first text.
+    """
+    make, args = pickler.dispatch_table[CodeType](code)
+    at = next(at for at, arg in enumerate(args) if isinstance(arg, str))
+    return make, (*args[:at], code.co_filename, *args[at + 1 :])

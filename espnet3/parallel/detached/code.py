@@ -12,10 +12,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.provenance import FUNCTION
 
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
-FUNCTION = "_espnet3_function"  # of a class that stands for a function, under its name: the function
 _FIX = "put it at the top level of a .py file and import it from there"
 
 

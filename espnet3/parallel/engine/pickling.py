@@ -14,11 +14,12 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import cloudpickle
 
-from espnet3.parallel.dask_compat import reduced_class
+from espnet3.parallel.dask_compat import code_with_file, reduced_class
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.messages import brief
 
@@ -28,10 +29,15 @@ _lock = threading.Lock()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """A cloudpickle `Pickler` that keeps the identity of classes on the way back, and pickles `functools` caches."""
+    """A cloudpickle `Pickler` that keeps the identity of classes on the way back and the files of code.
+
+    It pickles `functools` caches, too.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce an object; a class that is pickled by value takes its token along."""
+        if type(obj) is CodeType:  # tracebacks name its file, and show its lines
+            return code_with_file(self, obj)
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, (io.TextIOBase, LineStream)) and (name := _standard_stream(obj)):

@@ -7,12 +7,12 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import FUNCTION
 from espnet3.parallel.env.calls import unwrapped
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env_provider import EnvironmentProvider
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import shown
+from espnet3.parallel.provenance import FUNCTION
 
 
 class Given(EnvironmentProvider):

@@ -7,7 +7,7 @@ import hashlib
 from types import CodeType
 from typing import Any
 
-from espnet3.parallel.provenance.names import CHANGERS, SEES_ALL
+from espnet3.parallel.provenance.text.names import CHANGERS, SEES_ALL
 
 _STORES = {
     "STORE_SUBSCR": 2,

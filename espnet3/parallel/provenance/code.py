@@ -20,8 +20,8 @@ from typing import Any
 
 from espnet3.parallel.provenance.content import as_containers
 from espnet3.parallel.provenance.held import attributes_of
-from espnet3.parallel.provenance.source import Source, all_parts, one_hash
-from espnet3.parallel.provenance.syntax import REST
+from espnet3.parallel.provenance.text.source import Source, all_parts, combinations_of, one_hash
+from espnet3.parallel.provenance.text.syntax import REST
 from espnet3.parallel.provenance.values import VALUE
 from espnet3.parallel.provenance.walk import Code, Walk
 
@@ -112,18 +112,25 @@ def _parts_of_file(module: str, was: dict[str, Any]) -> dict[str, str]:
         at = os.stat(file)
         settled = abs(time.time_ns() - at.st_ctime_ns) > _SETTLED  # the next edit has another time for sure
         read = _parts_at if settled else _parts_at.__wrapped__
-        found = read(file, (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns))
+        source, found = read(file, (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns))
     except OSError:
         return {}
     if set(was["parts"]) == {REST}:
         return {REST: one_hash(found)}
-    return found if was["whole"] else {name: found[name] for name in was["parts"] if name in found}
+    if was["whole"]:
+        return found
+    kept = {name: found[name] for name in was["parts"] if name in found}
+    other = {name for name, one in kept.items() if one != was["parts"][name]}
+    # of several definitions some were used, and without an import nobody can say which would be
+    several = combinations_of(source, other) if other else {}
+    return {**kept, **{name: was["parts"][name] for name in several if was["parts"][name] in several[name]}}
 
 
 @lru_cache(maxsize=4096)
-def _parts_at(file: str, stamp: tuple[int, ...]) -> dict[str, str]:
-    """Return the parts of a file as it is now: who waits for a run asks again and again, and parsing takes long."""
-    return all_parts(Source.read(file))
+def _parts_at(file: str, stamp: tuple[int, ...]) -> tuple[Source, dict[str, str]]:
+    """Return a file and its parts as it is now: who waits for a run asks again and again, and parsing takes long."""
+    source = Source.read(file)
+    return source, all_parts(source)
 
 
 def _changed(was: dict[str, str], now: dict[str, str], file: str) -> list[str]:

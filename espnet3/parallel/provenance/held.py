@@ -14,7 +14,7 @@ from espnet3.parallel.provenance.content import is_full
 from espnet3.parallel.provenance.modules import is_own, own_without_file
 
 _MOST = 10_000  # objects in one variable: more are data, and no table of functions
-_CACHED = type(lru_cache(len))
+WRAPPERS = (staticmethod, classmethod, property, cached_property, type(lru_cache(len)))
 
 
 def inner(value: Any) -> Any:
@@ -80,7 +80,7 @@ def _held(value: Any) -> list[Any]:
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if isinstance(value, type):
         return list(vars(value).values()) if is_users(value) else []
-    if isinstance(value, (staticmethod, classmethod, property, cached_property, _CACHED)):
+    if isinstance(value, WRAPPERS):
         return [inner(value)]
     if is_users(type(value)) or is_dataclass(value) or type(value) is SimpleNamespace:
         return list(attributes_of(value).values())

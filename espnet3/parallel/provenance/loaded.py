@@ -15,7 +15,7 @@ from espnet3.parallel.provenance import LOADED
 from espnet3.parallel.provenance.bytecode import code_hash
 from espnet3.parallel.provenance.held import inner
 from espnet3.parallel.provenance.modules import is_own
-from espnet3.parallel.provenance.source import Source
+from espnet3.parallel.provenance.text.source import Source
 
 _EARLIER = 3600.0  # seconds before, in which a module that is loaded may have been imported
 _FIXED = (bool, int, float, complex, str, bytes, type(None))

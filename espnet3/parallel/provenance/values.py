@@ -9,7 +9,7 @@ from typing import Any
 from espnet3.parallel.provenance.content import NoContentError, content_hash
 from espnet3.parallel.provenance.held import attributes_of, is_users
 from espnet3.parallel.provenance.modules import file_of
-from espnet3.parallel.provenance.source import Source
+from espnet3.parallel.provenance.text.source import Source
 
 VALUE = "the value of "
 

@@ -6,11 +6,10 @@ import builtins
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.provenance import live
+from espnet3.parallel.provenance import FUNCTION, live
 from espnet3.parallel.provenance.held import code_in, inner
 from espnet3.parallel.provenance.modules import (
     file_of,
@@ -20,9 +19,10 @@ from espnet3.parallel.provenance.modules import (
     own_modules_loaded,
     own_without_file,
 )
-from espnet3.parallel.provenance.names import ImportRef
-from espnet3.parallel.provenance.source import Source, all_parts, one_hash, parts_by_name
-from espnet3.parallel.provenance.syntax import REST, Statement
+from espnet3.parallel.provenance.partial import Partial
+from espnet3.parallel.provenance.text.names import ImportRef
+from espnet3.parallel.provenance.text.source import Source, all_parts, one_hash
+from espnet3.parallel.provenance.text.syntax import REST
 from espnet3.parallel.provenance.values import VALUE, given, value_hash
 
 _MOST_PARTS = (
@@ -32,28 +32,6 @@ _MOST_PARTS = (
 # By module: {"file": ..., "whole": ..., "parts": {name: hash}}, and "guessed": True where it counts only because it is
 # loaded, and other code imports by names made at run time
 Code = dict[str, dict[str, Any]]
-
-
-@dataclass(slots=True)
-class _Partial:
-    """A module of which only what is reached by name counts."""
-
-    live: str  # its name in `sys.modules`
-    file: str
-    source: Source
-    chosen: dict[int, Statement] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-    values: dict[str, str] = field(default_factory=dict)  # the hash of each, by what it is called
-    looked: set[str] = field(default_factory=set)  # names whose values have been looked at
-
-    bound: frozenset[str] = field(init=False)  # every name that some statement gives a value to
-
-    def __post_init__(self) -> None:
-        self.bound = frozenset().union(*(each.binds for each in self.source.statements))
-
-    def all_names(self) -> list[str]:
-        """Return every name that importing the module gives a value to."""
-        return [name for each in self.source.statements if not each.guarded for name in each.binds]
 
 
 class Walk:
@@ -66,7 +44,7 @@ class Walk:
     def __init__(self) -> None:
         self.installed: set[str] = set()
         self._whole: dict[str, str] = {}  # file by module
-        self._partial: dict[str, _Partial] = {}  # by module
+        self._partial: dict[str, Partial] = {}  # by module
         self._todo: list[
             tuple[str, str]
         ] = []  # modules that something imports, and the name it takes from each
@@ -90,9 +68,10 @@ class Walk:
             if any(top in each.binds for each in source.statements):
                 known = name_of(module)
                 if known not in self._partial:
-                    self._partial[known] = _Partial(module, file, source)
+                    self._partial[known] = Partial(module, file, source)
                     self._alone(known, self._partial[known])
-                self._name(known, self._partial[known], top)
+                meant = inner(vars(thing).get(FUNCTION, thing)) if isinstance(thing, type) else thing
+                self._name(known, self._partial[known], top, meant)
                 self._todo.append((known.rpartition(".")[0], ""))  # the package it is in
                 self._live.given(thing)
                 return
@@ -129,7 +108,7 @@ class Walk:
             if part is None:
                 self._todo.append((module, ""))
             elif top in part.bound:
-                self._name(known, part, top)
+                self._name(known, part, top, thing)
 
     def _module(self, dotted: str, name: str) -> None:
         """Take in a module that is imported: whole, or what is taken from it where a root stands in it."""
@@ -153,7 +132,7 @@ class Walk:
                 if not statement.guarded:
                     self._imports(statement.imports, module, file)
 
-    def _alone(self, module: str, part: _Partial) -> None:
+    def _alone(self, module: str, part: Partial) -> None:
         """Take in imports of names that nothing in the file uses: they are there for what they do."""
         used = frozenset().union(*(each.uses for each in part.source.statements))
         for statement in part.source.statements:
@@ -161,20 +140,35 @@ class Walk:
             if here and not statement.defines and not statement.guarded and not statement.binds & used:
                 self._imports(here, module, part.file)
 
-    def _name(self, module: str, part: _Partial, name: str) -> None:
-        """Take in a name of a module, and what its value depends on there."""
-        todo = [name]
+    def _name(self, module: str, part: Partial, name: str, thing: Any = None) -> None:
+        """Take in a name of a module, and what its value depends on there.
+
+        Args:
+            module: The module's name.
+            part: What is known of it.
+            name: One of its names.
+            thing: The function or class of that name that is meant; None takes what the name stands for now.
+        """
+        todo = [(name, thing)]
         while todo:
-            name = todo.pop()
-            if name in part.names:
+            name, thing = todo.pop()
+            if not part.reach(name, part.value(name) if thing is None else thing):
                 continue
-            part.names.add(name)
+            made = part.things[name][-1]
+            if isinstance(made, type) and made.__module__ == part.live:
+                # its bases as they were when it was made
+                todo += [(_top(base), base) for base in made.__bases__ if base.__module__ == part.live]
             wanted = {name} if name in part.bound or hasattr(builtins, name) else {name, "*"}
             for at, statement in enumerate(part.source.statements):
                 if at in part.chosen or not wanted & (statement.binds | statement.touches):
                     continue
+                if not part.is_of(statement, name, made):
+                    continue
                 part.chosen[at] = statement
-                todo += [*statement.uses, *(part.all_names() if statement.sees_all else ())]
+                todo += [
+                    (each, None)
+                    for each in (*statement.uses, *(part.all_names() if statement.sees_all else ()))
+                ]
                 self._imports(statement.imports, module, part.file)
 
     def _imports(self, refs: Iterable[ImportRef], module: str, file: str) -> None:
@@ -201,11 +195,11 @@ class Walk:
             # what is taken in from here on is a guess: its values say nothing
             for module, part in self._partial.items():
                 part.looked |= part.bound - named[module]
+                part.guessing = True
             self._follow(done)
         found: Code = {}
         for module, part in self._partial.items():
-            parts = parts_by_name(part.chosen[at] for at in sorted(part.chosen))
-            found[module] = {"file": part.file, "whole": False, "parts": {**parts, **part.values}}
+            found[module] = {"file": part.file, "whole": False, "parts": part.parts()}
         for module, file in self._whole.items():
             found[module] = {"file": file, "whole": True, "parts": all_parts(Source.read(file))}
             if module not in certain:
@@ -215,7 +209,9 @@ class Walk:
                 entry["parts"] = {REST: one_hash(entry["parts"])} if entry["whole"] else entry["parts"]
         for module, parts in self._live.parts().items():
             entry = found.setdefault(module, {"file": None, "whole": False, "parts": {}})
-            entry["parts"] = {**entry["parts"], **parts}
+            # of a module with a file, these are what the file alone cannot say
+            mark = VALUE if entry["file"] else ""
+            entry["parts"] = {**entry["parts"], **{mark + name: one for name, one in parts.items()}}
         return {module: found[module] for module in sorted(found) if found[module]["parts"]}
 
     def _follow(self, done: set[tuple[str, str]]) -> None:
@@ -246,34 +242,36 @@ class Walk:
                     if getattr(thing, "__module__", None) != getattr(module, "__name__", None):
                         self._found(thing)
 
-    def _look_at_values(self, part: _Partial) -> None:
+    def _look_at_values(self, part: Partial) -> None:
         """Note what reached variables hold: an option read from the command line, a table of functions.
 
         Not what functions that are reached change: what that is is a matter of when one looks.
         """
-        module = sys.modules.get(part.live)
         mutated = frozenset().union(*(each.mutates for each in part.chosen.values()))
         later = frozenset().union(*(each.sets for each in part.chosen.values()))
         for statement in list(part.chosen.values()):
             for name in sorted(statement.binds & part.names - part.looked):
-                value = getattr(module, name, None)
-                if statement.defines:
-                    self._note_given(part, name, value, later)
-                elif name not in mutated:
-                    self._note(part, name, value)
+                for value in _wholes(part, name):
+                    if statement.defines:
+                        self._note_given(part, name, value, later)
+                    elif name not in mutated:
+                        self._note(part, name, value)
+                        part.note_which(name, value, statement)
         part.looked |= part.names
 
-    def _note(self, part: _Partial, name: str, value: Any) -> None:
+    def _note(self, part: Partial, name: str, value: Any) -> None:
         for thing in code_in(value):
             self._found(thing)
         one = value_hash(value, name, self._found)
         if one is not None:
-            part.values[VALUE + name] = one
+            part.note(name, one)
 
-    def _note_given(self, part: _Partial, name: str, value: Any, later: frozenset[str]) -> None:
+    def _note_given(self, part: Partial, name: str, value: Any, later: frozenset[str]) -> None:
         """Note what a definition was made with: defaults of functions, attributes of a class."""
         function = inner(value)
         if isinstance(function, FunctionType):
+            if name.rpartition(".")[2] not in later:
+                part.note_functions(name, value)
             for thing in code_in(value):  # what a decorator keeps of others
                 self._found(thing)
             for defaults in given(function):
@@ -283,8 +281,20 @@ class Walk:
                 if isinstance(inner(one), FunctionType):
                     self._note_given(part, f"{name}.{attribute}", one, later)
                 elif attribute not in later and attribute not in live.NOT_CODE:
-                    self._note(part, f"{name}.{attribute}", one)
+                    held = one.__func__ if isinstance(one, (staticmethod, classmethod)) else one
+                    self._note(part, f"{name}.{attribute}", held)
 
 
 def _top(thing: Any) -> str:
     return str(getattr(thing, "__qualname__", "")).partition(".")[0]
+
+
+def _wholes(part: Partial, name: str) -> list[Any]:
+    """Return what a name stands for; a method that was reached counts with the class of that name."""
+    things = [
+        part.value(name)
+        if isinstance(thing, FunctionType) and thing.__qualname__.startswith(f"{name}.")
+        else thing
+        for thing in part.things[name]
+    ]
+    return [thing for at, thing in enumerate(things) if all(thing is not one for one in things[:at])]

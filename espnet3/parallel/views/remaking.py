@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import FUNCTION, SCRIPT, ClassRef, SubmissionReached, load
+from espnet3.parallel.detached.code import SCRIPT, ClassRef, SubmissionReached, load
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.detached.spec import JobSpec, make_provider
@@ -23,6 +23,7 @@ from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
+from espnet3.parallel.provenance import FUNCTION
 
 _MASKED = "***"
 # The indices are not made again, and what is masked is said in other words.

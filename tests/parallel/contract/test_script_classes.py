@@ -198,3 +198,52 @@ def test_a_changed_class_reaches_the_workers(tmp_path):
             assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [2]
         """,
     )
+
+
+OPTIONS = {"own workers": "{}", "a Dask client": "{'threads_per_worker': 2}"}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_traceback_of_a_worker_names_the_script_and_shows_its_line(tmp_path, options):
+    """Of methods, functions and functions inside these that a script defines, file and source line are shown."""
+    printed = run_script(
+        tmp_path,
+        f"""
+        import traceback
+        from espnet3.parallel import *
+
+        class Nothing(EnvironmentProvider):
+            def build_env_local(self): return {{}}
+
+        class Fails(BaseRunner):
+            @staticmethod
+            def forward(idx):
+                return outer(idx)  # of the method
+
+        def outer(x):
+            def inner():
+                raise LookupError(x)  # of the inner one
+            return inner()  # of the function
+
+        config = {{"env": "local", "n_workers": 2, "options": {options}}}
+        set_parallel(config)
+        try:
+            Fails(Nothing(), progress=False)(range(4))
+        except ItemError as error:
+            print(error)
+            traceback.print_exception(error, file=__import__("sys").stdout)
+        print("=====")
+        with get_client(config):
+            try:
+                parallel_map(outer, range(4))
+            except LookupError as error:
+                traceback.print_exception(error, file=__import__("sys").stdout)
+        """,
+    )
+    runner, function = printed.split("=====")
+    for text, lines in ((runner, 3), (function, 2)):
+        shown = [
+            line for line in ("# of the inner one", "# of the function", "# of the method") if line in text
+        ]
+        assert len(shown) == lines, text
+        assert f'File "{tmp_path / "script.py"}", line' in text and "<dynamic-code>" not in text, text

@@ -171,3 +171,93 @@ def test_a_changed_array_in_the_config_is_refused(tmp_path: Path) -> None:
     table[2500] = 1
     with pytest.raises(ChangedRunError, match="table"):
         Squares(Provider(config), output_dir=tmp_path / "run", progress=False)(range(3))
+
+
+AGAIN = """
+from espnet3.parallel import BaseRunner, ChangedRunError, EnvironmentProvider
+
+
+class Texts(EnvironmentProvider):
+    def build_env_local(self):
+        return {"texts": ["a", "bb"]}
+
+
+class Length(BaseRunner):
+    @staticmethod
+    def forward(idx, texts):
+        return len(texts[idx])
+
+
+print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+
+
+AGAIN
+try:
+    print(list(Length(Texts(), output_dir="out", progress=False)(range(2))))
+except ChangedRunError as error:
+    print("refused", *error.differences)
+"""
+DEFINED_AGAIN = """
+class Length(BaseRunner):
+    @staticmethod
+    def forward(idx, texts):
+        return len(texts[idx]) + 1
+"""
+PUT_THERE = """
+def longer(idx, texts):
+    return len(texts[idx]) + 1
+
+Length.forward = staticmethod(longer)
+"""
+
+
+@pytest.mark.parametrize("again", [DEFINED_AGAIN, PUT_THERE], ids=["class", "method"])
+def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp_path: Path) -> None:
+    """A second class of the same name, or another function as its method, never gets the results of the first."""
+    for _ in range(2):  # the program itself, started again, is the same run
+        first, same, changed = start(tmp_path, AGAIN.replace("AGAIN", again), HELPER, "program.py").split(
+            "\n"
+        )
+        assert first == same == "[1, 2]"
+        assert changed.startswith("refused") and "Length.forward" in changed
+
+
+FUNCTION_AGAIN = """
+from espnet3 import parallel
+
+
+def measure(x, by):
+    return x * by
+
+
+def setup():
+    return {"by": 2}
+
+
+def run():
+    try:
+        print(list(parallel.run(measure, range(3), setup=setup, output_dir="out", progress=False)))
+    except parallel.ChangedRunError as error:
+        print("refused", *error.differences)
+
+
+run()
+
+
+def NAME:
+    return VALUE
+
+
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("measure(x, by)", "x + by"), ("setup()", "{'by': 3}")])
+def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    """A second function of the same name, or another setup, never gets the results of the first."""
+    program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)
+    for _ in range(2):
+        first, second = start(tmp_path, program, HELPER, "program.py").split("\n")
+        assert first == "[0, 2, 4]"
+        assert second.startswith("refused") and name.partition("(")[0] in second

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from espnet3.parallel.provenance.code import changed_files, changed_parts, code_of
-from espnet3.parallel.provenance.source import Source
+from espnet3.parallel.provenance.text.source import Source
 from tests.parallel.provenance.graphs import Graph
 from tests.parallel.provenance.package import ROOT, Package
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from espnet3.parallel.provenance.names import (
+from espnet3.parallel.provenance.text.names import (
     DYNAMIC,
     SCOPES,
     ImportRef,
@@ -40,6 +40,7 @@ class Statement:
         defines: It is a function or a class.
         mutates: Names of the module that its functions bind or change when they are called.
         sets: Names of attributes that its functions bind or change when they are called, but where an object is made.
+        lines: Its first line, that of a decorator included, and its last: no part of what is compared.
     """
 
     binds: frozenset[str]
@@ -51,6 +52,7 @@ class Statement:
     defines: bool = False
     mutates: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
+    lines: tuple[int, int] = (0, 0)
 
     @property
     def sees_all(self) -> bool:
@@ -160,6 +162,7 @@ def _statement(node: ast.stmt, above: _Above, guarded: bool) -> Statement:
         defines,
         frozenset(scope.mutates) if defines else frozenset(),
         frozenset(scope.sets) if defines else frozenset(),
+        (first_line(node), node.end_lineno or node.lineno),
     )
 
 
@@ -229,3 +232,9 @@ def _touched(node: ast.stmt) -> Iterator[str]:
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
         yield from root_of(call.func)
+
+
+def first_line(node: ast.expr | ast.stmt) -> int:
+    """Return the line that compiled code gives as its first: that of the first decorator, where there is one."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(node.lineno, *(each.lineno for each in decorators)) if decorators else node.lineno

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
-from espnet3.parallel.provenance.syntax import REST, Statement, digest, statements
+from espnet3.parallel.provenance.text.syntax import REST, Statement, digest, statements
+
+_MOST_OF_ONE = 8  # definitions of one name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,28 @@ def all_parts(source: Source) -> dict[str, str]:
 
 def parts_by_name(found: Iterable[Statement]) -> dict[str, str]:
     """Return the hash of each part; parts of the same name (a function defined twice) make one."""
+    return {name: _joint(ones) for name, ones in _by_name(found).items()}
+
+
+def combinations_of(source: Source, names: set[str]) -> dict[str, set[str]]:
+    """Return what `parts_by_name` may give for parts that a file has several of, where only some are taken."""
+    return {
+        name: {_joint(some) for size in range(len(ones)) for some in combinations(ones, size + 1)}
+        for name, ones in _by_name(source.statements).items()
+        if name in names and 1 < len(ones) <= _MOST_OF_ONE
+    }
+
+
+def _by_name(found: Iterable[Statement]) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for statement in found:
         for name, one in statement.parts:
             texts.setdefault(name, []).append(one)
-    return {name: ones[0] if len(ones) == 1 else digest("/".join(ones)) for name, ones in texts.items()}
+    return texts
+
+
+def _joint(ones: Sequence[str]) -> str:
+    return ones[0] if len(ones) == 1 else digest("/".join(ones))
 
 
 def one_hash(parts: dict[str, str]) -> str:

@@ -171,7 +171,7 @@ def with_suggestions(init: F) -> F:
         made = type(self).__qualname__
         for name, value in kwargs.items():
             if name not in known:
-                meant = _elsewhere(name, value) or did_you_mean(name, known)
+                meant = _elsewhere(name, value, known) or did_you_mean(name, known)
                 raise TypeError(f"{made}() has no argument {shown(name)}.{meant} It takes {', '.join(known)}")
         if not args and "provider" not in kwargs:
             raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
@@ -181,13 +181,26 @@ def with_suggestions(init: F) -> F:
 
 
 _WORKERS = ("n_workers", "num_workers", "workers", "max_workers", "n_jobs", "nj")
+_BLOCKS = ("parallel", "parallel_config", "set_parallel")
 
 
-def _elsewhere(name: str, value: Any) -> str:
-    """Return a sentence where an argument belongs to the parallel block or to the provider; else ""."""
+def _elsewhere(name: str, value: Any, known: list[str]) -> str:
+    """Return a sentence where an argument belongs to the parallel block or to the provider; else "".
+
+    Args:
+        name: The argument, which the constructor does not have.
+        value: What it was given.
+        known: The constructor's own: a name nearer to one of them is a slip in it.
+    """
+    keys = {each.name for each in fields(ParallelConfig)} - set(known)
     key = "n_workers" if name in _WORKERS else name
-    if key in (each.name for each in fields(ParallelConfig)):
-        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, name)}}}), before the call."
+    if key not in keys and (guess := did_you_mean(name, {*keys, *known}, cutoff=0.8)):
+        key = guess.split("'")[1]
+    if key in keys:
+        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, key)}}}), before the call."
+    if name in _BLOCKS:
+        block = shown(value, name) if isinstance(value, Mapping) else "{'env': 'local', 'n_workers': 4}"
+        return f" The parallel block is registered: set_parallel({block}), before the call."
     if name in ("config", "params"):
         return f" It belongs to the provider: MyProvider({name}=...)."
     return ""

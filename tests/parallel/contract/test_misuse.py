@@ -13,10 +13,12 @@ from espnet3.parallel import (
     BaseRunner,
     ConfigError,
     EnvironmentProvider,
+    EnvTypeError,
     InferenceProvider,
     ItemError,
     SignatureError,
     get_client,
+    parallel_map,
     set_parallel,
 )
 from tests.parallel.contract import work
@@ -215,6 +217,7 @@ def test_a_misspelled_argument_is_named_with_the_right_one(wrong, right):
     [
         ("n_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
         ("num_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
+        ("n_worker", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
         ("env", r"parallel block: set_parallel\(\{'env': 3\}\)"),
         ("config", r"the provider: MyProvider\(config=...\)"),
     ],
@@ -225,6 +228,14 @@ def test_an_argument_of_something_else_is_sent_there(name, words):
         TypeError, match=f"Echo.* no argument '{name}'. It belongs to {'the ' * (words[0] == 'p')}{words}"
     ):
         work.Echo(work.Whole(), **{name: 3})
+
+
+def test_a_whole_block_given_to_a_runner_is_sent_to_set_parallel():
+    """`parallel=` of a runner is answered with the call that registers it."""
+    with pytest.raises(
+        TypeError, match=r"'parallel'\. .*set_parallel\(\{'n_workers': 2\}\), before the call"
+    ):
+        work.Echo(work.Whole(), parallel={"n_workers": 2})
 
 
 def test_a_runner_without_a_provider_is_refused_by_its_own_name():
@@ -244,6 +255,40 @@ def test_a_method_that_is_missing_is_named_with_the_one_that_was_meant():
         type("Nothing", (BaseRunner,), {})(work.Whole())
     with pytest.raises(TypeError, match=r"^Builds must define build_env_local\. It has 'build_local_env'"):
         type("Builds", (EnvironmentProvider,), {"build_local_env": lambda self: {}})({})
+
+
+def test_a_method_that_was_inherited_is_no_misspelt_one():
+    """What an InferenceProvider lacks is named without a guess from what it has from its base."""
+    half = type("Half", (InferenceProvider,), {"build_dataset": staticmethod(lambda config: [1])})
+    with pytest.raises(TypeError, match=r"^Half must define build_model\.$"):
+        half({})
+
+
+class NoReturn(EnvironmentProvider):
+    """Lacks a return."""
+
+    def build_env_local(self):
+        _ = {"factor": 2}
+
+
+def returns_a_list():
+    return [1, 2]
+
+
+def test_an_env_that_is_none_names_the_provider_and_the_return(place):
+    """What a provider forgot to return is said by the provider's name, in process and on workers."""
+    with pytest.raises(
+        EnvTypeError, match=r"NoReturn\.build_env_local must return a dict .*None: is a `return` missing\?"
+    ):
+        work.Echo(NoReturn(), progress=False)(range(3))
+
+
+def test_an_env_that_is_a_list_names_the_setup_fn(place):
+    """A setup function that returns something else is named, and its value is shown."""
+    with pytest.raises(
+        EnvTypeError, match=r"the setup_fn returns_a_list must return a dict .*list: \[1, 2\]$"
+    ):
+        parallel_map(abs, range(3), setup_fn=returns_a_list)
 
 
 @pytest.mark.parametrize("name", ["forward", "write_record", "close_writers"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.job_words import in_options, option_of
 from espnet3.parallel.backends.signatures import allowed_options, has_option, installed, parameters
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.messages import did_you_mean, shown
@@ -71,20 +72,33 @@ def owners(name: str) -> tuple[str, ...]:
     return tuple(row.name for row in BACKENDS.values() if has_option(row, name) or name in remembered(row))
 
 
+def _options(row: Backend) -> frozenset[str]:
+    """Return the options of a scheduler's jobs, as its package or this one knows them; empty for other backends."""
+    return frozenset(allowed_options(row) or remembered(row)) if row.scheduler is not None else frozenset()
+
+
+def _job_word(row: Backend | None, name: str, value: Any) -> str:
+    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none."""
+    options = frozenset() if row is None else _options(row)
+    return in_options(row.name, name, value, options) if row is not None and options else ""
+
+
 def known_to_be_wrong(row: Backend, name: str) -> bool:
     """Whether an option of a backend that is not installed is one of another, or nearly one of its own."""
     words = remembered(row)
     if name in words:
         return False
-    if is_trainer_key(name) or name in _REPLACED:
+    if is_trainer_key(name) or name in _REPLACED or _job_word(row, name, None):
         return True
     return (
         bool(owners(name) or did_you_mean(name, words)) if words else name in _TELLING and not row.scheduler
     )
 
 
-def unknown_option(row: Backend, name: str) -> str:
+def unknown_option(row: Backend, name: str, value: Any = None) -> str:
     """Return why an option that the row does not have is wrong, and what to do."""
+    if told := _job_word(row, name, value):
+        return f"unknown option of {row.name}: {told}"
     instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
     if name in _REPLACED:
         return _REPLACED[name]
@@ -111,6 +125,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     if name in _REPLACED:
         return _REPLACED[name]
     having = owners(name)
+    if row is not None and row.name not in having and (told := _job_word(row, name, value)):
+        return f"unknown key: under options {told}"
     if row is not None and row.name in having:
         return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
     if having:
@@ -120,6 +136,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
         return TO_TRAINER
     if name in _RENAMED:
         return f"unknown key: it is called {_RENAMED[name]} here"
+    if meant := option_of(name, frozenset({"queue", "walltime"})):
+        return f"unknown key: it is called {meant} under options of {', '.join(owners(meant))}"
     guess = did_you_mean(name, known)
     if not guess and row is not None:
         guess = did_you_mean(name, allowed_options(row) or remembered(row)).replace("?", ", under options?")

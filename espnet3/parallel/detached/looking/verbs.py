@@ -206,7 +206,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         try:
             receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind)
         except IncompleteRunError as error:
-            raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from error
+            raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from None
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)

@@ -14,7 +14,7 @@ import click
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, shown
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
@@ -78,6 +78,11 @@ def read_block(path: str) -> ParallelConfig:
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")
+    if not isinstance(block, Mapping):
+        raise ConfigError(
+            f"{path}: parallel = {shown(block)}: must be a block of lines, such as "
+            "parallel: {env: local, n_workers: 4}"
+        )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

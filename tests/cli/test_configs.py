@@ -70,6 +70,10 @@ def test_a_local_block_has_no_script(conf):
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
         ("[1, 2]", "holds no mapping"),
         ("a: [", "is not YAML"),
+        (
+            "parallel: local",
+            "conf.yaml: parallel = 'local': must be a block of lines, such as parallel: {env: local",
+        ),
         ("parallel:\n\tenv: local\n", "is not YAML: line 2 begins with a tab: indent it with spaces"),
         ("parallel:\n  env: local\n\tn_workers: 2\n", "line 3 begins with a tab: indent it with spaces"),
     ],

@@ -193,7 +193,11 @@ def check_setup(setup: Any) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        raise SignatureError(f"setup_fn is called without arguments, and {name_of(setup)}: {error}") from None
+        name = name_of(setup)
+        raise SignatureError(
+            f"setup_fn is called without arguments, and {name}: {error}; give it what it needs by "
+            f"functools.partial({name}, ...)"
+        ) from None
 
 
 def build_env(build: SetupFn) -> dict[str, Any]:

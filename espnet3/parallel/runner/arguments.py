@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
+from math import isfinite
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,6 +109,10 @@ def check_indices(indices: Any) -> None:
         fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
     elif isinstance(indices, Integral):
         fix = f"range({indices}) counts that far"
+    elif indices is None:
+        fix = "is a `return` missing where they are made? range(n) counts to n"
+    elif isinstance(indices, float):
+        fix = f"range({int(indices)}) counts that far" if isfinite(indices) else "range(n) counts to n"
     elif getattr(indices, "shape", None) == ():
         fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
     else:
@@ -175,9 +182,28 @@ def with_suggestions(init: F) -> F:
                 raise TypeError(f"{made}() has no argument {shown(name)}.{meant} It takes {', '.join(known)}")
         if not args and "provider" not in kwargs:
             raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
+        if len(args) > 1 and isinstance(args[1], (str, PathLike)):  # the second one is batch_size
+            place = shown(os.fspath(args[1]))
+            raise TypeError(f"{made}(): a folder is given by name: {made}(provider, output_dir={place})")
         init(self, *args, **kwargs)
 
     return checked_init  # type: ignore[return-value]  # the same signature, by wraps
+
+
+def with_indices(call: F) -> F:
+    """Have a call of a runner without its indices say what it lacks, by the runner's own name."""
+
+    @explained
+    @wraps(call)
+    def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args and "indices" not in kwargs:
+            raise TypeError(
+                f"{type(self).__qualname__} objects are called with the indices that forward gets, such as "
+                "runner(range(100))"
+            )
+        return call(self, *args, **kwargs)
+
+    return checked_call  # type: ignore[return-value]  # the same signature, by wraps
 
 
 _WORKERS = ("n_workers", "num_workers", "workers", "max_workers", "n_jobs", "nj")

@@ -104,6 +104,8 @@ def tables():
         (bytearray(b"abc"), r"bytearray: .*list\(\.\.\.\)"),
         ({"utt1": "path"}, r"dict: list\(\.\.\.\) gives its keys, .*\.items\(\)"),
         (7, r"int: range\(7\)"),
+        (2.5, r"float: range\(2\)"),
+        (None, r"NoneType: is a `return` missing"),
         (np.int64(7), r"range\(7\)"),
         (np.array(7), r"no dimension; range\(array\(7\)\)"),
     ],
@@ -249,6 +251,32 @@ def test_keys_given_as_keywords_are_answered_with_the_block(given, more, block):
     """set_parallel(env="local") is a TypeError with the call that is meant."""
     with pytest.raises(TypeError, match=rf"^set_parallel takes one block, .*: set_parallel\({block}\)$"):
         set_parallel(*given, **more)
+
+
+def test_a_call_without_indices_is_refused_by_the_runners_own_name():
+    """A runner that is called with nothing says what it is called with."""
+    with pytest.raises(
+        TypeError, match=r"^Echo objects are called with the indices .* runner\(range\(100\)\)$"
+    ):
+        work.Echo(work.Whole(), progress=False)()
+
+
+def test_a_folder_given_by_position_is_sent_to_its_name():
+    """Echo(provider, "run") is answered with output_dir="run"."""
+    with pytest.raises(TypeError, match=r"Echo\(provider, output_dir='run'\)$"):
+        work.Echo(work.Whole(), "run")
+
+
+def test_a_setup_fn_that_needs_arguments_is_told_how_it_gets_them():
+    """A setup function with a parameter is answered with a partial of it."""
+    with pytest.raises(
+        SignatureError, match=r"'path'; give it what it needs by functools\.partial\(.*load, \.\.\.\)"
+    ):
+        parallel_map(abs, range(3), setup_fn=load)
+
+
+def load(path):
+    return {"factor": path}
 
 
 def test_a_runner_without_a_provider_is_refused_by_its_own_name():

@@ -62,6 +62,10 @@ def checked(name: str, value: Any) -> Any:
     """
     kind = _KINDS[name]
     found = argument(name, value, kind)
+    if name == "max_failures" and found is not None and found > 1 and found != int(found):
+        raise ConfigError(
+            f"{name} must be a whole number of items, or a share of them below 1, or None, not {shown(value)}"
+        )
     return Path(found) if isinstance(kind, Location) and found is not None else found
 
 

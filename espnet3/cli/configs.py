@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -12,7 +14,7 @@ import click
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, shown
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 
@@ -31,10 +33,21 @@ def read_file(path: str) -> Any:
     except (OmegaConfBaseException, ValueError, OSError) as error:
         raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        raise ConfigError(f"{path} is not YAML: {_tab(path, error) or error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     return loaded
+
+
+def _tab(path: str, error: Any) -> str:
+    """Return what is wrong where a tab before the text of a line is what PyYAML stumbled over; else ""."""
+    mark = getattr(error, "problem_mark", None)
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    if mark is None or mark.line >= len(lines):
+        return ""
+    line = lines[mark.line]
+    held = "\t" in line[: len(line) - len(line.lstrip())]
+    return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 
 
 def has_block(path: str) -> bool:
@@ -65,8 +78,19 @@ def read_block(path: str) -> ParallelConfig:
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")
-    check_trainer(loaded.get("trainer"))
-    return ParallelConfig.parse(block)
+    if not isinstance(block, Mapping):
+        raise ConfigError(
+            f"{path}: parallel = {shown(block)}: must be a block of lines, such as "
+            "parallel: {env: local, n_workers: 4}"
+        )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            check_trainer(loaded.get("trainer"))
+            return ParallelConfig.parse(block)
+        finally:
+            for each in said:  # its place would be a line of this program, which says nothing of the file
+                print(f"warning: {path}: {each.message}", file=sys.stderr)
 
 
 @click.command()

@@ -36,7 +36,12 @@ def report(run: str, output: str | None, kind: str) -> None:
     if output == "-":
         sys.stdout.write(text)
         return
-    Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    try:
+        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise click.ClickException(
+            f"{output} cannot be written ({error.strerror}): take another file with -o, or -o - for standard output"
+        ) from error
     print(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")
 
 

@@ -18,6 +18,7 @@ from espnet3.parallel.runner.arguments import (
     check_provider,
     checked,
     no_attribute,
+    with_indices,
     with_suggestions,
 )
 from espnet3.parallel.runner.batches import in_batches_of_one
@@ -221,7 +222,7 @@ class BaseRunner(ABC):
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Write more files of a whole run's results, also in a detached run's merge. Optional, without `merge`."""
 
-    @explained
+    @with_indices
     def __call__(self, indices: Iterable[Any]) -> Any:
         """Run all indices; with `output_dir`, those that have no outcome in that folder yet.
 

@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import explained
+from espnet3.parallel.messages import shown
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -46,6 +47,8 @@ _parsed: tuple[Any, ParallelConfig] = (None, ParallelConfig())  # of the one bef
 _open_clients: list[tuple[int | None, Any]] = []  # with the thread that opened it
 _mine: ContextVar[tuple[Any, ...]] = ContextVar("espnet3_open_clients", default=())
 _lock = threading.Lock()
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def __getattr__(name: str) -> Any:
@@ -62,7 +65,25 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _in_one(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have a function of one config say so where it is given the config's keys as keywords."""
+
+    @wraps(call)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if keys := [key for key in kwargs if key != "config"]:
+            given = args[0] if args else kwargs.pop("config", None)
+            block = {**(given if isinstance(given, Mapping) else {}), **kwargs}
+            raise TypeError(
+                f"{call.__name__} takes one block, and no keyword {keys[0]!r}: "
+                f"{call.__name__}({shown(block)})"
+            )
+        return call(*args, **kwargs)
+
+    return called
+
+
 @explained
+@_in_one
 def set_parallel(config: Any) -> None:
     """Register the configuration that later calls use.
 

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def test_a_local_block_has_no_script(conf):
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
         ("[1, 2]", "holds no mapping"),
         ("a: [", "is not YAML"),
+        (
+            "parallel: local",
+            "conf.yaml: parallel = 'local': must be a block of lines, such as parallel: {env: local",
+        ),
+        ("parallel:\n\tenv: local\n", "is not YAML: line 2 begins with a tab: indent it with spaces"),
+        ("parallel:\n  env: local\n\tn_workers: 2\n", "line 3 begins with a tab: indent it with spaces"),
     ],
 )
 def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
@@ -78,6 +85,17 @@ def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("verb", ["plan", "doctor"])
+def test_a_warning_names_the_file_on_one_line(verb, tmp_path):
+    """What is ignored in a file is said in one line with the file's name, without a line of another program."""
+    file = tmp_path / "conf.yaml"
+    file.write_text("parallel: {env: local, colour: red}\n")
+    code = f"from espnet3.cli.main import main; main([{verb!r}, {str(file)!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warning: {file}: The parallel config: colour = 'red' is ignored")
 
 
 @pytest.mark.parametrize("verb", [plan, doctor])

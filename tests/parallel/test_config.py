@@ -615,3 +615,21 @@ def test_idle_timeout_may_be_zero():
         ParallelConfig.parse({}).idle_timeout,
         ParallelConfig.parse({"idle_timeout": 0}).idle_timeout,
     ) == (5.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("slurm", "partition = 'gpu': unknown key: under options it is called queue here: queue: gpu"),
+        (
+            "local",
+            "partition = 'gpu': unknown key: it is called queue under options of slurm, pbs, sge, lsf, moab, oar",
+        ),
+    ],
+)
+def test_a_word_of_job_scripts_beside_env_is_sent_to_options(env, said):
+    """`partition` at the top of a block is answered with options.queue, and not with a key that is spelt alike."""
+    with pytest.raises(ConfigError) as caught:
+        ParallelConfig.parse({"env": env, "partition": "gpu"})
+    assert said in str(caught.value)
+    assert "Did you mean" not in str(caught.value)

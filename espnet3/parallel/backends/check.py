@@ -42,13 +42,13 @@ def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str
     """
     problems = []
     for name, value in options.items():
-        reason = _refused_name(row, name) or _refused_value(row, name, options)
+        reason = _refused_name(row, name, value) or _refused_value(row, name, options)
         if reason:
             problems.append(problem(f"options.{named(name)}", value, reason))
     return problems if row is None else [*problems, *_missing(row, options)]
 
 
-def _refused_name(row: Backend | None, name: Any) -> str:
+def _refused_name(row: Backend | None, name: Any, value: Any) -> str:
     if not isinstance(name, str):
         return f"the name of an option is text, not {type(name).__name__}: put it in quotes"
     if row is None:
@@ -62,7 +62,7 @@ def _refused_name(row: Backend | None, name: Any) -> str:
     # option may be right, unless it is one of trainer, of another scheduler, or has a slip in it.
     if known or (known is None and not known_to_be_wrong(row, name)):
         return ""
-    return unknown_option(row, name)
+    return unknown_option(row, name, value)
 
 
 def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:

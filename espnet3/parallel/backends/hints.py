@@ -53,6 +53,18 @@ _REPLACED = {
     **dict.fromkeys(("gpu_inference", "ngpu", "gpu"), _GPUS),
 }
 
+# What job scripts (#SBATCH --partition, --gres, --time) call it: an option of dask-jobqueue's, or something else.
+_JOB_OPTIONS = {
+    **dict.fromkeys(("partition", "partitions"), "queue"),
+    **dict.fromkeys(("time", "timelimit", "time_limit", "time_min", "h_rt"), "walltime"),
+    **dict.fromkeys(("mem", "mem_per_node", "h_vmem"), "memory"),
+    **dict.fromkeys(("cpus_per_task", "cpus", "ncpus", "ppn"), "cores"),
+    "job_cpu": "cores",
+}
+_JOB_WORKERS = ("ntasks", "tasks", "ntasks_per_node", "tasks_per_node")
+_JOB_GPUS = ("gres", "gpus", "gpus_per_node", "gpus_per_task", "ngpus")
+_JOB_FLAGS = ("qos", "constraint", "exclude", "nodelist", "reservation", "exclusive", "licenses", "requeue")
+
 
 def is_trainer_key(name: str) -> bool:
     """Return whether a name is a setting of `lightning.Trainer` or of a recipe's training block."""
@@ -71,20 +83,70 @@ def owners(name: str) -> tuple[str, ...]:
     return tuple(row.name for row in BACKENDS.values() if has_option(row, name) or name in remembered(row))
 
 
+def _job_word(row: Backend | None, name: str, value: Any) -> str:
+    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none.
+
+    Args:
+        row: The backend.
+        name: The word, with hyphens or underscores.
+        value: What it was given.
+    """
+    if row is None or row.scheduler is None:
+        return ""
+    word, options = _plain(name), frozenset(allowed_options(row) or remembered(row))
+    meant = _JOB_OPTIONS.get(word)
+    if meant in options:
+        both = word in ("cpus_per_task", "cpus") and "job_cpu" in options
+        more = ", and job_cpu where --cpus-per-task is to be another number" if both else ""
+        return f"it is called {meant} here: {meant}: {_example(meant, value)}{more}"
+    if word in _JOB_WORKERS and options:
+        return "the number of workers is n_workers, beside env; a job of several workers has processes: 4"
+    if "job_extra_directives" not in options or word not in (*_JOB_GPUS, *_JOB_FLAGS, *_JOB_OPTIONS):
+        return ""
+    flag, gpu = row.scheduler.flag, row.scheduler.gpu
+    if flag and word != "ngpus":
+        text = word.replace("_", "-") if value is True else f"{word.replace('_', '-')}={value}"
+        return (
+            f'it is a line of job_extra_directives here: job_extra_directives: ["{flag.format(text=text)}"]'
+        )
+    if word in _JOB_GPUS and gpu:
+        return f"a GPU is asked for by {gpu.partition(':')[0]} here: {gpu}"
+    return f"it is a line of job_extra_directives here, as {row.name} writes it"
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _example(meant: str | None, value: Any) -> str:
+    """Return the value as YAML has it; where it is no text, what one is like."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    text = shown(value).strip("'\"") if isinstance(value, str) and value else ""
+    if meant == "walltime":
+        return f'"{text}"' if text else '"4:00:00"'
+    if meant == "memory":  # a number alone is megabytes to most schedulers
+        return f"{value}MB" if whole or text.isdigit() else text or "16GB"
+    if meant == "cores":
+        return str(value) if whole else "4"
+    return text or "gpu"
+
+
 def known_to_be_wrong(row: Backend, name: str) -> bool:
     """Whether an option of a backend that is not installed is one of another, or nearly one of its own."""
     words = remembered(row)
     if name in words:
         return False
-    if is_trainer_key(name) or name in _REPLACED:
+    if is_trainer_key(name) or name in _REPLACED or _job_word(row, name, None):
         return True
     return (
         bool(owners(name) or did_you_mean(name, words)) if words else name in _TELLING and not row.scheduler
     )
 
 
-def unknown_option(row: Backend, name: str) -> str:
+def unknown_option(row: Backend, name: str, value: Any = None) -> str:
     """Return why an option that the row does not have is wrong, and what to do."""
+    if told := _job_word(row, name, value):
+        return f"unknown option of {row.name}: {told}"
     instead = f"; under {row.name} {row.instead[name]}" if name in row.instead else ""
     if name in _REPLACED:
         return _REPLACED[name]
@@ -111,6 +173,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
     if name in _REPLACED:
         return _REPLACED[name]
     having = owners(name)
+    if row is not None and row.name not in having and (told := _job_word(row, name, value)):
+        return f"unknown key: under options {told}"
     if row is not None and row.name in having:
         return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
     if having:
@@ -120,6 +184,8 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
         return TO_TRAINER
     if name in _RENAMED:
         return f"unknown key: it is called {_RENAMED[name]} here"
+    if (meant := _JOB_OPTIONS.get(_plain(name))) in ("queue", "walltime"):
+        return f"unknown key: it is called {meant} under options of {', '.join(owners(meant))}"
     guess = did_you_mean(name, known)
     if not guess and row is not None:
         guess = did_you_mean(name, allowed_options(row) or remembered(row)).replace("?", ", under options?")

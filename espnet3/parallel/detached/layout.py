@@ -162,6 +162,11 @@ class Layout:
                     f"the run in {self.run} was not submitted as detached jobs: `espnet3 status` and `wait` work on "
                     "it; to go on with it, call its runner again"
                 ) from None
+            if not self.run.exists():
+                raise ConfigError(
+                    f"{self.run} does not exist: give the folder that was printed at submission, "
+                    "the runner's output_dir"
+                ) from None
             raise ConfigError(
                 f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
                 "that was printed at submission, the runner's output_dir"

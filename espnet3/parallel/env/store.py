@@ -5,6 +5,7 @@ An env is a dict built once per process (a provider's `build_env_local`, a `setu
 
 from __future__ import annotations
 
+import functools
 import inspect
 import queue
 import sys
@@ -192,7 +193,11 @@ def check_setup(setup: Any) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        raise SignatureError(f"setup_fn is called without arguments, and {name_of(setup)}: {error}") from None
+        name = name_of(setup)
+        raise SignatureError(
+            f"setup_fn is called without arguments, and {name}: {error}; give it what it needs by "
+            f"functools.partial({name}, ...)"
+        ) from None
 
 
 def build_env(build: SetupFn) -> dict[str, Any]:
@@ -209,9 +214,10 @@ def build_env(build: SetupFn) -> dict[str, Any]:
     except BaseException as error:  # SystemExit too: a provider must not end its worker quietly
         raise _not_built(error) from error
     if not isinstance(env, dict):
+        hint = ": is a `return` missing?" if env is None else ""
         raise EnvTypeError(
-            f"a provider or setup_fn must return a dict of env entries, and this one returned "
-            f"{type(env).__name__}: {brief(env)}"
+            f"{_builder(build)} must return a dict of env entries, and it returned {type(env).__name__}: "
+            f"{brief(env)}{hint}"
         )
     wrong = [k for k in env if not isinstance(k, str)]
     if wrong:
@@ -219,6 +225,20 @@ def build_env(build: SetupFn) -> dict[str, Any]:
             f"the env's keys must be strings (they are matched to parameter names), and {wrong[0]!r} is not"
         )
     return env
+
+
+def _builder(build: Any) -> str:
+    """Return what the user calls the function that builds an env: a provider's method, or a setup_fn."""
+    if isinstance(build, Adding):
+        return _builder(build.build)
+    cells = getattr(build, "__closure__", None) or ()
+    held = dict(zip(getattr(getattr(build, "__code__", None), "co_freevars", ()), cells, strict=False))
+    if name_of(build) == "EnvironmentProvider.make_worker_setup_fn.<locals>.setup":  # the default
+        return f"{held['cls'].cell_contents.__qualname__}.build_env_local"
+    given = build.args[:1] if isinstance(build, functools.partial) else ()
+    if given and hasattr(given[0], "build_env_local"):  # a provider that builds in this process
+        return f"{type(given[0]).__qualname__}.build_env_local"
+    return name_of(build) if inspect.ismethod(build) else f"the setup_fn {name_of(build)}"
 
 
 def _not_built(error: BaseException) -> WorkerSetupError:

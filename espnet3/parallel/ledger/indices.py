@@ -8,7 +8,9 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
+from espnet3.parallel.messages import brief
 
 _CHUNK = 1 << 16
 _TWICE = -1
@@ -24,10 +26,28 @@ def hash_indices(items: Sequence[Any]) -> str:
     digest = _hash_integers(items)
     if digest is None:
         plain = hashlib.sha256(b"json\n")
-        for item in items:
-            plain.update(index_json(item) + b"\n")
+        for at, item in enumerate(items):
+            plain.update(_held(at, item) + b"\n")
         digest = plain.hexdigest()
     return digest
+
+
+def _held(at: int, item: Any) -> bytes:
+    """Return an index as JSON, or raise the error that says which it is."""
+    try:
+        return index_json(item)
+    except ValueTypeError as error:
+        kind = type(item).__qualname__
+        raise ValueTypeError(
+            f"indices[{at}] = {brief(item, 80)}",
+            f"({kind}) is no index for a run folder, whose files are JSON: give numbers, text, lists or dicts of "
+            f"them, such as range(len(items)), and keep the objects in the env ({error.where} {_why(error)})",
+        ) from None
+
+
+def _why(error: ValueTypeError) -> str:
+    """Return what is wrong with a value, without the advice, which is for results."""
+    return error.problem.partition(":")[0]
 
 
 def _hash_integers(items: Sequence[Any]) -> str | None:
@@ -56,7 +76,7 @@ def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
     """Return what `run.json` says of an index list: count and hash, and its first and last indices for people."""
     n = len(items)
     ends = [
-        index_json(items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
     ]
     return {"count": n, "sha256": hash_indices(items), "shown": ends}
 

@@ -26,6 +26,8 @@ from typing import Any
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.log_levels import Levels, is_ours, levels_here, take_over_levels
 from espnet3.parallel.engine.loop import items_in_hand
+from espnet3.parallel.env.injection import WARNING
+from espnet3.parallel.messages import warn_caller
 
 MOST = 100  # records a second from one worker process, and so many at once
 _PAUSE = 0.05  # seconds between two messages of one slot
@@ -35,6 +37,7 @@ _PLAIN = (str, int, float, bool, type(None))
 _NUMBERS = {"stdout": 1, "stderr": 2}
 _STREAMS = tuple(_NUMBERS)
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
+_WARNED: set[str] = set()  # warnings of workers that this process has given
 # The worker; records as their attributes, and lines; how many more were left out
 Message = tuple[str, list[dict[str, Any]], int]
 
@@ -286,7 +289,8 @@ _call_handlers = logging.Logger.callHandlers
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
     """What `Logger.callHandlers` is on a worker."""
     outlet = _current()
-    if outlet is None or is_ours(record.name) or _has_handler(logger):
+    stays = _has_handler(logger) or is_ours(record.name)
+    if outlet is None or (stays and not hasattr(record, WARNING)):
         _call_handlers(logger, record)
         return
     try:
@@ -317,6 +321,13 @@ os.register_at_fork(after_in_child=_OPEN.clear)
 # --- the driver's side ----------------------------------------------------------------------------
 
 
+def _warn_once(text: str) -> None:
+    """Warn of what each worker has found, where none of them has been heard before."""
+    if text not in _WARNED:
+        _WARNED.add(text)
+        warn_caller(text)
+
+
 class Inlet:
     """Gives the records of workers to this process's loggers, prints their lines, and says how many more there were."""
 
@@ -333,6 +344,9 @@ class Inlet:
                     f"[worker {worker}] {fields['text']}",
                     file=getattr(sys, fields[_PRINTED]) or sys.__stderr__,
                 )
+                continue
+            if fields.get(WARNING):
+                _warn_once(str(fields[WARNING]))
                 continue
             logger = logging.getLogger(fields["name"])
             if logger.isEnabledFor(fields["levelno"]):

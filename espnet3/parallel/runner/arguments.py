@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
+from math import isfinite
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +62,10 @@ def checked(name: str, value: Any) -> Any:
     """
     kind = _KINDS[name]
     found = argument(name, value, kind)
+    if name == "max_failures" and found is not None and found > 1 and found != int(found):
+        raise ConfigError(
+            f"{name} must be a whole number of items, or a share of them below 1, or None, not {shown(value)}"
+        )
     return Path(found) if isinstance(kind, Location) and found is not None else found
 
 
@@ -106,6 +113,10 @@ def check_indices(indices: Any) -> None:
         fix = f"{numbers} gives the rows' labels; for the values themselves, {values}"
     elif isinstance(indices, Integral):
         fix = f"range({indices}) counts that far"
+    elif indices is None:
+        fix = "is a `return` missing where they are made? range(n) counts to n"
+    elif isinstance(indices, float):
+        fix = f"range({int(indices)}) counts that far" if isfinite(indices) else "range(n) counts to n"
     elif getattr(indices, "shape", None) == ():
         fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
     else:
@@ -171,23 +182,55 @@ def with_suggestions(init: F) -> F:
         made = type(self).__qualname__
         for name, value in kwargs.items():
             if name not in known:
-                meant = _elsewhere(name, value) or did_you_mean(name, known)
+                meant = _elsewhere(name, value, known) or did_you_mean(name, known)
                 raise TypeError(f"{made}() has no argument {shown(name)}.{meant} It takes {', '.join(known)}")
         if not args and "provider" not in kwargs:
             raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
+        if len(args) > 1 and isinstance(args[1], (str, PathLike)):  # the second one is batch_size
+            place = shown(os.fspath(args[1]))
+            raise TypeError(f"{made}(): a folder is given by name: {made}(provider, output_dir={place})")
         init(self, *args, **kwargs)
 
     return checked_init  # type: ignore[return-value]  # the same signature, by wraps
 
 
+def with_indices(call: F) -> F:
+    """Have a call of a runner without its indices say what it lacks, by the runner's own name."""
+
+    @explained
+    @wraps(call)
+    def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args and "indices" not in kwargs:
+            raise TypeError(
+                f"{type(self).__qualname__} objects are called with the indices that forward gets, such as "
+                "runner(range(100))"
+            )
+        return call(self, *args, **kwargs)
+
+    return checked_call  # type: ignore[return-value]  # the same signature, by wraps
+
+
 _WORKERS = ("n_workers", "num_workers", "workers", "max_workers", "n_jobs", "nj")
+_BLOCKS = ("parallel", "parallel_config", "set_parallel")
 
 
-def _elsewhere(name: str, value: Any) -> str:
-    """Return a sentence where an argument belongs to the parallel block or to the provider; else ""."""
+def _elsewhere(name: str, value: Any, known: list[str]) -> str:
+    """Return a sentence where an argument belongs to the parallel block or to the provider; else "".
+
+    Args:
+        name: The argument, which the constructor does not have.
+        value: What it was given.
+        known: The constructor's own: a name nearer to one of them is a slip in it.
+    """
+    keys = {each.name for each in fields(ParallelConfig)} - set(known)
     key = "n_workers" if name in _WORKERS else name
-    if key in (each.name for each in fields(ParallelConfig)):
-        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, name)}}}), before the call."
+    if key not in keys and (guess := did_you_mean(name, {*keys, *known}, cutoff=0.8)):
+        key = guess.split("'")[1]
+    if key in keys:
+        return f" It belongs to the parallel block: set_parallel({{{key!r}: {shown(value, key)}}}), before the call."
+    if name in _BLOCKS:
+        block = shown(value, name) if isinstance(value, Mapping) else "{'env': 'local', 'n_workers': 4}"
+        return f" The parallel block is registered: set_parallel({block}), before the call."
     if name in ("config", "params"):
         return f" It belongs to the provider: MyProvider({name}=...)."
     return ""

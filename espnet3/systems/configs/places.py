@@ -56,6 +56,9 @@ def not_yaml(error: yaml.YAMLError, file: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     place = Place(file, None if mark is None else mark.line + 1)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    line = "" if mark is None else (mark.buffer or "")[: mark.pointer].rpartition("\n")[2]
+    if "\t" in line + problem.replace("\\t", "\t") and not line.strip():
+        problem = "the line begins with a tab: indent it with spaces"
     return ConfigError(f"{place}: this is not YAML: {problem}")
 
 

@@ -458,6 +458,52 @@ def test_an_option_of_another_backend_is_refused_without_any_package(env, name, 
     assert problem == f"options.{name} = 'x': {said}"
 
 
+@pytest.mark.parametrize("absent", [False, True], ids=["as-it-is", "no-package"])
+@pytest.mark.parametrize(
+    ("env", "name", "value", "said"),
+    [
+        ("slurm", "partition", "gpu", "it is called queue here: queue: gpu"),
+        ("pbs", "partition", "gpu", "it is called queue here: queue: gpu"),
+        (
+            "slurm",
+            "gres",
+            "gpu:1",
+            'a line of job_extra_directives here: job_extra_directives: ["--gres=gpu:1"]',
+        ),
+        ("pbs", "gres", "gpu:1", 'resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"'),
+        ("htcondor", "gres", "gpu:1", "job_extra_directives: {request_gpus: 1}"),
+        ("slurm", "qos", "long", 'job_extra_directives: ["--qos=long"]'),
+        ("slurm", "cpus_per_task", 2, "cores: 2, and job_cpu where --cpus-per-task is to be another number"),
+        ("pbs", "cpus-per-task", 2, "it is called cores here: cores: 2"),
+        ("pbs", "job_cpu", 2, "it is called cores here: cores: 2"),
+        ("slurm", "time", "1:00:00", 'it is called walltime here: walltime: "1:00:00"'),
+        ("slurm", "mem", "4G", "it is called memory here: memory: 4G"),
+        ("sge", "mem", 4000, "it is called memory here: memory: 4000MB"),
+        ("slurm", "ntasks", 8, "the number of workers is n_workers, beside env"),
+    ],
+)
+def test_a_word_of_job_scripts_is_refused_with_the_option(env, name, value, said, absent, monkeypatch):
+    """What #SBATCH lines call it is answered with the option and the value, with dask-jobqueue and without."""
+    if absent:
+        monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    elif not installed("dask_jobqueue"):
+        pytest.skip("dask_jobqueue is not installed")
+    (problem,) = option_problems(row(env), {**required(env), name: value})
+    assert problem.startswith(f"options.{name} = {value!r}: unknown option of {env}: ")
+    assert said in problem
+    assert "Did you mean" not in problem
+
+
+def test_an_account_and_lsf_own_words_stay():
+    """What a scheduler's jobs do have is no word to translate."""
+    for env, given in [
+        ("slurm", {"account": "lab"}),
+        ("lsf", {"mem": 4000, "ncpus": 2}),
+        ("slurm", {"job_cpu": 2}),
+    ]:
+        assert option_problems(row(env), {**required(env), **given}) == []
+
+
 def test_without_dask_jobqueue_its_words_are_still_recognised(monkeypatch):
     """Under local, a scheduler's word is refused with the schedulers' names though none is installed."""
     monkeypatch.setitem(sys.modules, "dask_jobqueue", None)

@@ -13,10 +13,12 @@ from espnet3.parallel import (
     BaseRunner,
     ConfigError,
     EnvironmentProvider,
+    EnvTypeError,
     InferenceProvider,
     ItemError,
     SignatureError,
     get_client,
+    parallel_map,
     set_parallel,
 )
 from tests.parallel.contract import work
@@ -102,6 +104,8 @@ def tables():
         (bytearray(b"abc"), r"bytearray: .*list\(\.\.\.\)"),
         ({"utt1": "path"}, r"dict: list\(\.\.\.\) gives its keys, .*\.items\(\)"),
         (7, r"int: range\(7\)"),
+        (2.5, r"float: range\(2\)"),
+        (None, r"NoneType: is a `return` missing"),
         (np.int64(7), r"range\(7\)"),
         (np.array(7), r"no dimension; range\(array\(7\)\)"),
     ],
@@ -215,6 +219,7 @@ def test_a_misspelled_argument_is_named_with_the_right_one(wrong, right):
     [
         ("n_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
         ("num_workers", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
+        ("n_worker", r"parallel block: set_parallel\(\{'n_workers': 3\}\)"),
         ("env", r"parallel block: set_parallel\(\{'env': 3\}\)"),
         ("config", r"the provider: MyProvider\(config=...\)"),
     ],
@@ -225,6 +230,53 @@ def test_an_argument_of_something_else_is_sent_there(name, words):
         TypeError, match=f"Echo.* no argument '{name}'. It belongs to {'the ' * (words[0] == 'p')}{words}"
     ):
         work.Echo(work.Whole(), **{name: 3})
+
+
+def test_a_whole_block_given_to_a_runner_is_sent_to_set_parallel():
+    """`parallel=` of a runner is answered with the call that registers it."""
+    with pytest.raises(
+        TypeError, match=r"'parallel'\. .*set_parallel\(\{'n_workers': 2\}\), before the call"
+    ):
+        work.Echo(work.Whole(), parallel={"n_workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "block"),
+    [
+        ((), {"env": "local", "n_workers": 2}, r"\{'env': 'local', 'n_workers': 2\}"),
+        (({"env": "local"},), {"n_workers": 2}, r"\{'env': 'local', 'n_workers': 2\}"),
+    ],
+)
+def test_keys_given_as_keywords_are_answered_with_the_block(given, more, block):
+    """set_parallel(env="local") is a TypeError with the call that is meant."""
+    with pytest.raises(TypeError, match=rf"^set_parallel takes one block, .*: set_parallel\({block}\)$"):
+        set_parallel(*given, **more)
+
+
+def test_a_call_without_indices_is_refused_by_the_runners_own_name():
+    """A runner that is called with nothing says what it is called with."""
+    with pytest.raises(
+        TypeError, match=r"^Echo objects are called with the indices .* runner\(range\(100\)\)$"
+    ):
+        work.Echo(work.Whole(), progress=False)()
+
+
+def test_a_folder_given_by_position_is_sent_to_its_name():
+    """Echo(provider, "run") is answered with output_dir="run"."""
+    with pytest.raises(TypeError, match=r"Echo\(provider, output_dir='run'\)$"):
+        work.Echo(work.Whole(), "run")
+
+
+def test_a_setup_fn_that_needs_arguments_is_told_how_it_gets_them():
+    """A setup function with a parameter is answered with a partial of it."""
+    with pytest.raises(
+        SignatureError, match=r"'path'; give it what it needs by functools\.partial\(.*load, \.\.\.\)"
+    ):
+        parallel_map(abs, range(3), setup_fn=load)
+
+
+def load(path):
+    return {"factor": path}
 
 
 def test_a_runner_without_a_provider_is_refused_by_its_own_name():
@@ -244,6 +296,67 @@ def test_a_method_that_is_missing_is_named_with_the_one_that_was_meant():
         type("Nothing", (BaseRunner,), {})(work.Whole())
     with pytest.raises(TypeError, match=r"^Builds must define build_env_local\. It has 'build_local_env'"):
         type("Builds", (EnvironmentProvider,), {"build_local_env": lambda self: {}})({})
+
+
+def test_a_method_that_was_inherited_is_no_misspelt_one():
+    """What an InferenceProvider lacks is named without a guess from what it has from its base."""
+    half = type("Half", (InferenceProvider,), {"build_dataset": staticmethod(lambda config: [1])})
+    with pytest.raises(TypeError, match=r"^Half must define build_model\.$"):
+        half({})
+
+
+class NoReturn(EnvironmentProvider):
+    """Lacks a return."""
+
+    def build_env_local(self):
+        _ = {"factor": 2}
+
+
+def returns_a_list():
+    return [1, 2]
+
+
+def test_an_env_that_is_none_names_the_provider_and_the_return(place):
+    """What a provider forgot to return is said by the provider's name, in process and on workers."""
+    with pytest.raises(
+        EnvTypeError, match=r"NoReturn\.build_env_local must return a dict .*None: is a `return` missing\?"
+    ):
+        work.Echo(NoReturn(), progress=False)(range(3))
+
+
+def test_an_env_that_is_a_list_names_the_setup_fn(place):
+    """A setup function that returns something else is named, and its value is shown."""
+    with pytest.raises(
+        EnvTypeError, match=r"the setup_fn returns_a_list must return a dict .*list: \[1, 2\]$"
+    ):
+        parallel_map(abs, range(3), setup_fn=returns_a_list)
+
+
+def test_an_env_entry_before_the_index_is_refused_with_the_order(place):
+    """forward(factor, idx) is answered with the order that is meant, not with an entry that the env lacks."""
+    swapped = type("Swapped", (BaseRunner,), {"forward": staticmethod(lambda factor, idx: idx)})
+    swapped.forward.__qualname__ = "Swapped.forward"
+    with pytest.raises(
+        SignatureError, match=r"first parameter is 'factor', .*: write forward\(idx, factor\)$"
+    ):
+        swapped(PROVIDER, progress=False)(range(3))
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_an_env_entry_in_the_place_of_the_index_is_one_warning(n_workers):
+    """forward(factor), where the env holds factor, runs, and the driver says once what factor is."""
+    set_parallel({"env": "local", "n_workers": n_workers})
+    hides = type("Hides", (BaseRunner,), {"forward": staticmethod(lambda factor: factor)})
+    hides.forward.__name__, hides.forward.__qualname__ = "forward", f"Hides{n_workers}.forward"
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert hides(PROVIDER, progress=False)(range(9)) == list(range(9))
+    (said,) = warned(recorded)
+    assert said == (
+        f"Hides{n_workers}.forward's first parameter 'factor' gets the index, not the env's 'factor': "
+        "write forward(idx, factor, ...)"
+    )
 
 
 @pytest.mark.parametrize("name", ["forward", "write_record", "close_writers"])

@@ -143,5 +143,6 @@ def test_a_verb_that_has_nothing_to_do_says_so(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", n=2, shards=1)
     assert run.wait(150).done
     assert "nothing was submitted: every item has an outcome" in run.retry().notes
+    assert run.submit().notes[-1].startswith("nothing was submitted: every shard was before; `espnet3 retry ")
     assert "no job was queued or at work: there was nothing to cancel" in run.cancel().notes
     assert run.status().done

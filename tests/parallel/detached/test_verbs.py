@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import DetachedRun, FolderInUseError
+from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, IncompleteRunError
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.arrays import submitted
 from espnet3.parallel.detached.layout import Layout
@@ -39,6 +40,40 @@ def test_verbs_exclude_each_other_and_say_who_is_at_work(
     finally:
         lease.release()
     assert len(run.merge()) == 12
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """Return the files of an error's traceback, but for the line that raises it without the others."""
+    return [
+        frame.filename
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "errors.py" not in frame.filename
+    ]
+
+
+def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> None:
+    """What is missing and what its jobs do is said once, without an earlier error above and without our frames."""
+    run = run_of(tmp_path / "a")
+    run.cancel(grace=0.0)
+    lines = (tmp_path / "a").rglob("split.*/results.jsonl")
+    for file in [*lines, *(tmp_path / "a").rglob("shard.*/done")]:
+        file.unlink()
+    with pytest.raises(IncompleteRunError, match=r"12 of 12 indices .* `espnet3 retry` ") as caught:
+        run.merge()
+    assert "Run again" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    assert set(frames_of(caught.value)) == {__file__}
+
+
+def test_a_folder_that_does_not_exist_is_said_to_be_missing(tmp_path: Path) -> None:
+    """DetachedRun.open says at the caller's line that a folder is not there, or holds no such run."""
+    for folder, said in (
+        (tmp_path / "nope", "nope does not exist: give"),
+        (tmp_path, "is not the folder of a"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            DetachedRun.open(folder)
+        assert set(frames_of(caught.value)) == {__file__}
 
 
 def last_verb(run: DetachedRun) -> str:

@@ -101,3 +101,14 @@ def test_an_index_json_cannot_hold_is_an_error_before_anything_runs(tmp_path: Pa
     with pytest.raises(ValueTypeError, match="index is of type"):
         runner([1, Odd()])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["driver", "detached"])
+def test_an_index_json_cannot_hold_is_named_with_advice_for_indices(tmp_path: Path, detached: bool) -> None:
+    """The message has the position and the value, and says what to give, not what to return."""
+    runner = Values(
+        Provider({"values": {}}), output_dir=tmp_path / "run", progress=False, async_mode=detached
+    )
+    with pytest.raises(ValueTypeError, match=r"^indices\[1\] = \{1, 2\} \(set\) .*: give numbers") as caught:
+        runner([1, {1, 2}, *range(9)])
+    assert "return" not in str(caught.value) and "writer hook" not in str(caught.value)

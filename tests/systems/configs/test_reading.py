@@ -60,6 +60,7 @@ def test_every_key_has_its_line() -> None:
     [
         ("a: 1\nb: [1, 2\n", 3, "this is not YAML"),
         ("a: 1\n\tb: 2\n", 2, "this is not YAML"),
+        ("a:\n\tb: 2\n", 2, "this is not YAML: the line begins with a tab: indent it with spaces"),
         ("a: 1\nb: 2\na: 3\n", 3, "this is not YAML: found duplicate key a"),
         ("a: 1\nb: {c: '${d'}\n", 2, r"b\.c: .*write the value"),
         ("a: 1\nb: ${load_line:none.txt}\n", 2, r"b: .*none\.txt cannot be read \(No such file"),

@@ -16,6 +16,7 @@ from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, progress
+from espnet3.parallel.errors import explained
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.messages import html_table
 
@@ -56,6 +57,7 @@ class DetachedRun(Sequence[JobRecord]):
         self._runner = runner
 
     @classmethod
+    @explained
     def open(cls, path: str | os.PathLike[str]) -> DetachedRun:
         """Return the run of a folder.
 
@@ -100,10 +102,12 @@ class DetachedRun(Sequence[JobRecord]):
 
     # --- looking ---
 
+    @explained
     def status(self) -> RunStatus:
         """Return how every shard is: its files first; one question to the scheduler explains the others."""
         return run_status(self._layout, self._plan)
 
+    @explained
     def wait(
         self, timeout: float | None = None, seen: Callable[[RunStatus], object] | None = None
     ) -> RunStatus:
@@ -167,6 +171,7 @@ class DetachedRun(Sequence[JobRecord]):
 
     # --- acting ---
 
+    @explained
     def cancel(self, grace: float = GRACE) -> RunStatus:
         """End every job, queued or at work; what has been computed stays.
 
@@ -177,10 +182,12 @@ class DetachedRun(Sequence[JobRecord]):
             self._layout, self._plan, argument("grace", grace, Number(least=0, most=MOST_SECONDS))
         )
 
+    @explained
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""
         return verbs.submit_new(self._layout, self._plan)
 
+    @explained
     def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
         """Submit again what is missing, and nothing else.
 
@@ -197,6 +204,7 @@ class DetachedRun(Sequence[JobRecord]):
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
         return verbs.retry(self._layout, self._plan, failed_items, on_error)
 
+    @explained
     def merge(self) -> Any:
         """Put the outcomes in order and prove that none is missing.
 

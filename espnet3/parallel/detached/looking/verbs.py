@@ -120,7 +120,11 @@ def submit_new(layout: Layout, plan: Plan) -> RunStatus:
         new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
         hand_over(layout, plan, new)
         _event(layout, "submitted", shards=len(new))
-    return run_status(layout, plan)
+    status = run_status(layout, plan)
+    if new:
+        return status
+    note = f"nothing was submitted: every shard was before; `{_command(layout, 'retry')}` submits what is missing again"
+    return replace(status, notes=(*status.notes, note))
 
 
 def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) -> RunStatus:
@@ -206,7 +210,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         try:
             receipt = merge_splits(layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind)
         except IncompleteRunError as error:
-            raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from error
+            raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from None
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)

@@ -11,6 +11,7 @@ from typing import Any
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.signatures import allowed_options, has_option, installed, parameters
 from espnet3.parallel.backends.table import BACKENDS
+from espnet3.parallel.checks import is_whole
 from espnet3.parallel.messages import did_you_mean, shown
 
 TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
@@ -120,7 +121,7 @@ def _plain(name: str) -> str:
 
 def _example(meant: str | None, value: Any) -> str:
     """Return the value as YAML has it; where it is no text, what one is like."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    whole = is_whole(value)
     text = shown(value).strip("'\"") if isinstance(value, str) and value else ""
     if meant == "walltime":
         return f'"{text}"' if text else '"4:00:00"'

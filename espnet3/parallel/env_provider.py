@@ -101,6 +101,7 @@ class EnvironmentProvider(metaclass=_Making):
                 object.__setattr__(provider, name, value)
             return provider.build_env_local()
 
+        setup.builds = f"{cls.__qualname__}.build_env_local"  # type: ignore[attr-defined]  # what messages call it
         return setup
 
     def build_worker_setup_fn(self) -> Callable[[], dict[str, Any]]:

@@ -199,6 +199,11 @@ def pinned(gpus: Sequence[str], worker: int) -> str:
     return ",".join([*gpus[first:], *gpus[:first]])
 
 
+def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
+    """Return the environment variable that gives a worker its GPU; nothing where none are shared out."""
+    return {GPU_VARIABLE: pinned(gpus, worker)} if gpus else {}
+
+
 def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:
     """Return the options that only dask-cuda's own cluster understands, such as `rmm_pool_size`."""
     return [name for name in options if name != GPU_VARIABLE and not has_option(row("local"), name)]

@@ -231,10 +231,8 @@ def _builder(build: Any) -> str:
     """Return what the user calls the function that builds an env: a provider's method, or a setup_fn."""
     if isinstance(build, Adding):
         return _builder(build.build)
-    cells = getattr(build, "__closure__", None) or ()
-    held = dict(zip(getattr(getattr(build, "__code__", None), "co_freevars", ()), cells, strict=False))
-    if name_of(build) == "EnvironmentProvider.make_worker_setup_fn.<locals>.setup":  # the default
-        return f"{held['cls'].cell_contents.__qualname__}.build_env_local"
+    if isinstance(named := getattr(build, "builds", None), str):  # the default of a provider
+        return named
     given = build.args[:1] if isinstance(build, functools.partial) else ()
     if given and hasattr(given[0], "build_env_local"):  # a provider that builds in this process
         return f"{type(given[0]).__qualname__}.build_env_local"

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.gpus import pinned
+from espnet3.parallel.backends.gpus import gpu_env
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer
@@ -134,8 +133,8 @@ class OwnWorkers(WorkerCluster):
         settings = self._settings
         with self._growing:
             for number in range(len(self), n):
-                gpu = {GPU_VARIABLE: pinned(settings.gpus, number)} if settings.gpus else {}
-                boot = {**self._boot, "name": str(number), "env": {**self._boot["env"], **gpu}}
+                env = {**self._boot["env"], **gpu_env(settings.gpus, number)}
+                boot = {**self._boot, "name": str(number), "env": env}
                 memory = MemoryWatch(settings.memory_limit, settings.threads)
                 self._supervisor.add(str(number), boot, memory)
 

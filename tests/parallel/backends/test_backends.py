@@ -458,7 +458,9 @@ def test_an_option_of_another_backend_is_refused_without_any_package(env, name, 
     assert problem == f"options.{name} = 'x': {said}"
 
 
-@pytest.mark.parametrize("absent", [False, True], ids=["as-it-is", "no-package"])
+@pytest.mark.parametrize(
+    "absent", [pytest.param(False, id="as-it-is", marks=needs_jobqueue), pytest.param(True, id="no-package")]
+)
 @pytest.mark.parametrize(
     ("env", "name", "value", "said"),
     [
@@ -486,8 +488,6 @@ def test_a_word_of_job_scripts_is_refused_with_the_option(env, name, value, said
     """What #SBATCH lines call it is answered with the option and the value, with dask-jobqueue and without."""
     if absent:
         monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
-    elif not installed("dask_jobqueue"):
-        pytest.skip("dask_jobqueue is not installed")
     (problem,) = option_problems(row(env), {**required(env), name: value})
     assert problem.startswith(f"options.{name} = {value!r}: unknown option of {env}: ")
     assert said in problem

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espnet3.parallel.backends import Kind, row
-from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.gpus import chosen_gpus, pinned
+from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
@@ -132,7 +131,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**job_environment(), **self._gpu(slot)},
+                env={**job_environment(), **gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
         self._running[shard] = process
@@ -199,9 +198,6 @@ class Supervisor:
         why = "; ".join(part for part in (order.get("why", ""), how) if part)
         make_folder(folder)
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
-
-    def _gpu(self, slot: int) -> dict[str, str]:
-        return {GPU_VARIABLE: pinned(self.gpus, slot)} if self.gpus else {}
 
 
 def _appending(file: Path) -> BinaryIO:

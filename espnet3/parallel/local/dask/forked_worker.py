@@ -14,8 +14,7 @@ import dask
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.gpus import pinned
+from espnet3.parallel.backends.gpus import gpu_env
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.supervised import GRACE, Ended, Supervised
@@ -58,8 +57,8 @@ class ForkedWorker(ProcessInterface):
         self._lost = lost
         self._pages = pages
         self._env = {str(k): str(v) for k, v in (env or {}).items()}
-        if gpus:
-            self._env[GPU_VARIABLE] = pinned(gpus, int(name))
+        if gpus:  # else a name need not be a number
+            self._env |= gpu_env(gpus, int(name))
         self._nthreads = options.get("nthreads") or 1
         self._limit = limit_in_bytes(memory_limit, self._nthreads)
         if options.get("dashboard_address") is None:  # older versions then listen on every interface

@@ -121,9 +121,14 @@ class _Calls(Work):
 
 
 class _Host:
-    """The calls of one configuration, and the thread that drives them."""
+    """The calls of one configuration, and the thread that drives them.
 
-    def __init__(self, config: ParallelConfig) -> None:
+    Args:
+        config: It.
+        before: The host that is ending, if any: its processes are waited for, not started a second time.
+    """
+
+    def __init__(self, config: ParallelConfig, before: _Host | None) -> None:
         self.config = config
         self.wanted = wanted_by(config)
         self.lock = threading.Lock()
@@ -132,7 +137,10 @@ class _Host:
         self._futures: dict[int, tuple[Future[Any], str]] = {}
         self._n = 0
         self.ended = False
-        threading.Thread(target=self._serve, name="parallel-submit", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._serve, args=(before,), name="parallel-submit", daemon=True
+        )
+        self._thread.start()
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
         """Queue a call; with the lock held."""
@@ -148,9 +156,11 @@ class _Host:
         if self.workers is not None:  # else the run has not begun, and will see it
             self.workers.pool.wake()
 
-    def _serve(self) -> None:
+    def _serve(self, before: _Host | None) -> None:
         """Drive the run, from the first call to the last one's end."""
         config, failed = self.config, None
+        if before is not None:
+            before._thread.join()
         try:
             with borrowed(config, None) as workers:
                 self.workers = workers
@@ -219,12 +229,11 @@ class _Hosts:
         with self._lock:
             while True:
                 host = self._host
-                if host is None or host.wanted != wanted_by(config):
-                    host = self._host = _Host(config)
+                if host is None or host.ended or host.wanted != wanted_by(config):
+                    host = self._host = _Host(config, host if host is not None and host.ended else None)
                 with host.lock:
                     if not host.ended:
                         return host.submit(blob, text)
-                self._host = None
 
     def kill(self) -> None:
         """End the workers of calls that nobody waits for any more."""

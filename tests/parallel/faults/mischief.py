@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel import BaseRunner
+from espnet3.parallel.engine.loop import run_items
 from tests.parallel.faults.watching import once
 
 
@@ -387,6 +388,11 @@ def breaks_the_pilot(x: int, at: int, where: str, always: bool) -> int:
 
         worker.run_items = broken  # type: ignore[attr-defined]  # see above
     return x
+
+
+def mends_the_pilot() -> None:
+    """Undo `breaks_the_pilot` where no chunk has come since."""
+    sys.modules["espnet3.parallel.pilots.worker"].run_items = run_items  # type: ignore[attr-defined]  # see above
 
 
 def closes_the_channel(x: int, at: int, where: str) -> int:

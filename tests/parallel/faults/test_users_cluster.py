@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from espnet3.parallel import parallel_map
-from tests.parallel.faults.mischief import breaks_the_pilot, closes_the_channel
+from tests.parallel.faults.mischief import breaks_the_pilot, closes_the_channel, mends_the_pilot
 from tests.parallel.faults.workloads import pid_of
 
 
@@ -46,6 +46,7 @@ def test_a_slot_that_breaks_opens_again(client: Any, folder: Path, caplog: pytes
             breaks_the_pilot, range(2000), client=client, at=100, where=str(folder / name), always=False
         )
         assert results == list(range(2000))
+        client.run(mends_the_pilot)  # the next run's damage is to be its only one
     assert workers(client) == before
     assert "an item has damaged this process" in caplog.text
     assert set(parallel_map(pid_of, range(2000), client=client)) <= set(before.values())

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemError, PoisonItemError, parallel_submit, set_parallel
+from espnet3.parallel.local import submitted
 
 ROOT = Path(__file__).resolve().parents[3]
 TWO = {"env": "local", "n_workers": 2}
@@ -49,9 +50,13 @@ def test_dask_is_not_imported() -> None:
     assert done.stdout == "[] []\n", done.stderr
 
 
-def test_calls_one_after_another_have_the_same_processes() -> None:
-    """A loop that waits for each call starts two processes once."""
-    assert len({parallel_submit(os.getpid).result() for _ in range(20)}) <= 2
+@pytest.mark.parametrize("linger", [0.02, 0.0])
+def test_calls_one_after_another_have_the_same_processes(
+    linger: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that waits for each call starts two processes once, also where it is slow to make the next call."""
+    monkeypatch.setattr(submitted, "_LINGER", linger)  # seconds: none, and most calls meet a run that is ending
+    assert len({parallel_submit(os.getpid).result() for _ in range(50)}) <= 2
 
 
 def test_many_calls_are_all_answered() -> None:

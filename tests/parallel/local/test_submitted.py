@@ -55,7 +55,9 @@ def test_calls_one_after_another_have_the_same_processes(
     linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that waits for each call starts two processes once, also where it is slow to make the next call."""
-    monkeypatch.setattr(submitted, "_LINGER", linger)  # seconds: none, and most calls meet a run that is ending
+    monkeypatch.setattr(
+        submitted, "_LINGER", linger
+    )  # seconds: none, and most calls meet a run that is ending
     assert len({parallel_submit(os.getpid).result() for _ in range(50)}) <= 2
 
 

@@ -9,6 +9,8 @@ once. A worker costs some ten megabytes and no import, so two cores hold hundred
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import os
 import re
 import select
@@ -153,13 +155,34 @@ def _work(command: list[str], log: str) -> None:
         os._exit(code)
 
 
+def _prepare() -> None:
+    """Do what each worker would do once at its start, so that the jobs find it done.
+
+    It is theirs, not the driver's: on a cluster their own machines do it.
+    """
+    import dask
+    import distributed.cli.dask_worker
+    import tornado.platform.asyncio  # noqa: F401  # jobs find this and what follows imported
+    from distributed.http.utils import get_handlers
+    from distributed.versions import get_versions
+    from tornado import netutil
+
+    import espnet3.parallel.clusters.preload
+    import espnet3.parallel.pilots.dask.plugin  # noqa: F401
+
+    get_versions()  # reads files
+    get_handlers(None, dask.config.get("distributed.worker.http.routes"))  # imports them
+    for defaults in ("_client_ssl_defaults", "_server_ssl_defaults"):  # read the machine's certificates
+        getattr(netutil, defaults, lambda: None)()  # older tornado has read them
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        distributed.cli.dask_worker.main(["--help"])  # its parser
+
+
 def serve(address: str) -> None:
     """Import what a worker needs, listen, say so, and serve."""
     import dask
-    import distributed.cli.dask_worker  # noqa: F401  # jobs find it imported, and the next one too
 
-    import espnet3.parallel.pilots.dask.plugin  # noqa: F401  # as above
-
+    _prepare()
     # hundreds of processes that wake up many times a second would measure themselves
     dask.config.set(
         {
@@ -168,8 +191,10 @@ def serve(address: str) -> None:
             "distributed.admin.tick.limit": "1h",
             "distributed.admin.system-monitor.interval": "5s",
             "distributed.worker.memory.monitor-interval": "5s",
+            "distributed.diagnostics.nvml": False,
         }
     )
+    gc.freeze()  # the jobs share what is there; a collection of garbage would have each write to all of it
     server = Server(address)
     print("ready", flush=True)
     server.serve()

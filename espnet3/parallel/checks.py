@@ -272,6 +272,12 @@ def _is_of_espnet3(cls: type) -> bool:
     return cls.__module__.startswith("espnet3.")
 
 
+def is_path(value: Any) -> bool:
+    """Whether a value is one of `pathlib`, which a worker's start has no other need of, and no time for."""
+    module = sys.modules.get("pathlib")
+    return module is not None and isinstance(value, module.PurePath)
+
+
 def search_path() -> list[str]:
     """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
 

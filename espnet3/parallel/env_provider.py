@@ -79,6 +79,18 @@ class EnvironmentProvider(metaclass=_Making):
         if not inside or (not making and (is_data(value) or _was_given(value, inside[-1]))):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
+    if not TYPE_CHECKING:  # for which any name would be known
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what may be missing where a provider has no config, in the AttributeError of any object."""
+            forgotten = f": call super().__init__(...) in {type(self).__qualname__}.__init__"
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+                + (forgotten if name in ("config", "params") else ""),
+                name=name,
+                obj=self,
+            )
+
     @abstractmethod
     def build_env_local(self) -> dict[str, Any]:
         """Build the env in this process.
@@ -172,7 +184,10 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     cells = getattr(setup, "__closure__", None) or ()
     carried = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
     if code.co_filename == __file__:  # that of `make_worker_setup_fn`
-        carried = {**carried.pop("now"), **carried}
+        cls, args = carried.pop("cls"), carried.pop("args")
+        names = list(inspect.signature(cls).parameters)  # more arguments have no name of their own
+        given = dict(zip(names, args, strict=False))
+        carried = {**carried.pop("now"), **given, **carried.pop("kwargs"), "args": args[len(names) :]}
     return carried
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from functools import wraps
 from opcode import opmap
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from espnet3.parallel.records import ItemFailure
@@ -37,6 +37,18 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 _RAISE = opmap["RAISE_VARARGS"]
 _MOST_CAUSES = 10
+# what runs this package's own code for it: their frames between two of ours say as little as ours
+_CARRIERS = sys.stdlib_module_names | {
+    "asyncssh",
+    "cloudpickle",
+    "dask",
+    "dask_cuda",
+    "dask_jobqueue",
+    "dask_kubernetes",
+    "distributed",
+    "kr8s",
+    "tornado",
+}
 
 
 class ParallelError(Exception):
@@ -161,7 +173,8 @@ class SubmissionError(NoWorkersError):
 def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Have what a user calls raise errors that explain themselves without the frames of this package.
 
-    These are its own errors, what else it raises on purpose (a TypeError of an argument), and Ctrl-C.
+    These are its own errors, what else it raises on purpose (a TypeError of an argument) or explains in a note
+    (`say_where`), and Ctrl-C.
     """
 
     @wraps(call)
@@ -170,8 +183,8 @@ def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
             return call(*args, **kwargs)
         except (ParallelError, KeyboardInterrupt) as error:
             raise without_our_frames(error)  # noqa: B904  the same error
-        except (TypeError, ValueError, AttributeError) as error:
-            if not _raised_by_us(error):
+        except Exception as error:
+            if not _says_enough(error):
                 raise
             raise without_our_frames(error)  # noqa: B904  the same error
 
@@ -181,25 +194,55 @@ def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
 def without_our_frames(error: _E) -> _E:
     """Return an error without the frames of this package, which say nothing to who called it; its causes alike.
 
-    Frames of other code stay, such as those of a provider that has raised it. With `ESPNET3_TRACEBACK=full` all stay.
+    Frames of other code stay, such as those of a provider that has raised it. Of an error about
+    workers, a cause that has none and whose words it repeats is left out. With `ESPNET3_TRACEBACK=full` all stay.
     """
     if os.environ.get("ESPNET3_TRACEBACK") == "full":
         return error
-    one: BaseException | None = error
+    one: BaseException = error
+    one.__traceback__ = _others(one.__traceback__)
     for _ in range(_MOST_CAUSES):
-        if one is None:
+        cause = one.__cause__
+        if cause is None:
             break
-        one.__traceback__ = _others(one.__traceback__)
-        one = one.__cause__
+        of_workers = isinstance(one, NoWorkersError)
+        cause.__traceback__ = _others(cause.__traceback__, ours=of_workers)
+        if of_workers and cause.__traceback__ is None and str(cause) in str(one):
+            one.__cause__ = cause.__cause__
+        else:
+            one = cause
     return error
 
 
-def _others(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without our frames, and without those of the standard library that ours have called."""
-    others, ours = list[TracebackType](), False
+def say_where(error: BaseException, note: str) -> None:
+    """Add a note to an error that is not ours, in words that say to who made the call what is wrong with it."""
+    add_note(error, note)
+    try:
+        error._espnet3_explained = True  # type: ignore[attr-defined]  # a mark, read below
+    except AttributeError:  # of a class with slots: its frames are shown
+        pass
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
+    notes: Any = getattr(error, "__notes__", None)
+    if not isinstance(notes, list):
+        notes = []
+        error.__notes__ = notes
+    notes.append(note)
+
+
+def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:
+    """Return a traceback without our frames, and without those of what carries them that ours have called.
+
+    Args:
+        trace: It.
+        ours: Whether it begins below our frames.
+    """
+    others = list[TracebackType]()
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
-        ours = is_ours(module) or (ours and module.partition(".")[0] in sys.stdlib_module_names)
+        ours = is_ours(module) or (ours and module.partition(".")[0] in _CARRIERS)
         if not ours:
             others.append(trace)
         trace = trace.tb_next
@@ -214,8 +257,12 @@ def is_ours(module: str) -> bool:
     return inside and not module.startswith("espnet3.parallel.testing.")
 
 
-def _raised_by_us(error: BaseException) -> bool:
-    """Whether a `raise` of this package is where an error comes from."""
+def _says_enough(error: Exception) -> bool:
+    """Whether an error that is not of our classes says what is wrong: we have raised it, or explained it."""
+    if hasattr(error, "_espnet3_explained"):
+        return True
+    if not isinstance(error, (TypeError, ValueError, AttributeError)):
+        return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -30,7 +30,7 @@ from espnet3.parallel.dask_compat import (
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
-from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.errors import WorkerSetupError, explained
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
@@ -150,10 +150,12 @@ class EnvClient(Client):
             raise of_the_parent()
         return super().sync(*args, **kwargs)
 
+    @explained
     def map(self, func: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
         """As `Client.map`, with the worker env."""
         return super().map(self._with_env(func), *iterables, **kwargs)
 
+    @explained
     def submit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As `Client.submit`, with the worker env."""
         return super().submit(self._with_env(func), *args, **kwargs)

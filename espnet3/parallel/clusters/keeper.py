@@ -140,13 +140,16 @@ class JobKeeper:
         """
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         first = jobs if self.adaptive else min(jobs, self._at_once(_FIRST))
+        refused = None
         try:
             await self._submit(first)
         except SubmissionError as error:
             if not self._arrays.refused:
                 raise
+            refused = error
+        if refused is not None:  # an array; one after another they may be taken
             await self._submit(min(jobs - len(self._jobs), _FIRST))
-            _say_refused(error)
+            _say_refused(refused)
         self._missing = max(0, jobs - len(self._jobs))
         self._at_start = self._missing > 0
         self._task = asyncio.get_running_loop().create_task(self._watch())

@@ -147,7 +147,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
         if isinstance(error.__cause__, RemoteError):
             raise NoWorkersError(
                 f"the scheduler of the workers could not be started over SSH: {error.__cause__}"
-            ) from error
+            ) from error.__cause__  # Dask's own error only says that a cluster failed
         raise
     cluster.certificate = certificate
     return cluster

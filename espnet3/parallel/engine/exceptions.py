@@ -7,11 +7,11 @@ import pickle
 import sys
 import traceback
 from contextlib import suppress
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.errors import PoisonItemError, is_ours
+from espnet3.parallel.errors import PoisonItemError, add_note, is_ours
 from espnet3.parallel.item_errors import item_error_of
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import ItemFailure
@@ -56,6 +56,16 @@ def below_ours(trace: TracebackType | None) -> TracebackType | None:
     while found is not None and is_ours(found.tb_frame.f_globals.get("__name__", "")):
         found = found.tb_next
     return found or trace
+
+
+def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
+    """Return the stack of a frame as text: what was called by the modules whose names begin so; "" if it is in them."""
+    found = []
+    for one, line in traceback.walk_stack(frame):  # the innermost first
+        if one.f_globals.get("__name__", "").startswith(below):
+            break
+        found.append((one, line))
+    return "".join(traceback.StackSummary.extract(reversed(found)).format())
 
 
 def spoilt_cuda(error: BaseException) -> str:
@@ -258,12 +268,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         chain.append(each)
         each = each.__cause__ if each.__cause__ is not None or each.__suppress_context__ else each.__context__
     return chain
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
-    notes: Any = getattr(error, "__notes__", None)
-    if not isinstance(notes, list):
-        notes = []
-        error.__notes__ = notes
-    notes.append(note)

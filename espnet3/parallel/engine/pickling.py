@@ -13,8 +13,9 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
-from types import CodeType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -64,24 +65,42 @@ def dumps(obj: Any) -> bytes:
     return file.getvalue()
 
 
-def culprit(value: Any, name: str) -> str:
+def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
     """Return where in a value that cannot be pickled the part is that cannot, and its type; "" where all can be.
 
     Args:
-        value: Lists, tuples and dicts are looked into.
-        name: What the value is called: "config" leads to "config['lock'] (a lock)".
+        value: Lists, tuples, dicts, the attributes of objects, and what functions refer to, are looked into.
+        name: What the value is called: "config" leads to "config['lock'] (of type lock)".
+        inside: What it is a part of.
     """
+    if any(value is each for each in inside):
+        return ""
     try:
         dumps(value)
     except Exception:  # pickling raises what the value's own class raises
-        parts: Any = ()
-        if isinstance(value, Mapping):
-            parts = value.items()
-        elif isinstance(value, (list, tuple)):
-            parts = enumerate(value)
-        found = (culprit(part, f"{name}[{brief(key, 80)}]") for key, part in parts)
+        found = (culprit(part, label, (*inside, value)) for label, part in _parts(value, name))
         return next(filter(None, found), f"{name} (of type {type(value).__qualname__})")
     return ""
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a value consists of, each part with what it is called."""
+    if isinstance(value, FunctionType):
+        used = {*value.__code__.co_names, *value.__code__.co_freevars}
+        known = {
+            **value.__globals__,
+            **dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)),
+        }
+        for each in sorted(used & known.keys()):
+            part = known[each]
+            with suppress(ValueError):  # a cell that is empty so far
+                yield each, part.cell_contents if isinstance(part, CellType) else part
+    elif isinstance(value, Mapping):
+        yield from ((f"{name}[{brief(key, 80)}]", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{n}]", part) for n, part in enumerate(value))
+    elif not isinstance(value, type):
+        yield from ((f"{name}.{each}", part) for each, part in getattr(value, "__dict__", {}).items())
 
 
 def _standard_stream(obj: Any) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import add_note, failure_of, spoilt_cuda
+from espnet3.parallel.engine.exceptions import failure_of, spoilt_cuda
 from espnet3.parallel.engine.memory import give_back, is_out_of_memory
 from espnet3.parallel.engine.steps import Step, WrongBatch
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.timing.counts import ItemTimes
 

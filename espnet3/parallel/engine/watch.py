@@ -18,12 +18,12 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
+
+from espnet3.parallel.engine.exceptions import stack_text
 
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
@@ -173,7 +173,7 @@ class Watch:
 
     def _late(self, seconds: float) -> Late:
         frame = sys._current_frames().get(self._thread)
-        stack = "".join(_below_the_engine(frame))[-_STACK:] if frame is not None else ""
+        stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
         at, n = len(self._values), self._at_once
         if self._outer is None:
             return Late(at, n, seconds, stack)
@@ -183,16 +183,6 @@ class Watch:
         except (Exception, SystemExit, GeneratorExit):  # user classes may raise anything; their text will do
             inner = [repr(item) for item in inner]
         return Late(len(self._outer), 1, seconds, stack, inner)
-
-
-def _below_the_engine(frame: FrameType) -> list[str]:
-    """Return a stack as text, from the item's function on."""
-    found = []
-    for one, line in traceback.walk_stack(frame):  # the innermost first
-        if one.f_globals.get("__name__", "").startswith("espnet3.parallel.engine."):
-            break
-        found.append((one, line))
-    return traceback.StackSummary.extract(reversed(found)).format()
 
 
 class _Watchman:

@@ -13,10 +13,10 @@ from typing import Any
 
 from espnet3.parallel.dask_compat import is_awaited, mark_awaited, pickled_as_by_dask
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import RemoteTraceback, add_note, pickle_error
+from espnet3.parallel.engine.exceptions import RemoteTraceback, pickle_error
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.errors import WorkerSetupError, add_note
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import THIS_PROCESS, place_of
 

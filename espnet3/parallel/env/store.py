@@ -11,12 +11,12 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import describe_error
+from espnet3.parallel.engine.exceptions import describe_error, stack_text
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
 from espnet3.parallel.messages import brief
@@ -286,8 +286,16 @@ class SetupWatch:
 
     def _fire(self) -> None:
         frame = sys._current_frames().get(self._thread)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(its thread has ended)"
-        self._report(setup_timeout_message(self.timeout or 0.0, stack))
+        self._report(setup_timeout_message(self.timeout or 0.0, setup_stack(frame)))
+
+
+def setup_stack(frame: FrameType | None) -> str:
+    """Return where the thread that builds an env is, as text: what the provider or `setup_fn` has called."""
+    if frame is None:
+        return "(its thread has ended)"
+    return (
+        stack_text(frame, ("espnet3.parallel.env.", "espnet3.parallel.env_provider")) or "(in this package)"
+    )
 
 
 def setup_timeout_message(timeout: float, stack: str) -> str:

@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import sys
-import sysconfig
 import time
 import traceback
 from typing import Any
@@ -26,9 +25,8 @@ from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 
 _WAKE_UP = 1000  # milliseconds
-_INSTALLED = tuple(
-    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
 
 
@@ -87,7 +85,7 @@ def _edited(since: float) -> bool:
     limit = since - _CLOCK
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or file.startswith(_INSTALLED):
+        if not isinstance(file, str) or file.startswith(_STDLIB) or any(each in file for each in _INSTALLED):
             continue
         try:
             if os.stat(file).st_mtime > limit:

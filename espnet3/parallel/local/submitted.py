@@ -23,7 +23,6 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
     ANYTHING,
-    add_note,
     failure_of,
     item_error,
     load_error,
@@ -34,7 +33,7 @@ from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.calls import call_text, portable_setup_error, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
-from espnet3.parallel.errors import WorkerSetupError
+from espnet3.parallel.errors import WorkerSetupError, add_note, say_where
 from espnet3.parallel.local.idle import borrowed, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.forks import OwnFuture
@@ -278,6 +277,6 @@ def submit_to_processes(
     try:
         blob = pickling.dumps((func, args, kwargs, key, setup, config.setup_timeout))
     except ANYTHING as error:
-        add_note(error, f"the call {text} cannot be sent to a worker")
+        say_where(error, f"the call {text} cannot be sent to a worker")
         raise
     return _HOSTS.submit(config, blob, text)

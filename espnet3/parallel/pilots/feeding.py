@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import ANYTHING, add_note
+from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
 from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.errors import say_where
 from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.slot import Slot
@@ -143,7 +144,7 @@ def _by_value(chunk: Chunk) -> bytes:
         return pickling.dumps(chunk.items)
     except ANYTHING as error:
         position, item = _first_unpicklable(chunk)
-        add_note(error, f"item {position} of the data cannot be sent to a worker: {brief(item)}")
+        say_where(error, f"item {position} of the data cannot be sent to a worker: {brief(item)}")
         raise
 
 

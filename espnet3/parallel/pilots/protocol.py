@@ -21,7 +21,6 @@ from typing import Any
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
     ANYTHING,
-    add_note,
     describe_error,
     failure_of,
     load_error,
@@ -32,7 +31,7 @@ from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.env_provider import carried_by
-from espnet3.parallel.errors import ParallelError, WorkerSetupError
+from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.timing.counts import ItemTimes
 
@@ -170,9 +169,10 @@ def pack(spec: RunSpec) -> bytes:
     try:
         return pickling.dumps(spec)
     except Exception as error:
-        parts = (pickling.culprit(value, name) for name, value in carried_by(spec.setup).items())
+        carried = {**carried_by(spec.setup), name_of(spec.one): spec.one}
+        parts = (pickling.culprit(value, name) for name, value in carried.items())
         what = next(filter(None, parts), f"what {name_of(spec.one)} or its env's setup refers to")
-        add_note(
+        say_where(
             error,
             f"{what} cannot be sent to a worker: make it inside the function, or in a provider or setup_fn",
         )

@@ -15,9 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
 from functools import cached_property, lru_cache, partial
-from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
+
+from espnet3.parallel.checks import is_path
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
@@ -124,7 +125,7 @@ class _Hasher:
             return _digest(name, *(self.of(one, f"{place}[{at}]") for at, one in enumerate(value)))
         if isinstance(value, Set) and _is_builtin(kind):
             return _digest("set", *sorted(self.of(one, f"an element of {place}") for one in value))
-        if isinstance(value, PurePath):
+        if is_path(value):
             return _plain(str(value))
         if isinstance(value, Enum):
             return _digest("enum", self.of(kind, place), value.name.encode())

@@ -10,15 +10,16 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
+
+from espnet3.parallel.checks import is_path
 
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, and no settings
 _DEEPEST = 50  # levels that are copied: more are a value that holds itself
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _LISTS = (list, tuple, set, frozenset, deque)
-_DATA = (type(None), bool, int, float, complex, str, bytes, PurePath)
+_DATA = (type(None), bool, int, float, complex, str, bytes)
 
 
 def copied(value: Any) -> Any:
@@ -50,7 +51,7 @@ def is_data(value: Any) -> bool:
         seen += 1
         if seen > _MOST:
             return False
-        if isinstance(one, _DATA) or id(one) in entered:
+        if _is_plain(one) or id(one) in entered:
             continue
         parts = _parts(one)
         if parts is None:
@@ -62,12 +63,16 @@ def is_data(value: Any) -> bool:
     return True
 
 
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _DATA) or is_path(value)
+
+
 def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of the attributes that can be edited in place and are data."""
     return {
         name: copied(value)
         for name, value in attributes.items()
-        if not name.startswith("_espnet3_") and not isinstance(value, _DATA) and is_data(value)
+        if not name.startswith("_espnet3_") and not _is_plain(value) and is_data(value)
     }
 
 

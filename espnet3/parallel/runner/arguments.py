@@ -233,6 +233,8 @@ def _elsewhere(name: str, value: Any, known: list[str]) -> str:
         return f" The parallel block is registered: set_parallel({block}), before the call."
     if name in ("config", "params"):
         return f" It belongs to the provider: MyProvider({name}=...)."
+    if name == "item_cost":
+        return " It is an attribute or a method: runner.item_cost = lambda idx: ..."
     return ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,7 +13,7 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message
+from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_stack, setup_timeout_message
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.records import THIS_PROCESS, Policy
 
@@ -46,7 +45,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
         return
 
     def on_alarm(signum: int, frame: FrameType | None) -> None:
-        raise TimeUp("".join(traceback.format_stack(frame)))
+        raise TimeUp(setup_stack(frame))
 
     before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.engine.exceptions import add_note
-from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError
+from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.advice import NoneWatch

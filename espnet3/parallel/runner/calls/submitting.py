@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.exceptions import add_note
 from espnet3.parallel.env.calls import call_text, unwrapped
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import SetupFn, check_setup
 from espnet3.parallel.env.worker_id import named_here
+from espnet3.parallel.errors import add_note
 from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.runner.calls.background import submit_call, submit_in_background
 from espnet3.parallel.runner.execute import config_of, runs_here

@@ -141,6 +141,23 @@ class ForkServer:
         self.process.wait()
 
 
+def boot_of(module: str, env: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    """Return what a new worker is told first.
+
+    Args:
+        module: Its `run` is called with the socket and all of this.
+        env: Environment variables of its own, over those of this process.
+        **more: For `run`.
+    """
+    return {
+        "module": module,
+        "env": {**os.environ, **env},
+        "cwd": working_folder(),
+        "path": search_path(),
+        **more,
+    }
+
+
 def send_boot(sock: socket.socket, boot: Mapping[str, Any]) -> None:
     """Send a new worker what it needs to start; the first thing on its socket."""
     blob = pickle.dumps(boot)

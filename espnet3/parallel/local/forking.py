@@ -14,7 +14,9 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 EVENT = struct.Struct("!cii")  # b"P": forked pid; b"X": pid ended with wait status
 SIZE = struct.Struct("!I")
@@ -137,6 +139,21 @@ def _report(control: socket.socket, kind: bytes, pid: int, status: int) -> None:
         pass
 
 
+def _enter(sock: socket.socket, boot: Mapping[str, Any]) -> bool:
+    """Take over the driver's environment, search path and folder; False if that cannot be, which the driver is told."""
+    os.environ.update(boot["env"])
+    sys.path[:] = boot["path"]
+    try:
+        if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
+            os.chdir(boot["cwd"])
+    except OSError as error:
+        import json
+
+        sock.sendall(json.dumps({"error": f"it cannot enter the working folder: {error}"}).encode() + b"\n")
+        return False
+    return True
+
+
 def _child(fd: int) -> None:
     """Become a worker; never returns."""
     code = 1
@@ -147,7 +164,8 @@ def _child(fd: int) -> None:
         if len(head) == SIZE.size:
             (size,) = SIZE.unpack(head)
             boot = pickle.loads(sock.recv(size, socket.MSG_WAITALL))
-            import_module(boot["module"]).run(sock, boot)
+            if _enter(sock, boot):
+                import_module(boot["module"]).run(sock, boot)
             code = 0
     except (
         BaseException

@@ -35,7 +35,7 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     Args:
         sock: The socket to the driver.
-        boot: name, threads, address and key (of the pool), driver (host, pid), env, cwd, path.
+        boot: name, threads, address and key (of the pool), driver (host, pid), and what `fork_server.boot_of` adds.
     """
     began = time.time()
     try:
@@ -64,10 +64,6 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
 
 
 def _open(boot: dict[str, Any]) -> None:
-    os.environ.update(boot["env"])
-    sys.path[:] = boot["path"]
-    if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
-        os.chdir(boot["cwd"])
     STARTED.clear()
     host, pid = socket.gethostname(), os.getpid()
     name_worker(f"local-{boot['name']}-{pid}")

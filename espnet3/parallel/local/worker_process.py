@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import traceback
 from typing import Any
 
@@ -22,12 +21,8 @@ def run(sock: socket.socket, boot: dict[str, Any]) -> None:
         sock: The socket to the driver: "ready" or an error goes up as one JSON line, a byte that
             comes down means stop, its end means that the driver is gone.
         boot: scheduler (address), options (of `distributed.Worker`), pages (the secret of its HTTP pages, or None),
-            env, cwd, path, config.
+            config, and what `fork_server.boot_of` adds.
     """
-    os.environ.update(boot["env"])
-    sys.path[:] = boot["path"]
-    if boot["cwd"] is not None:  # else it is deleted, and this process is in it already
-        os.chdir(boot["cwd"])
     import dask
 
     dask.config.set(boot["config"])

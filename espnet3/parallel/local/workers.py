@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.backends.gpus import gpu_env
-from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import NoWorkersError
-from espnet3.parallel.local.fork_server import ForkServer
+from espnet3.parallel.local.fork_server import ForkServer, boot_of
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
 from espnet3.parallel.local.supervisor import Supervisor
@@ -58,16 +57,14 @@ class OwnWorkers(WorkerCluster):
         self.pool = Pool(listener, folder)
         try:
             self._settings = settings
-            self._boot: dict[str, Any] = {
-                "module": "espnet3.parallel.local.pilot_process",
-                "threads": settings.threads,
-                "address": self.pool.address,
-                "key": self.pool.key,
-                "driver": (socket.gethostname(), self._pid),
-                "env": {**os.environ, **settings.env},
-                "cwd": working_folder(),
-                "path": search_path(),
-            }
+            self._boot = boot_of(
+                "espnet3.parallel.local.pilot_process",
+                settings.env,
+                threads=settings.threads,
+                address=self.pool.address,
+                key=self.pool.key,
+                driver=(socket.gethostname(), self._pid),
+            )
             self._growing = threading.Lock()
             self._supervisor = Supervisor(server)
             self.grow(n)

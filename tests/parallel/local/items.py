@@ -7,7 +7,10 @@ import importlib
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 SEEN: list[int] = []
 
@@ -46,9 +49,11 @@ def value_of(name: str) -> Any:
     return importlib.import_module(name).VALUE
 
 
-def remember(x: int) -> None:
-    """Keep the item in the module."""
+def remember(x: int, folder: str) -> None:
+    """Keep the item in the module; go on once two processes have."""
     SEEN.append(x)
+    Path(folder, str(os.getpid())).touch()
+    wait_until(lambda: len(os.listdir(folder)) >= 2)
 
 
 def remembers(x: int) -> bool:

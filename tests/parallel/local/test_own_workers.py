@@ -203,10 +203,10 @@ def test_an_edited_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("idle_timeout", [0, 5])
-def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float) -> None:
+def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float, tmp_path: Path) -> None:
     """A global that items set is there in the next call while the processes stay, and never with `idle_timeout: 0`."""
     set_parallel({**TWO, "idle_timeout": idle_timeout})
-    parallel_map(items.remember, range(200))
+    parallel_map(items.remember, range(200), folder=str(tmp_path))
     assert any(parallel_map(items.remembers, range(200))) is (idle_timeout > 0)
 
 
@@ -291,12 +291,11 @@ def test_no_more_processes_than_items() -> None:
         wait_until(lambda: len(grown) == 3, 30)
 
 
-def test_a_process_that_cannot_start_is_an_error_with_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a few tries the call ends, and its error has what went wrong in the process."""
-    monkeypatch.setattr(workers, "working_folder", lambda: str(tmp_path / "not there"))
-    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*FileNotFoundError.*not there"):
+    right = workers.boot_of
+    monkeypatch.setattr(workers, "boot_of", lambda *args, **more: right(*args, **{**more, "threads": "two"}))
+    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _open.*TypeError"):
         parallel_map(abs, range(10))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from espnet3.parallel import get_client, parallel_map
-from espnet3.parallel.local import supervisor
+from espnet3.parallel import NoWorkersError, get_client, parallel_map, set_parallel
+from espnet3.parallel.local import fork_server, supervisor
 from espnet3.parallel.local.dask.cluster import ForkedCluster
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forking import kill_group
@@ -121,3 +121,19 @@ def test_many_deaths_one_after_the_other_give_up_no_worker(
         assert cluster_of(client).given_up() is None
         assert not any(worker.given_up for worker in cluster_of(client).supervisor.workers)
     assert len(list(tmp_path.iterdir())) == 60
+
+
+@pytest.mark.parametrize("way", ["own processes", "a client"])
+def test_a_folder_that_workers_cannot_enter_is_named(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the working folder is gone by the time workers start, the error says so, with its name."""
+    monkeypatch.setattr(fork_server, "working_folder", lambda: str(tmp_path / "gone"))
+    block = {"env": "local", "n_workers": 2}
+    with pytest.raises((NoWorkersError, RuntimeError), match=r"cannot enter the working folder: .*gone"):
+        if way == "a client":
+            with get_client(block):
+                pass
+        else:
+            set_parallel(block)
+            parallel_map(abs, range(10))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.backends.gpus import gpu_env
-from espnet3.parallel.checks import search_path, working_folder
+from espnet3.parallel.local.fork_server import boot_of
 from espnet3.parallel.local.memory_limit import MemoryWatch, limit_in_bytes
 from espnet3.parallel.local.supervised import GRACE, Ended, Supervised
 from espnet3.parallel.local.supervisor import Supervisor
@@ -79,16 +78,14 @@ class ForkedWorker(ProcessInterface):
         """
         self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Future[None] = self._loop.create_future()
-        boot = {
-            "module": "espnet3.parallel.local.worker_process",
-            "scheduler": self.scheduler,
-            "options": self._options,
-            "pages": self._pages,
-            "env": {**os.environ, **self._env},
-            "cwd": working_folder(),
-            "path": search_path(),
-            "config": dask.config.config,
-        }
+        boot = boot_of(
+            "espnet3.parallel.local.worker_process",
+            self._env,
+            scheduler=self.scheduler,
+            options=self._options,
+            pages=self._pages,
+            config=dask.config.config,
+        )
         memory = MemoryWatch(self._limit, self._nthreads)
         self.supervised = self._supervisor.add(str(self.name), boot, memory, self)
         await self._starting

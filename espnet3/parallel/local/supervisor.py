@@ -36,7 +36,7 @@ _PAUSE = 0.2  # seconds after the first of them; more after each further one
 _EARLY = 20
 _AGAIN = 0.05  # seconds from one kill to the next, until the process has ended
 _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended early
-_ANSWER = 1.0  # seconds that workers have to say whether they are as new
+_ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
 class Supervisor:
@@ -100,7 +100,7 @@ class Supervisor:
         self._call(lambda: self._stop(worker, kill))
 
     def are_as_new(self) -> bool:
-        """Whether each process says so, in a second; those that are only starting are."""
+        """Whether each process says so, in two seconds; those that are only starting are."""
         with self._changed:
             if self._without_server or any(worker.given_up for worker in self.workers):
                 return False

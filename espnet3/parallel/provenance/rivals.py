@@ -18,6 +18,7 @@ from espnet3.parallel.provenance.bytecode import code_hash
 from espnet3.parallel.provenance.held import WRAPPERS, attributes_of, code_in, inner
 from espnet3.parallel.provenance.modules import is_own, name_of
 from espnet3.parallel.provenance.text.names import SCOPES
+from espnet3.parallel.provenance.text.source import stamp_of
 from espnet3.parallel.provenance.text.syntax import digest, first_line, text
 
 _MOST_LAYERS = 100  # decorators around one function
@@ -113,14 +114,13 @@ def _real(file: str) -> str:
 
 def _functions_in(file: str) -> dict[str, dict[int, list[str]]]:
     try:
-        stat = os.stat(file)
-        return _parse(file, (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        return _index(file, stamp_of(file))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
 
 
 @functools.lru_cache(maxsize=256)
-def _parse(file: str, stamp: tuple[int, ...]) -> dict[str, dict[int, list[str]]]:
+def _index(file: str, stamp: tuple[int, ...]) -> dict[str, dict[int, list[str]]]:
     """Return the hash of each function's text in a file, by name and first line."""
     found: dict[str, dict[int, list[str]]] = {}
     for node in ast.walk(ast.parse(Path(file).read_bytes())):

@@ -23,8 +23,13 @@ class Source:
     @staticmethod
     def read(file: str) -> Source:
         """Read a file; one that is no Python source (a compiled module) counts by its bytes."""
-        stat = os.stat(file)
-        return _parse(file, (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        return _parse(file, stamp_of(file))
+
+
+def stamp_of(file: str) -> tuple[int, ...]:
+    """Return what is another where a file has been written since: what is known of its text is kept under it."""
+    stat = os.stat(file)
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=2048)

@@ -172,8 +172,10 @@ def _prepare() -> None:
 
     get_versions()  # reads files
     get_handlers(None, dask.config.get("distributed.worker.http.routes"))  # imports them
-    for defaults in ("_client_ssl_defaults", "_server_ssl_defaults"):  # read the machine's certificates
-        getattr(netutil, defaults, lambda: None)()  # older tornado has read them
+    for name in ("_client_ssl_defaults", "_server_ssl_defaults"):  # they read the machine's certificates
+        defaults = getattr(netutil, name, None)
+        if callable(defaults):  # else it is an older tornado, which has read them when it was imported
+            defaults()
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         distributed.cli.dask_worker.main(["--help"])  # its parser
 

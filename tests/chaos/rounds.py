@@ -198,6 +198,7 @@ class Round:
             said: A pattern that the message has.
             may_run: The damage may be of no consequence; then the run goes on.
         """
+        self.resume = True  # an earlier "force" may have been killed before it came to anything
         start = self.start()
         code = start.end()
         if may_run and code == 0 and start.finished():

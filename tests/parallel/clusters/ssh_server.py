@@ -50,7 +50,10 @@ async def _run(process: Any) -> None:
     )
     try:
         await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-        process.exit(await child.wait())
+        code = await child.wait()
+        for stream in (process.stdout, process.stderr):  # before Python 3.11 they may still hold what it printed
+            await stream.drain()
+        process.exit(code)
     finally:
         if child.returncode is None:
             os.killpg(child.pid, signal.SIGKILL)

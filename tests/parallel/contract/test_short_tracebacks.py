@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -52,10 +53,11 @@ class Deep:
         self.inner = {"guard": threading.Lock()}
 
 
-def by_value(func: Any) -> Any:
-    """Return a function as one of a script is: it cannot be imported."""
-    func.__module__ = "__main__"
-    return func
+def by_value(func: FunctionType) -> FunctionType:
+    """Return a copy of a function that is as one of a script is: it cannot be imported."""
+    made = FunctionType(func.__code__, func.__globals__, func.__name__)
+    made.__module__ = "__main__"
+    return made
 
 
 def shown(error: BaseException) -> str:
@@ -142,8 +144,8 @@ class Sleeps(EnvironmentProvider):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_setup_that_takes_too_long_shows_the_providers_frames(workers: int) -> None:
-    """The message of setup_timeout has the stack from `build_env_local` on."""
-    set_parallel({"env": "local", "n_workers": workers, "setup_timeout": 0.2})
+    """The message of setup_timeout has the stack from `build_env_local` on, on workers that have loaded its module."""
+    set_parallel({"env": "local", "n_workers": workers, "setup_timeout": 3})
     with pytest.raises(WorkerSetupError, match="the provider was here") as caught:
         work.Times(Sleeps({}), progress=False)(range(2))
     stack = str(caught.value).partition("the provider was here")[2]

@@ -106,9 +106,10 @@ def servers_of(driver: int | None = None) -> list[psutil.Process]:
     return found
 
 
-def _zombies() -> list[int]:
+def zombies() -> set[int]:
+    """Return the children of this process that have ended and were not waited for."""
     children = psutil.Process().children()
-    return [p.pid for p in children if p.is_running() and p.status() == psutil.STATUS_ZOMBIE]
+    return {p.pid for p in children if p.is_running() and p.status() == psutil.STATUS_ZOMBIE}
 
 
 def listeners(pid: int | None = None) -> set[str]:
@@ -133,15 +134,16 @@ def nothing_left() -> Iterator[None]:
     Workers that stay for the next call are ended at once, as they end by themselves a few seconds later.
     """
     end_idle()
-    threads, sockets, temporary = set(threading.enumerate()), listeners(), folders()
+    # what a test before this one killed (multiprocessing's own helper, say) may be a zombie already
+    dead, threads, sockets, temporary = zombies(), set(threading.enumerate()), listeners(), folders()
     yield
     end_idle()
-    left = left_behind(threads, sockets, temporary)
+    left = left_behind(dead, threads, sockets, temporary)
     assert not left, f"left behind: {left}"
 
 
 def left_behind(
-    threads: set[threading.Thread], sockets: set[str], temporary: set[str]
+    dead: set[int], threads: set[threading.Thread], sockets: set[str], temporary: set[str]
 ) -> dict[str, list[object]]:
     """Return what is there and was not before, after a few seconds' patience."""
     gone_by = time.monotonic() + PATIENCE
@@ -151,7 +153,7 @@ def left_behind(
             thread.join(max(0.0, gone_by - time.monotonic()))
     left: dict[str, list[object]] = {
         "processes": [" ".join(p.cmdline())[-200:] for p in alive if p.is_running()],
-        "zombies": list(_zombies()),
+        "zombies": sorted(zombies() - dead),
         "threads": [
             t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("Dask-Offload")
         ],

@@ -51,7 +51,8 @@ async def _run(process: Any) -> None:
     try:
         await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
         code = await child.wait()
-        for stream in (process.stdout, process.stderr):  # before Python 3.11 they may still hold what it printed
+        # before Python 3.11 they may still hold what it printed
+        for stream in (process.stdout, process.stderr):
             await stream.drain()
         process.exit(code)
     finally:

@@ -169,8 +169,12 @@ opened = client.__enter__()
 def close():
     while not os.path.exists("begun"): time.sleep(0.01)
     opened.close()
-threading.Thread(target=close).start()
-answer = parallel_map(f, range(400), client=opened)
+closing = threading.Thread(target=close)
+closing.start()
+try:
+    answer = parallel_map(f, range(400), client=opened)
+finally:
+    closing.join()  # a program that is ending can start no thread from Python 3.12 on, which Dask's close does
 right = "an error that says that the client was closed"
 """,
         uses=_USES,

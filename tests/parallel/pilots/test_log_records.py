@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
+import sys
 import textwrap
 import threading
 
@@ -92,9 +94,10 @@ def forks(x):
     """Log in a child process, and in this one."""
     pid = os.fork()
     if not pid:
+        sys.stderr = io.StringIO()  # where a process without handlers logs
         logging.getLogger(LOGGER).warning("from the child")
-        os._exit(0)
-    os.waitpid(pid, 0)
+        os._exit(0 if sys.stderr.getvalue() == "from the child\n" else 1)
+    assert os.waitpid(pid, 0)[1] == 0
     logging.getLogger(LOGGER).warning("from the parent")
     return x
 

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -217,8 +217,9 @@ class Pilot:
         except (ChannelClosedError, OSError):
             self.channel.close()
         except BaseException as error:  # an item has broken this process beyond use: a new one will do better
-            traceback.print_exc()
             self.broken = True
+            with suppress(Exception):  # what broke it may have broken standard error too
+                traceback.print_exc()
             if self._replaced:
                 self.channel.close()
                 end_process()

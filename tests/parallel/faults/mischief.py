@@ -375,8 +375,8 @@ def fills_memory(x: int, at: int) -> int:
     return x
 
 
-def breaks_the_pilot(x: int, at: int, where: str, always: bool) -> int:
-    """Damage, in its own process, what the package runs its next chunk with."""
+def breaks_the_pilot(x: int, at: int, where: str, always: bool, mute: bool = False) -> int:
+    """Damage, in its own process, what the package runs its next chunk with; `mute`: and standard error."""
     worker = sys.modules["espnet3.parallel.pilots.worker"]
     if x == at and once(where):
         good = worker.run_items
@@ -387,6 +387,8 @@ def breaks_the_pilot(x: int, at: int, where: str, always: bool) -> int:
             raise ArithmeticError("an item has damaged this process")
 
         worker.run_items = broken  # type: ignore[attr-defined]  # see above
+        if mute:
+            sys.stderr = open(os.devnull)  # noqa: SIM115  for reading only: writing raises
     return x
 
 

@@ -13,7 +13,14 @@ import pytest
 
 from espnet3.parallel import ItemFailure, get_client, parallel_map, set_parallel
 from espnet3.parallel.records import Policy
-from tests.parallel.faults.mischief import HARMFUL, HARMLESS, Mischief, MischiefInBatches, fills_memory
+from tests.parallel.faults.mischief import (
+    HARMFUL,
+    HARMLESS,
+    Mischief,
+    MischiefInBatches,
+    breaks_the_pilot,
+    fills_memory,
+)
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import nothing_left, workers_of
 from tests.parallel.faults.workloads import Nested, Provider, prints
@@ -111,3 +118,12 @@ def test_a_folder_that_is_gone(folder: Path) -> None:
     """Workers started while the caller's folder no longer exists, by a caller that goes elsewhere, work."""
     set_parallel(TWO)
     assert mischief("changes_directory")[:3] == [0, 1, 4]
+
+
+@pytest.mark.parametrize("mute", [False, True])
+def test_a_process_that_an_item_has_damaged(mute: bool, folder: Path) -> None:
+    """A process that can run no further item ends, also where it cannot say why, and no result is lost."""
+    set_parallel(TWO)
+    where = str(folder / "once")
+    results = parallel_map(breaks_the_pilot, range(2000), at=100, where=where, always=True, mute=mute)
+    assert results == list(range(2000))

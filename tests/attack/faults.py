@@ -150,8 +150,10 @@ def starve():
         while held: os.close(held.pop())
         time.sleep(0.03)
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-threading.Thread(target=starve).start()
+starving = threading.Thread(target=starve)
+starving.start()
 answer = list(R(P({}), on_error="record", progress=False)(range(120)))
+starving.join()  # the report needs a descriptor of its own
 right = list(range(120))
 """,
         uses=_USES,

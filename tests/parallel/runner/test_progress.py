@@ -2,6 +2,7 @@
 
 import fcntl
 import re
+import textwrap
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -62,6 +63,44 @@ def test_a_bar_is_alive_while_models_load(tmp_path, workers):
     assert "1000/1000" in shown
     bar, last = re.findall(r"[\d,.]+ items/s", shown)[-2:]
     assert bar == last, "the bar's rate is not that of the last line"
+
+
+# Python runs it where it starts; in the server of the workers it waits, and then in each of them but the first
+SITE = """
+    import fcntl, os, sys
+
+    def wait_for(name):
+        fcntl.flock(open(name), fcntl.LOCK_SH)
+
+    def in_a_worker():
+        try:
+            os.mkdir("first")
+        except FileExistsError:
+            wait_for("second")
+
+    if "serve(" in sys.orig_argv[-1]:
+        wait_for("starting")
+        os.register_at_fork(after_in_child=in_a_worker)
+"""
+
+
+def test_workers_that_are_to_come_keep_the_rate_back(tmp_path):
+    """The bar says how many workers start; while one of them has not come, there is no rate, whatever is done."""
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(SITE))
+    path = 'import os; os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ["PYTHONPATH"]])\n'
+    code = path + textwrap.dedent(WORK).replace("WORKERS", "2").replace("idx == 0", "idx == 999")
+    with (
+        closed(tmp_path, "starting", "loading", "second", "working") as let,
+        on_a_terminal(tmp_path, code) as terminal,
+    ):
+        terminal.wait_for("starting 2 workers")
+        let("starting")
+        let("loading")
+        terminal.wait_for(" failed, 1 of 2 workers")
+        assert "items/s" not in terminal.shown
+        let("second")
+        let("working")
+        assert "1000/1000" in terminal.finish()
 
 
 def test_lines_come_every_ten_seconds_where_there_is_no_terminal(tmp_path):

@@ -6,16 +6,29 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from espnet3.parallel import ConfigError, ItemFailure
 from espnet3.parallel.detached.job import supervisor as supervising
+from espnet3.parallel.detached.job.stopping import SIGNALS
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_jobs import worker
-from tests.parallel.detached.work import Files, calls, espnet3, gone, held, hold, let_go, run_of, supervisor
+from tests.parallel.detached.work import (
+    Files,
+    Squares,
+    calls,
+    espnet3,
+    gone,
+    held,
+    hold,
+    let_go,
+    run_of,
+    supervisor,
+)
 
 STOPPED = "shard 0 stopped the run: item 0 failed: ValueError: no square of 0"
 
@@ -29,6 +42,17 @@ class BadFiles(Files):
         if idx == 0:
             raise ValueError("no square of 0")
         return idx * idx
+
+
+class Deaf(Squares):
+    """Squares whose item 1 hears no signal, as one that keeps the interpreter's lock."""
+
+    @staticmethod
+    def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
+        """Return the square."""
+        if idx == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        return Squares.forward(idx, folder, bad)
 
 
 def test_writers_stop_the_run_too(tmp_path: Path) -> None:
@@ -66,20 +90,30 @@ def test_a_supervisor_that_is_told_to_end_says_so(tmp_path: Path) -> None:
     assert states[0][0] in (JobState.DONE, JobState.UNFINISHED)
 
 
-def test_an_item_that_does_not_end_is_excused(tmp_path: Path) -> None:
-    """A job killed after the grace because the run was stopped says which shard stopped it, and blames no item."""
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        (Squares, ", and was killed before it could end in order"),
+        (Deaf, "; killed 10 s after it was asked to end, in the middle of an item"),
+    ],
+)
+def test_an_item_that_does_not_end_is_excused(runner: type[Squares], said: str, tmp_path: Path) -> None:
+    """Of a job killed after the grace because the run was stopped it is said which shard stopped it; no item is blamed.
+
+    The job itself says so as soon as it is asked to end; of one that hears nothing its supervisor does.
+    """
     folder = tmp_path / "a"
     folder.mkdir()
     hold(folder, 0)
     hold(folder, 1)
-    run = run_of(folder, n=2, shards=2, workers=2, config={"bad": [0, "raise"]})
+    run = run_of(folder, n=2, shards=2, workers=2, config={"bad": [0, "raise"]}, runner=runner)
     held(folder, 0)  # until the other job has begun: a run that is stopped before would not start it
     held(folder, 1)
     let_go(folder, 0)
     shard = run.wait(150).shards[1]
     let_go(folder, 1, dead=True)
     assert shard.state is JobState.UNFINISHED, shard
-    assert shard.note == f"{STOPPED}, and was killed before it could end in order"
+    assert shard.note == STOPPED + said
     assert json.loads((Layout(run.path).shard(1) / "mark.json").read_text())["stopping"]
     assert DetachedRun.open(run.path).status().shards[1].note == shard.note
     assert supervising.GRACE == 10

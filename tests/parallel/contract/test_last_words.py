@@ -76,11 +76,11 @@ def note(error):
     return error.__notes__[-1]
 
 
-def run(runner, folder=None, **options):
-    """Run ten items, and return the exception that it ends with."""
+def run(runner, folder=None, items=range(10), **options):
+    """Run items, and return the exception that this ends with."""
     provider = work.Provider({"factor": os.getpid()})
     with pytest.raises(BaseException) as caught:  # noqa: PT011  KeyboardInterrupt too
-        runner(provider, progress=False, output_dir=folder, **options)(range(10))
+        runner(provider, progress=False, output_dir=folder, **options)(items)
     return caught.value
 
 
@@ -115,6 +115,16 @@ def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
     assert type(error) is KeyboardInterrupt
     where = f" in {tmp_path / 'run'}: the same call goes on" if stored else "nothing is kept: the same call"
     assert where in last_line(error)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
+def test_ctrl_c_in_the_first_item_ends_so_too(place, stored, tmp_path):
+    """Where nothing was done yet, that is said, with the folder, and what the same call does."""
+    error = run(Interrupted, tmp_path / "run" if stored else None, items=[5])
+    where = (
+        f"done in {tmp_path / 'run'}: the same call goes on with the 1 left" if stored else "nothing is kept"
+    )
+    assert last_line(error).startswith("stopped with 0 of 1 items done") and where in last_line(error)
 
 
 def test_too_many_failures_are_listed_by_type(place, tmp_path):

@@ -27,6 +27,8 @@ _SIZE = struct.Struct("!Q")
 _MAX_IOV = 512  # below every platform's IOV_MAX
 _KEEP = 64 << 20  # a receive buffer larger than this is given back after use
 _NONCE = 32
+_GONE = 30  # seconds without a word from the other host, after which it is taken to be gone: as long as Dask waits
+_PROBES = 4  # in that time, once nothing has come for a third of it
 
 
 class ChannelClosedError(ConnectionError):
@@ -59,6 +61,7 @@ class Channel:
         self.sock = sock
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_lost_host(sock)
         self.received = 0  # bytes of the last message
         self._inbox = bytearray(1 << 16)
         self._poll = select.poll()
@@ -72,6 +75,19 @@ class Channel:
         """Close the socket; the other end reads an end of file."""
         with contextlib.suppress(OSError):  # an item may have closed all descriptors of its process
             self.sock.close()
+
+    def finish(self) -> None:
+        """Close the socket once the other end has read everything and closed its own.
+
+        One that is closed with something unread tells the other end at once, and drops what is still on its way there.
+        """
+        with contextlib.suppress(OSError):  # it has gone already
+            self.sock.settimeout(_GONE)
+            # not SSLSocket's own, which would take the TLS state away: more may have to be read
+            socket.socket.shutdown(self.sock, socket.SHUT_WR)
+            while self.sock.recv(1 << 16):
+                pass
+        self.close()
 
     def readable(self) -> bool:
         """Say whether `recv` would find something (a message or the end) without waiting."""
@@ -139,10 +155,8 @@ class Channel:
         while at < n:
             try:
                 got = self.sock.recv_into(view[at:])
-            except TimeoutError:
-                raise
             except OSError as error:
-                raise ChannelClosedError(str(error)) from error
+                raise _closed(error) from error
             if not got:
                 raise ChannelClosedError("the other end closed the channel")
             at += got
@@ -159,11 +173,42 @@ class Channel:
                     at += 1
                 if sent:
                     views[at] = views[at][sent:]
-        except TimeoutError:
-            raise
         except OSError as error:
-            raise ChannelClosedError(str(error)) from error
+            raise _closed(error) from error
         return total
+
+
+def _closed(error: OSError) -> OSError:
+    """Return what to raise for an error of a socket: as it is, where it is the socket's own time limit."""
+    own_limit = isinstance(error, TimeoutError) and error.errno is None
+    return error if own_limit else ChannelClosedError(str(error))
+
+
+def _notice_lost_host(sock: socket.socket) -> None:
+    """Have the kernel ask from time to time whether the other host is there.
+
+    One that lost its power or its network says no word of it: without this, a read from it waits for ever.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle = _GONE // 3
+    for name, value in (
+        ("TCP_KEEPIDLE", idle),  # Linux
+        ("TCP_KEEPALIVE", idle),  # the same on macOS
+        ("TCP_KEEPINTVL", (_GONE - idle) // _PROBES),
+        ("TCP_KEEPCNT", _PROBES),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _limit_unanswered(sock: socket.socket) -> None:
+    """Give up a connection whose other host has not taken what it was sent; without this, after a quarter of an hour.
+
+    Only for what is sent at once: Linux also counts the time in which the other end has no room, as it has not for a
+    result while the driver is busy with earlier ones.
+    """
+    if sock.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE * 1000)
 
 
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
@@ -197,10 +242,8 @@ class TlsChannel(Channel):
         try:
             for part in parts:
                 self.sock.sendall(part)
-        except TimeoutError:
-            raise
         except OSError as error:
-            raise ChannelClosedError(str(error)) from error
+            raise _closed(error) from error
         return sum(memoryview(p).nbytes for p in parts)
 
 
@@ -252,6 +295,7 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
     if _is_encrypted(sock):
         sock.do_handshake()
     _handshake(sock, key, b"driver", b"worker")
+    _limit_unanswered(sock)
     return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
 
 

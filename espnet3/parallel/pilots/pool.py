@@ -118,6 +118,8 @@ class Pool:
         claim = SlotClaim(self)
         with self._lock:
             self._claims.append(claim)
+            for address in list(self._controls):
+                self._drop_control(address)
         self.ask_for_more()
         return claim
 
@@ -178,6 +180,7 @@ class Pool:
             self._claimed -= 1
             if slot.is_inside:
                 self._ends.append((claim, slot.hello.process))
+            self._drop_control(slot.hello.address)
             free = bool(self._idle)
         slot.channel.close()
         if free:  # perhaps of the same worker, which had as many slots in this run as it has threads
@@ -189,6 +192,13 @@ class Pool:
             claims = list(self._claims)
         for claim in claims:
             claim.wake()
+
+    def _drop_control(self, address: str) -> None:
+        """Close the control channel of a worker that is gone: a client may see thousands come and go."""
+        control = self._controls.get(address)
+        if control is not None and control.at_end():
+            control.close()
+            del self._controls[address]
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""

@@ -210,7 +210,7 @@ class Pilot:
                 self._busy, run_id = True, message[1]
                 if message[0] == "chunk" and self.leaving:
                     self._send(("bye", message[1]))  # what was sent ahead has not begun
-                    self.channel.close()
+                    self.channel.finish()  # an answer may still be on its way
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
                 self._busy = False

@@ -68,6 +68,22 @@ def test_pods_that_are_deleted_cost_no_result(tmp_path: Path) -> None:
     run.check(results)
 
 
+def test_a_host_that_is_gone_without_a_word_costs_no_result(tmp_path: Path) -> None:
+    """A worker's network is cut in the middle of a run, so that no packet says so: its items go to the other one."""
+    run = Counted(tmp_path, 40, 0.05)
+
+    def cut() -> None:
+        pods: list[Any] = json.loads(kubectl("get", "pods", "-l", WORKERS, "-o", "json"))["items"]
+        *_, tens, ones = pods[0]["status"]["podIP"].split(".")
+        link = f"vp{(int(tens) - 2) * 250 + int(ones) - 1}"  # as the lab's kubelet names it
+        subprocess.run(["ip", "link", "set", link, "down"], check=True)
+
+    with get_client(block()):
+        results = run.meanwhile(cut, after=10, workers=2)
+    assert [value for value, _, _ in results] == [idx * idx for idx in range(run.n)]
+    assert run.runner.summary.deaths == 1
+
+
 def test_an_image_that_is_absent_is_an_error_with_the_events_of_the_pod() -> None:
     """The run ends within its limit, names the image, and leaves nothing."""
     set_parallel({**block(image="absent/espnet:1"), "start_timeout": 12})

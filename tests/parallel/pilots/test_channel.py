@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -168,3 +169,71 @@ def test_a_channel_whose_descriptor_is_gone_can_be_closed():
         left.send("anything")
     left.close()
     right.close()
+
+
+@pytest.fixture
+def tcp_pair():
+    """A driver's and a worker's channel over TCP, after the handshake."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        worker: list[Channel] = []
+        thread = threading.Thread(target=lambda: worker.append(connect(listener.getsockname(), b"key")))
+        thread.start()
+        driver = greet_worker(listener.accept()[0], b"key")
+        thread.join()
+    yield driver, worker[0]
+    driver.close()
+    worker[0].close()
+
+
+def test_what_a_worker_said_last_arrives_though_it_has_not_read_all(tcp_pair):
+    """A worker that leaves with a chunk unread waits until its last answer has been read."""
+    driver, worker = tcp_pair
+    driver.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+    worker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
+    driver.send("a chunk that was sent ahead")
+    wait_until(worker.readable)
+    last = b"x" * 150_000  # most of it is still here when it leaves
+    worker.send(last)
+    thread = threading.Thread(target=worker.finish)
+    thread.start()
+    assert driver.recv() == last
+    assert thread.is_alive()  # until the other end is closed
+    driver.close()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has these")
+def test_the_kernel_asks_whether_the_other_host_is_there(tcp_pair):
+    """Both ends notice within half a minute that the other host is gone; only the driver's end limits what it sends.
+
+    That a host is gone without a word is tried on real hosts by tests/clusters/kube.
+    """
+    for channel in tcp_pair:
+        assert channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        tcp = [
+            channel.sock.getsockopt(socket.IPPROTO_TCP, name)
+            for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert tcp[0] + tcp[1] * tcp[2] == 30
+    driver, worker = (each.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for each in tcp_pair)
+    assert (driver, worker) == (30_000, 0)  # a worker's result waits for as long as the driver is busy
+
+
+def test_a_host_that_the_kernel_gave_up_is_an_end_and_no_time_limit(pair, monkeypatch):
+    """ETIMEDOUT is a TimeoutError too: read as the end of the channel, unlike the limit that a socket was given."""
+
+    class Gone:
+        def recv_into(self, _):
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+        sendmsg = recv_into
+
+    monkeypatch.setattr(pair[0], "sock", Gone())
+    with pytest.raises(ChannelClosedError, match="timed out"):
+        pair[0].recv()
+    with pytest.raises(ChannelClosedError, match="timed out"):
+        pair[0].send("anything")
+    pair[1].sock.settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        pair[1].recv()

@@ -167,6 +167,7 @@ class Pod:
         if len(self.codes) == len(self.containers):
             self.ready = False
             self.report("Failed" if any(self.codes.values()) else "Succeeded")
+            self.kill()
             subprocess.run(["ip", "netns", "del", self.net], capture_output=True, check=False)
             return True
         ready = all(self.probe(each) for each in self.containers)
@@ -223,20 +224,22 @@ class Pod:
         if self.dead:
             return
         self.dead = True
-        self.signal(signal.SIGTERM)
+        for each in self.processes.values():
+            each.send_signal(signal.SIGTERM)  # to a container's first process alone, as runtimes do
         end = time.monotonic() + min(self.obj["spec"].get("terminationGracePeriodSeconds", 30), 10)
         while time.monotonic() < end and any(each.poll() is None for each in self.processes.values()):
             time.sleep(0.05)
-        self.signal(signal.SIGKILL)
+        self.kill()
         subprocess.run(["ip", "netns", "del", self.net], capture_output=True, check=False)
         if remove:
             body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
             told("DELETE", self.path, body)
 
-    def signal(self, number):
+    def kill(self):
+        """Kill all that its containers have started."""
         for each in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(each.pid, number)
+                os.killpg(each.pid, signal.SIGKILL)
 
 
 def see(kind, obj):

@@ -145,6 +145,14 @@ class RunStatus:
         """Whether a job may still write."""
         return any(shard.state.alive for shard in self.shards)
 
+    def ended_early(self) -> dict[str, list[int]]:
+        """Return the shards whose jobs have ended before their last item, by their state."""
+        found: dict[str, list[int]] = {}
+        for shard in self.shards:
+            if not shard.state.alive and shard.state not in (JobState.NEW, JobState.DONE):
+                found.setdefault(shard.state.value, []).append(shard.shard)
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain JSON data."""
         return {

@@ -22,7 +22,7 @@ from espnet3.parallel.timing.reading import RunTimes, read_times
 from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
 from espnet3.parallel.views.rates import Stretch, stretches
 from espnet3.parallel.views.sessions import Session, read_sessions, seconds_of
-from espnet3.parallel.views.spans import Span, driver_spans, losses_of, shard_spans
+from espnet3.parallel.views.spans import JobEnds, Span, driver_spans, losses_of, read_ends, shard_spans
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
 _SAMPLE = 1 << 18  # bytes that are read of a larger file at a time, at so many places
@@ -54,6 +54,7 @@ class RunFacts:
         slowest: The slowest items, the slowest first: seconds and index.
         times: When workers did what, and how long items took.
         losses: Processes of detached jobs that ended with items in progress.
+        ends: How detached jobs ended that did not finish their shards.
         recorded: The rest of run.json, secrets masked: config, seed, policy, origin, packages, history.
         notes: What else is worth knowing.
     """
@@ -76,6 +77,7 @@ class RunFacts:
     failures: tuple[FailureGroup, ...]
     slowest: tuple[tuple[float, str], ...]
     losses: int
+    ends: tuple[JobEnds, ...]
     recorded: dict[str, Any]
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
@@ -137,10 +139,11 @@ def read_facts(run: Path) -> RunFacts:
     items = int((said.get("indices") or {}).get("count", 0))
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
+    ends, unknown = read_ends(run)
     # its driver, or one of its jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
-    notes = list(counts.notes)
+    notes = [*counts.notes, *unknown]
     if complete and not counts.merged:
         notes.append("every item has an outcome, and nobody has merged them yet")
     return RunFacts(
@@ -163,6 +166,7 @@ def read_facts(run: Path) -> RunFacts:
         slowest=tuple(_slowest(counts.failures, times)),
         times=times,
         losses=losses_of(run),
+        ends=tuple(ends),
         recorded={
             name: masked(said.get(name))
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")

@@ -188,6 +188,18 @@ def _sessions(facts: RunFacts) -> str:
         for number, one in enumerate(facts.sessions)
         for sentence in one.repaired
     ]
+    if facts.ends:
+        unfinished = [
+            (
+                charts.clock(one.noticed) if one.noticed else "now",
+                one.state.replace("_", " "),
+                _numbers(one.shards),
+                one.sentence,
+            )
+            for one in facts.ends
+        ]
+        found.append("<h3>Jobs that did not finish their shards</h3>")
+        found.append(_table(("seen", "how", "shards", "which means"), unfinished))
     lost = [span for span in (*facts.drivers, *facts.shards) if span.ended == "died"]
     in_all = [
         (facts.retries, "time", "an item was tried again"),
@@ -262,6 +274,18 @@ def _inline(sentence: str) -> str:
 
 def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """Return numbers as text, stretches of them by their ends."""
+    parts: list[list[int]] = []
+    for value in values:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], value]
+        else:
+            parts.append([value])
+    shown = ", ".join("-".join(map(str, part)) for part in parts[:_MOST_GROUPS])
+    return f"{shown}, …" if len(parts) > _MOST_GROUPS else shown
 
 
 def _short(value: Any) -> str:

@@ -54,7 +54,7 @@ def read_sessions(run: Path) -> list[Session]:
     """Return the sessions of a run's folder in their order; a damaged line of its events is passed over."""
     sessions: list[Session] = []
     repairs: list[str] = []  # of a folder that is being opened: they are noted before the session itself
-    for event in _events(run / EVENTS):
+    for event in events_of(run):
         when, kind = seconds_of(event.get("time")), event.get("event")
         if when is None:
             continue
@@ -108,9 +108,10 @@ def _number(facts: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _events(file: Path) -> Iterator[dict[str, Any]]:
+def events_of(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run's folder in their order; a damaged line is passed over."""
     try:
-        stream = open(file, "rb")  # noqa: SIM115  closed below
+        stream = open(run / EVENTS, "rb")  # noqa: SIM115  closed below
     except OSError:  # not written yet, or not for this user
         return
     with stream:

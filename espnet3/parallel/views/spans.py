@@ -1,4 +1,8 @@
-"""Who worked on a run and when, by its leases and marks: one span for each process that held one."""
+"""Who worked on a run and when, by its leases and marks: one span for each process that held one.
+
+And how jobs ended that did not finish their shards: at a walltime, with their node, out of memory. Only a scheduler
+knows some of it, and it forgets: what it said at a retry stands in the run's events; of later attempts it is asked now.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, MARK, PLAN, Layout
+from espnet3.parallel.detached.looking.status import run_status
 from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.states import disk_now, holder_lives, progress
+from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, progress
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import DONE as SHARD_DONE
 from espnet3.parallel.ledger.split import split_folders
-from espnet3.parallel.views.sessions import seconds_of
+from espnet3.parallel.views.sessions import events_of, seconds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +162,54 @@ def read_or_none(file: Path) -> dict[str, Any] | None:
         return read_json(file)
     except (OSError, DamagedFolderError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnds:
+    """Shards whose jobs ended in one way.
+
+    Attributes:
+        state: How, as `espnet3 status` calls it.
+        shards: Their numbers.
+        noticed: When a retry found them so, in seconds since the epoch; None: they are so now.
+        sentence: What the state means.
+    """
+
+    state: str
+    shards: tuple[int, ...]
+    noticed: float | None
+    sentence: str
+
+
+def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
+    """Return how jobs of a run ended, in the order in which it was noticed, and remarks of the status now.
+
+    A run that is merged, or has no detached jobs, is not asked about.
+    """
+    ends = [
+        ends
+        for event in events_of(run)
+        if event.get("event") == "retried"
+        for ends in _ends(event.get("ended"), seconds_of(event.get("time")))
+    ]
+    if not (run / FOLDER / PLAN).exists() or (run / RECEIPT).exists():
+        return ends, []
+    layout = Layout(run)
+    try:
+        status = run_status(layout, layout.plan())
+    except (
+        ParallelError,
+        OSError,
+    ) as error:  # no scheduler on this machine: the folder still says all the rest
+        return ends, [f"how its jobs are now is not known here: {error}"]
+    return [*ends, *_ends(status.ended_early(), None)], []
+
+
+def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
+    """Return what was noticed at one moment; what a newer version may have written is passed over."""
+    states = {state.value: state for state in JobState}
+    return [
+        JobEnds(name, tuple(shards), noticed, states[name].sentence)
+        for name, shards in (found.items() if isinstance(found, dict) else ())
+        if name in states and isinstance(shards, list)
+    ]

@@ -140,14 +140,19 @@ def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) 
         refuse_living(layout.run)
         if on_error is not None:
             _change_policy(layout, on_error)
-        raised = _raised(layout, plan)  # before the marks of the last attempts are removed
+        before = run_status(layout, plan)  # before the marks of the last attempts are removed
+        raised = _raised(layout, plan, before)
         items = layout.items()
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
         shards = put_specs(layout, plan, items, scan.state, who, failed_items)
         left = scan.state.count(LEFT)
-        changed = {"on_error": on_error} if on_error is not None else {}
+        said = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
         _event(
-            layout, "retried", shards=shards, items=left, **changed, **({"raised": raised} if raised else {})
+            layout,
+            "retried",
+            shards=shards,
+            items=left,
+            **{name: value for name, value in said.items() if value},
         )
         hand_over(layout, plan, shards, raised)
     status = run_status(layout, plan)
@@ -186,13 +191,13 @@ def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
     )
 
 
-def _raised(layout: Layout, plan: Plan) -> dict[str, float]:
+def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
     """Return how many times the memory the shards ask for that were killed for want of it."""
     factor = DetachedSettings.of(plan.settings).retry_memory_factor
     if factor is None:
         return {}
     before = layout.jobs().get("raised", {})
-    killed = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.OUT_OF_MEMORY]
+    killed = [s.shard for s in status.shards if s.state is JobState.OUT_OF_MEMORY]
     return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
 
 

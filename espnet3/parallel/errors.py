@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import wraps
 from opcode import opmap
 from types import TracebackType
@@ -181,14 +181,22 @@ def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return call(*args, **kwargs)
-        except (ParallelError, KeyboardInterrupt) as error:
-            raise without_our_frames(error)  # noqa: B904  the same error
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if not _says_enough(error):
                 raise
             raise without_our_frames(error)  # noqa: B904  the same error
 
     return called
+
+
+def explained_items(results: Iterator[_T]) -> Generator[_T, None, None]:
+    """Yield results, and raise errors between them as `explained` does."""
+    try:
+        yield from results
+    except (Exception, KeyboardInterrupt) as error:
+        if not _says_enough(error):
+            raise
+        raise without_our_frames(error)  # noqa: B904  the same error
 
 
 def without_our_frames(error: _E) -> _E:
@@ -257,9 +265,9 @@ def is_ours(module: str) -> bool:
     return inside and not module.startswith("espnet3.parallel.testing.")
 
 
-def _says_enough(error: Exception) -> bool:
-    """Whether an error that is not of our classes says what is wrong: we have raised it, or explained it."""
-    if hasattr(error, "_espnet3_explained"):
+def _says_enough(error: BaseException) -> bool:
+    """Whether an error says what is wrong: it is of our classes, we have raised it, or explained it."""
+    if isinstance(error, (ParallelError, KeyboardInterrupt)) or hasattr(error, "_espnet3_explained"):
         return True
     if not isinstance(error, (TypeError, ValueError, AttributeError)):
         return False

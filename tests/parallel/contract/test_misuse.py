@@ -18,6 +18,7 @@ from espnet3.parallel import (
     ItemError,
     SignatureError,
     get_client,
+    parallel_for,
     parallel_map,
     set_parallel,
 )
@@ -506,3 +507,15 @@ def test_a_client_that_was_not_opened_says_how():
     """What get_client returns has no methods of a client; its error shows the block that is missing."""
     with pytest.raises(AttributeError, match=r"with get_client\(...\) as client: client.map`; build_client"):
         get_client({"env": "local", "n_workers": 2}).map(len, ["a"])
+
+
+def test_results_that_nobody_asks_for_are_a_warning(caplog):
+    """`parallel_for` runs what is asked for: a call whose results nobody reads says that nothing has run."""
+    parallel_for(abs, [-1])
+    (record,) = caplog.records
+    assert "parallel_for(abs, ...) was called and no result was asked for" in record.message
+    assert record.message.endswith("call parallel_map")
+    caplog.clear()
+    assert next(parallel_for(abs, [-1, -2])) == 1
+    assert list(parallel_for(abs, [])) == []
+    assert not caplog.records

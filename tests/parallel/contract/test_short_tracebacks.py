@@ -19,6 +19,7 @@ from espnet3.parallel import (
     SubmissionError,
     WorkerSetupError,
     get_client,
+    parallel_for,
     parallel_map,
     parallel_submit,
     set_parallel,
@@ -79,9 +80,10 @@ def foreign(text: str) -> list[str]:
         (lambda: parallel_map(by_value(guarded), range(4)), "GUARD (of type lock)"),
         (lambda: parallel_map(lambda x, guard=None: (x, GUARD), range(4)), "GUARD (of type lock)"),
         (lambda: parallel_map(str, [1, threading.Lock()]), "item 1 of the data"),
+        (lambda: list(parallel_for(str, [1, threading.Lock()])), "item 1 of the data"),
         (lambda: parallel_submit(str, threading.Lock()), "the call str("),
     ],
-    ids=["provider", "inside an object", "global", "lambda", "data", "call"],
+    ids=["provider", "inside an object", "global", "lambda", "data", "stream", "call"],
 )
 def test_what_cannot_be_sent_is_named_without_our_frames(call: Any, what: str) -> None:
     """A lock that would have to travel is an error whose note says where it is, under the caller's lines alone."""
@@ -122,6 +124,15 @@ def test_a_host_that_cannot_be_reached_shows_no_frames_of_dask() -> None:
             work.Times(work.Provider({"factor": 2}), progress=False)(range(4))
     text = shown(caught.value)
     assert foreign(text) == [] and text.count("no connection to port") == 1, text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_env_that_breaks_between_results_shows_no_frames_of_ours(workers: int) -> None:
+    """What `parallel_for` raises while it is iterated over stands under the caller's line, as of `parallel_map`."""
+    set_parallel({"env": "local", "n_workers": workers})
+    with pytest.raises(WorkerSetupError, match="division by zero") as caught:
+        list(parallel_for(abs, range(5), setup_fn=lambda: {"model": 1 / 0}))
+    assert foreign(shown(caught.value)) == []
 
 
 @pytest.mark.parametrize("name", ["map", "submit"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import weakref
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -13,8 +15,10 @@ from espnet3.parallel.engine.work import Chunk, Work, as_items, as_stream
 from espnet3.parallel.env.calls import unwrapped
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.env.store import SetupFn, check_setup
-from espnet3.parallel.errors import SignatureError
+from espnet3.parallel.errors import SignatureError, explained_items
 from espnet3.parallel.runner.execute import Task, outcomes
+
+logger = logging.getLogger(__name__)
 
 # chunks (8 MB each at most) that an ordered parallel_for holds back while it waits for a slow one
 _MAX_BUFFERED = 32
@@ -53,12 +57,26 @@ def stream(
     ordered: bool,
 ) -> Generator[Any, None, None]:
     """Do what `parallel_for` says, on a client (or None) and by a configuration; wrong arguments raise at once."""
-    return _results(_task(func, setup_fn, kwargs), Work(as_stream(args, "args")), client, config, ordered)
+    task, work = _task(func, setup_fn, kwargs), Work(as_stream(args, "args"))
+    asked: list[bool] = []
+    results = explained_items(_results(task, work, client, config, ordered, asked))
+    weakref.finalize(results, _warn_of_none_asked, name_of(func), asked)
+    return results
+
+
+def _warn_of_none_asked(name: str, asked: list[bool]) -> None:
+    if not asked:
+        logger.warning(
+            "parallel_for(%s, ...) was called and no result was asked for, so that nothing has run: iterate over it, "
+            "or call parallel_map",
+            name,
+        )
 
 
 def _results(
-    task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool
+    task: Task, work: Work, client: Any, config: ParallelConfig, ordered: bool, asked: list[bool]
 ) -> Generator[Any, None, None]:
+    asked.append(True)
     if work.empty:
         return
     waiting: dict[int, tuple[Chunk, Block]] = {}

@@ -120,6 +120,7 @@ STATIC = [
     ("distributed", "distributed.client:_current_client.get"),
     ("distributed", "distributed.client:_current_client.set"),
     ("distributed", "distributed.core:error_message"),
+    ("distributed", "distributed.client:Client._close"),
     ("distributed", "distributed.deploy.cluster:Cluster._close"),
     ("distributed", "distributed.deploy.cluster:Cluster._update_worker_status"),
     ("distributed", "distributed.deploy.spec:SpecCluster._close"),

@@ -21,6 +21,8 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.clusters.security import local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import (
+    ClosesAtCtrlC,
+    WhenAwaited,
     forget_closed_client,
     has_tasks,
     ignore_errors_of_loop,
@@ -99,7 +101,7 @@ class LazyEnvPlugin(DictReturnWorkerPlugin):
         ENVS.register(self.key, self.setup_fn, default=True, timeout=self.timeout)
 
 
-class EnvClient(Client):
+class EnvClient(ClosesAtCtrlC, Client):
     """A `distributed.Client` whose `map` and `submit` inject the worker env, and that owns its cluster.
 
     Args:
@@ -274,7 +276,7 @@ def abort(client: Any) -> None:
     # tasks cut off on the loop fail now, and nobody is left to read what they log
     ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
-        cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
+        cluster.sync(WhenAwaited, _close_threads, cluster, callback_timeout=_GRACE)
     if isinstance(cluster, ForkedCluster):
         cluster.kill_workers()
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import give_up_cluster, kube_create_mode
+from espnet3.parallel.dask_compat import ClosesAtCtrlC, give_up_cluster, kube_create_mode
 from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
@@ -176,7 +176,7 @@ def pod_cluster(make: Any) -> Any:
         make: KubeCluster.
     """
 
-    class PodCluster(StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # a class that is loaded here
+    class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # a class that is loaded here
         place: Place
         made: Any = None
 

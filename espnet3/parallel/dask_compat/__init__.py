@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from logging import LogRecord
 from types import CodeType
 from typing import Any, NamedTuple
@@ -190,6 +191,27 @@ class LostWorkersStay:
         known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
         if op != "remove" or msg in known:
             note(self, op, msg)
+
+
+class WhenAwaited:
+    """An awaitable whose coroutine is made when somebody awaits it."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.made = partial(call, *args, **kwargs)
+
+    def __await__(self) -> Any:
+        return self.made().__await__()
+
+
+class ClosesAtCtrlC:
+    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself: `_close`.
+
+    `distributed.utils.sync` gives it a time limit, whose task may be cancelled before it has begun: Python then prints
+    that the coroutine of `_close` "was never awaited".
+    """
+
+    def _close(self, *args: Any, **kwargs: Any) -> Any:
+        return WhenAwaited(super()._close, *args, **kwargs)  # type: ignore[misc]  # mixed into one that has it
 
 
 class ClosesMore:

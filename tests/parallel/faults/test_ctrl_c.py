@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 import signal
 import threading
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed.utils import wait_for
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
@@ -68,6 +73,25 @@ def test_that_nobody_catches(scene: str, items: int, workers: str, folder: Path,
     driver = Driver(folder, scene, folder, UNCAUGHT="1", **{workers.upper(): "1"})
     mailbox.take(items)
     interrupt_uncaught(driver)
+
+
+def test_a_closing_that_is_cancelled_before_it_begins_says_nothing() -> None:
+    """Dask may cancel the closing before its first step where Ctrl-C comes: Python prints no "was never awaited"."""
+
+    async def cancelled(client: Any) -> None:
+        closing = asyncio.ensure_future(wait_for(client._close(fast=True), 5))
+        closing.cancel()
+        with suppress(asyncio.CancelledError):
+            await closing
+        del closing
+        gc.collect()
+
+    with get_client({"env": "local", "n_workers": 1}) as client:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            client.sync(cancelled, client)
+        assert not [one for one in said if "never awaited" in str(one.message)]
+        assert client.submit(abs, -1).result() == 1  # it was not closed
 
 
 @pytest.mark.parametrize("workers", ["processes", "threads"])

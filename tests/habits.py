@@ -10,6 +10,11 @@ import pytest
 from espnet3.parallel.testing import Habit
 
 
+def rows(names: Sequence[str], by_default: Sequence[str]) -> list[Any]:
+    """Return schedulers as parameters, of which the default suite tries some; the others have the mark `matrix`."""
+    return [pytest.param(name, marks=() if name in by_default else pytest.mark.matrix) for name in names]
+
+
 def each_in_turn(names: Sequence[str], cases: dict[str, tuple[Habit, ...]]) -> list[Any]:
     """Return the product of schedulers and cases, as parameters `name, habits`; by default each has one, in turn."""
     return [
@@ -27,7 +32,7 @@ def each_in_turn(names: Sequence[str], cases: dict[str, tuple[Habit, ...]]) -> l
 def pairs(names: Sequence[str], shift: int = 0, *, together: bool = True) -> list[Any]:
     """Return the product of schedulers and habits, as parameters `name, habits`.
 
-    By default each scheduler has all habits at once, and each habit is alone on one of them. The other pairs have the
+    By default one scheduler has all habits at once, and each habit is alone on one of them. The other pairs have the
     mark `matrix`: `make test ARGS="-m matrix"` tries those.
 
     Args:
@@ -35,7 +40,11 @@ def pairs(names: Sequence[str], shift: int = 0, *, together: bool = True) -> lis
         shift: Which of them the first habit is tried on by default, so that two tests choose different pairs.
         together: Have all habits at once, too; else each is alone.
     """
-    found = [pytest.param(name, tuple(Habit), id=f"{name}-all") for name in names if together]
+    found = [
+        pytest.param(name, tuple(Habit), id=f"{name}-all", marks=() if at == shift else pytest.mark.matrix)
+        for at, name in enumerate(names)
+        if together
+    ]
     for number, habit in enumerate(Habit):
         chosen = names[(number + shift) % len(names)]
         found += [

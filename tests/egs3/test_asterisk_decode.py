@@ -65,8 +65,11 @@ def test_the_stages_write_scp_text_and_metrics(one_process: Path) -> None:
     [
         ["--parallel_config", "conf/parallel_local.yaml"],
         ["--parallel_config", "parallel_local", "batch_size=3", "runner.longest_first=false"],
-        ["--parallel_config", "parallel_local", "parallel.n_workers=4", "batch_size=16"],
-        ["batch_size=2"],
+        pytest.param(
+            ["--parallel_config", "parallel_local", "parallel.n_workers=4", "batch_size=16"],
+            marks=pytest.mark.matrix,
+        ),
+        pytest.param(["batch_size=2"], marks=pytest.mark.matrix),
     ],
 )
 def test_workers_batches_and_order_never_change_the_answer(

@@ -18,6 +18,7 @@ from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.logs import log_tail
 from espnet3.parallel.testing import standin
+from tests.habits import rows
 from tests.waiting import wait_until
 
 OPTIONS: dict[str, Any] = {"cores": 1, "memory": "1GB", "interface": "lo", "walltime": "10m"}
@@ -112,7 +113,7 @@ def test_an_elements_log_is_its_own(tmp_path: Path) -> None:
     assert sorted(found) == ["work-7-1.txt", "work-7_1.out", "work.o7.1"]
 
 
-@pytest.mark.parametrize("env", STANDINS)
+@pytest.mark.parametrize("env", rows(STANDINS, ("pbs", "htcondor")))
 def test_five_workers_are_one_submission(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five jobs come with one command, have their own names, and are all gone when the client is closed."""
     monkeypatch.chdir(tmp_path)
@@ -128,7 +129,7 @@ def test_five_workers_are_one_submission(env: str, tmp_path: Path, monkeypatch: 
         assert len(queue.jobs()) == 5
 
 
-@pytest.mark.parametrize("env", STANDINS)
+@pytest.mark.parametrize("env", rows(STANDINS, ("lsf", "moab")))
 def test_an_element_that_is_cancelled_is_replaced_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,10 +81,15 @@ print("parent done")
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["future.result()", "future.exception()", "client.gather([future])", "client.scheduler_info()"],
+    ("how", "call"),
+    [
+        pytest.param(how, call, marks=() if (at + of) % 2 else pytest.mark.matrix)
+        for of, how in enumerate(("parallel_submit", "client.submit"))
+        for at, call in enumerate(
+            ("future.result()", "future.exception()", "client.gather([future])", "client.scheduler_info()")
+        )
+    ],
 )
-@pytest.mark.parametrize("how", ["parallel_submit", "client.submit"])
 def test_a_child_that_waits_for_its_parents_call_is_refused(how: str, call: str, folder: Path) -> None:
     """A future that the parent has made is none of the child's, which nobody would tell of the call's end."""
     code = f"""

@@ -13,7 +13,7 @@ from espnet3.parallel.clusters import keeper
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.contract_work import square
 from espnet3.parallel.testing.standins.place import NAMES
-from tests.habits import pairs
+from tests.habits import pairs, rows
 from tests.waiting import wait_until
 
 
@@ -158,7 +158,7 @@ def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("env", NAMES)
+@pytest.mark.parametrize("env", rows(NAMES, ("pbs", "htcondor")))
 def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path):
     """After three such jobs the run ends, with the log's end in the message."""
     monkeypatch.chdir(tmp_path)

@@ -215,9 +215,10 @@ def get_client(config: Any = None, setup_fn: SetupFn | None = None) -> Iterator[
     with owned_client(parsed, default=True) as client, client:
         if setup_fn is not None:
             from espnet3.parallel.clusters.client import LazyEnvPlugin
+            from espnet3.parallel.pilots.dask.pools import register
 
             plugin = LazyEnvPlugin(setup_fn, parsed.setup_timeout)
-            client.register_plugin(plugin, name="env")
+            register(client, plugin, "env")
             client.espnet3_env = plugin.key
         entry = (threading.get_ident(), client)
         with _lock:

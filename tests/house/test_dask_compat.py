@@ -8,6 +8,7 @@ import functools
 import inspect
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 from distributed import Scheduler
+from tornado.iostream import IOStream
 
 from espnet3.parallel.backends.table import BACKENDS
-from espnet3.parallel.dask_compat import SEEN, is_failed_broadcast
+from espnet3.parallel.dask_compat import SEEN, is_failed_broadcast, is_lost_connection
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = sorted((ROOT / "espnet3" / "parallel" / "dask_compat").glob("*.py"))
@@ -463,6 +465,22 @@ def test_the_options_of_jobs() -> None:
             assert options_of_next_jobs(cluster)["cores"] == 2
 
     asyncio.run(read())
+
+
+def test_the_words_of_a_connection_that_is_lost_before_its_handshake() -> None:
+    """Of a worker that goes as the scheduler begins TLS with it, tornado says what `is_lost_connection` knows."""
+
+    async def begun() -> None:
+        here, there = socket.socketpair()
+        with there:
+            stream = IOStream(here)
+            stream.close()
+            await stream.start_tls(server_side=False)
+
+    with pytest.raises(ValueError, match="not idle") as caught:
+        asyncio.run(begun())
+    assert is_lost_connection(caught.value)
+    assert not is_lost_connection(ValueError("of a plugin"))
 
 
 def test_the_words_of_a_failed_broadcast() -> None:

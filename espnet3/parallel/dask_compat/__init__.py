@@ -54,6 +54,15 @@ def pickled_as_by_dask(error: BaseException) -> bytes:
     return blob
 
 
+def is_lost_connection(error: Exception) -> bool:
+    """Whether an error of a scheduler that speaks to all workers says that one of them has gone.
+
+    An OSError does; one that goes between the connection and its handshake is a ValueError of tornado's, known by its
+    words: `IOStream.start_tls`.
+    """
+    return isinstance(error, OSError) or "IOStream is not idle" in str(error)
+
+
 def loop_runs_here(client: Any) -> bool:
     """Whether the thread of a client's event loop is one of this process: a forked child has only the one that forked.
 

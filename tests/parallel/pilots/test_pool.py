@@ -6,7 +6,10 @@ import os
 import select
 import signal
 
+import pytest
+
 from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel.pilots.dask import pools
 from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import pool_of
 from espnet3.parallel.pilots.pool import Pool
@@ -44,3 +47,33 @@ def test_workers_that_come_and_go_leave_no_descriptor_in_a_client() -> None:
             os.kill(worker, signal.SIGKILL)
     # a few belong to the worker that comes or goes just now
     assert descriptors[-1] - descriptors[1] < rounds / 2, descriptors
+
+
+class OneDies:
+    """A client, one of whose workers ends while they are all told of a plugin."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.told = 0
+
+    def register_plugin(self, plugin: object, name: str) -> None:
+        """Fail as often as there are errors."""
+        self.told += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_a_worker_that_ends_while_all_are_told_of_a_plugin_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it goes before its connection or between that and its handshake, the others are told again."""
+    monkeypatch.setattr(pools, "_PAUSE", 0.0)
+    client = OneDies(OSError("refused"), ValueError("IOStream is not idle; cannot convert to SSL"))
+    pools.register(client, object(), "any")
+    assert client.told == 3
+    broken = OneDies(ValueError("what its setup raised"))
+    with pytest.raises(ValueError, match="what its setup raised"):
+        pools.register(broken, object(), "any")
+    assert broken.told == 1
+    with pytest.raises(OSError, match="refused"):
+        pools.register(OneDies(*[OSError("refused")] * 9), object(), "any")

@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 from urllib.parse import urlsplit
 
-from espnet3.parallel.dask_compat import loop_runs_here
+from espnet3.parallel.dask_compat import is_lost_connection, loop_runs_here
 from espnet3.parallel.dask_compat.servers import tls_to_listen
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.pilots.dask.plugin import PilotHost
@@ -93,7 +93,7 @@ def _open_pool(client: Any) -> Pool:
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
     try:
-        _register(client, PilotHost(pool.address, pool.key, pool.name, cluster_of(client).is_ours))
+        register(client, PilotHost(pool.address, pool.key, pool.name, cluster_of(client).is_ours), pool.name)
     except BaseException:  # Ctrl-C too: leave no door and no folder behind
         pool.close()
         raise
@@ -113,12 +113,19 @@ def _listen(client: Any) -> tuple[socket.socket, str | None]:
     return socket.create_server((ours, 0), backlog=BACKLOG), None
 
 
-def _register(client: Any, host: PilotHost) -> None:
+def register(client: Any, plugin: Any, name: str) -> None:
+    """Give a plugin to every worker, now and later; workers that end meanwhile are no error.
+
+    Args:
+        client: Whose workers they are.
+        plugin: A worker may be given it more than once.
+        name: What it is called.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            client.register_plugin(host, name=host.name)
-        except OSError:  # a worker died just now; the others have the plugin, and open slots again
-            if attempt == _ATTEMPTS:
+            client.register_plugin(plugin, name=name)
+        except (OSError, ValueError) as error:  # a worker died just now; the others have the plugin
+            if attempt == _ATTEMPTS or not is_lost_connection(error):
                 raise
             time.sleep(_PAUSE)
         else:

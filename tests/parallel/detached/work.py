@@ -185,7 +185,10 @@ def shut(run: DetachedRun) -> None:
 
 def gone(pid: int, seconds: float = 30.0) -> None:
     """Wait until a process that is no child of ours has ended."""
-    fd = os.pidfd_open(pid)
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has
+        return
     try:
         assert select.select([fd], [], [], seconds)[0], f"process {pid} is still there"
     finally:

@@ -198,7 +198,7 @@ class Pool:
         control = self._controls.get(address)
         if control is not None and control.at_end():
             control.close()
-            del self._controls[address]
+            self._controls.pop(address, None)  # `_open_slot` may have found it gone at the same time
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of its listener and of all connections of workers; asked in a forked child."""

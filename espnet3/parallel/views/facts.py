@@ -122,11 +122,12 @@ class RunFacts:
         return sorted(((s, name, items[name]) for name, s in seconds.items() if items[name]), reverse=True)
 
 
-def read_facts(run: Path) -> RunFacts:
+def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder.
 
     Args:
         run: The folder, absolute.
+        ends: Find out how detached jobs ended, for which their scheduler may be asked.
 
     Raises:
         ConfigError: There is no run in it.
@@ -139,7 +140,7 @@ def read_facts(run: Path) -> RunFacts:
     items = int((said.get("indices") or {}).get("count", 0))
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
-    ends, unknown = read_ends(run)
+    found, unknown = read_ends(run) if ends else ([], [])
     # its driver, or one of its jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
@@ -166,7 +167,7 @@ def read_facts(run: Path) -> RunFacts:
         slowest=tuple(_slowest(counts.failures, times)),
         times=times,
         losses=losses_of(run),
-        ends=tuple(ends),
+        ends=tuple(found),
         recorded={
             name: masked(said.get(name))
             for name in ("config", "seed", "policy", "origin", "packages", "history", "indices")

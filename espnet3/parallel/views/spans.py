@@ -182,9 +182,9 @@ class JobEnds:
 
 
 def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
-    """Return how jobs of a run ended, in the order in which it was noticed, and remarks of the status now.
+    """Return how jobs of a run ended, in the order in which it was noticed, and why it is not known of those of now.
 
-    A run that is merged, or has no detached jobs, is not asked about.
+    The scheduler is not asked about a run that is merged, or has no detached jobs.
     """
     ends = [
         ends
@@ -197,10 +197,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
     layout = Layout(run)
     try:
         status = run_status(layout, layout.plan())
-    except (
-        ParallelError,
-        OSError,
-    ) as error:  # no scheduler on this machine: the folder still says all the rest
+    except (ParallelError, OSError) as error:  # a damaged list of jobs: the folder still says all the rest
         return ends, [f"how its jobs are now is not known here: {error}"]
     return [*ends, *_ends(status.ended_early(), None)], []
 

@@ -85,12 +85,21 @@ def refuse_living(run: Path) -> None:
     Raises:
         FolderInUseError: It has; the message says how many.
     """
-    if not (run / FOLDER / PLAN).exists():
-        return
-    layout = Layout(run)
-    status = run_status(layout, layout.plan())
+    if (run / FOLDER / PLAN).exists():
+        layout = Layout(run)
+        status_of_ended(layout, layout.plan())
+
+
+def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
+    """Return the status of a run none of whose jobs is queued or at work.
+
+    Raises:
+        FolderInUseError: Some are; the message says how many.
+    """
+    status = run_status(layout, plan)
     if status.alive:
-        raise FolderInUseError(_in_use(run, status))
+        raise FolderInUseError(_in_use(layout.run, status))
+    return status
 
 
 def _in_use(run: Path, status: RunStatus) -> str:

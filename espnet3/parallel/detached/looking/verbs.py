@@ -18,7 +18,7 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
 from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Plan, write_quickly
-from espnet3.parallel.detached.looking.status import may_be_queued, refuse_living, run_status
+from espnet3.parallel.detached.looking.status import may_be_queued, run_status, status_of_ended
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
@@ -137,10 +137,9 @@ def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) 
         on_error: What a failed item does from now on; None leaves it as it is.
     """
     with _driving(layout, "retry") as who:
-        refuse_living(layout.run)
+        before = status_of_ended(layout, layout.plan())  # before the marks of the last attempts are removed
         if on_error is not None:
             _change_policy(layout, on_error)
-        before = run_status(layout, plan)  # before the marks of the last attempts are removed
         raised = _raised(layout, plan, before)
         items = layout.items()
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)

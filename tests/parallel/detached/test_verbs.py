@@ -22,6 +22,7 @@ from espnet3.parallel.testing import StandIn, standin
 from espnet3.parallel.testing.standins.jobs import Store
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import calls, run_of
+from tests.waiting import wait_until
 
 
 def test_verbs_exclude_each_other_and_say_who_is_at_work(
@@ -55,6 +56,7 @@ def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> 
     """What is missing and what its jobs do is said once, without an earlier error above and without our frames."""
     run = run_of(tmp_path / "a")
     run.cancel(grace=0.0)
+    wait_until(lambda: not run.status().alive)  # one that was just being started finds the order to stop
     lines = (tmp_path / "a").rglob("split.*/results.jsonl")
     for file in [*lines, *(tmp_path / "a").rglob("shard.*/done")]:
         file.unlink()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, IncompleteRunError
@@ -22,7 +23,6 @@ from espnet3.parallel.testing import StandIn, standin
 from espnet3.parallel.testing.standins.jobs import Store
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import calls, run_of
-from tests.waiting import wait_until
 
 
 def test_verbs_exclude_each_other_and_say_who_is_at_work(
@@ -56,7 +56,6 @@ def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> 
     """What is missing and what its jobs do is said once, without an earlier error above and without our frames."""
     run = run_of(tmp_path / "a")
     run.cancel(grace=0.0)
-    wait_until(lambda: not run.status().alive)  # one that was just being started finds the order to stop
     lines = (tmp_path / "a").rglob("split.*/results.jsonl")
     for file in [*lines, *(tmp_path / "a").rglob("shard.*/done")]:
         file.unlink()
@@ -65,6 +64,20 @@ def test_a_merge_before_the_end_is_one_error_with_one_advice(tmp_path: Path) -> 
     assert "Run again" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
     assert set(frames_of(caught.value)) == {__file__}
+
+
+def test_a_cancelled_run_leaves_no_job_that_was_just_being_started(tmp_path: Path) -> None:
+    """Without a grace the supervisor is killed; a job that it has started and that holds no lease yet goes with it."""
+    run = run_of(tmp_path / "a")
+    run.cancel(grace=0.0)
+    left = [
+        each.info["cmdline"]
+        for each in psutil.process_iter(["cmdline", "status"])
+        if each.info["status"] != psutil.STATUS_ZOMBIE
+        and any(str(run.path) in word for word in each.info["cmdline"] or ())
+    ]
+    assert left == []
+    assert not run.status().alive
 
 
 def test_a_folder_that_does_not_exist_is_said_to_be_missing(tmp_path: Path) -> None:

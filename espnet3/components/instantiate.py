@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from espnet3.parallel.errors import ConfigError
+
 
 def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
     """Instantiate one block of a config by its `_target_`.
@@ -33,11 +35,18 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
 
 
 def as_plain(value: Any) -> Any:
-    """Return a value with every OmegaConf config in it as plain dicts and lists, interpolations resolved."""
+    """Return a value with every OmegaConf config in it as plain dicts and lists, interpolations resolved.
+
+    Raises:
+        ConfigError: A value is ???.
+    """
     import omegaconf  # here: what never sees a config need not load it
 
     if omegaconf.OmegaConf.is_config(value):
-        return omegaconf.OmegaConf.to_container(value, resolve=True)
+        try:
+            return omegaconf.OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+        except omegaconf.MissingMandatoryValue as error:
+            raise ConfigError(f"{error.full_key} = ???: write its value into the config") from error
     if isinstance(value, Mapping):
         return {key: as_plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

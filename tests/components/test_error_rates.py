@@ -48,6 +48,26 @@ def test_equal_texts_have_no_errors() -> None:
     assert (result["wer"], result["exact"]) == (0.0, 1)
 
 
+@pytest.mark.parametrize("space", ["\t", "\u00a0", "\u3000", "\u2028", " \t "])
+def test_any_white_space_separates_words(space: str) -> None:
+    """Words behind a tab, a no-break or an ideographic space are words, and that space is one character."""
+    data = {"ref": [f"a{space}b"], "hyp": ["a b"]}
+    words = WER()(data, "test", Path())
+    assert (words["wer"], words["words"], words["exact"]) == (0.0, 2, 1)
+    characters = CER()(data, "test", Path())
+    assert (characters["cer"], characters["characters"]) == (0.0, 3)
+
+
+def test_accents_are_compared_as_written_or_in_one_form() -> None:
+    """An accent in one character and in two differ, unless normalize names a form; another form is refused."""
+    data = {"ref": ["caf\u00e9"], "hyp": ["cafe\u0301"]}
+    assert WER()(data, "test", Path())["wer"] == 1.0
+    assert WER(normalize="NFC")(data, "test", Path())["wer"] == 0.0
+    assert CER(normalize="NFD")(data, "test", Path())["errors"] == 0
+    with pytest.raises(ValueError, match="normalize = 'nfc': must be one of NFC, NFD, NFKC, NFKD, or None"):
+        WER(normalize="nfc")
+
+
 def test_a_group_without_words_has_no_rate() -> None:
     """No reference words give no rate (None), which cannot be taken for a perfect 0."""
     result = WER(min_words=(5,))({"ref": ["a"], "hyp": ["a"]}, "test", Path())

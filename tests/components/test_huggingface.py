@@ -124,6 +124,52 @@ def row(*, data: Any, model_output: Any, idx: Any) -> dict[str, Any]:
     return {"utt_id": data["utt_id"], "hyp": model_output, "ref": data["text"]}
 
 
+def test_a_changed_dataset_has_another_fingerprint(saved: Path, tmp_path: Path) -> None:
+    """Another text, id or recording is another dataset to a run; the same rows written again are not."""
+    fields = {"speech": "audio", "text": "sentence"}
+
+    def fingerprint(folder: Path) -> str:
+        return HuggingFaceDataset(saved=folder, fields=fields, id_column="id").fingerprint()
+
+    rows = datasets.load_from_disk(str(saved))
+    first = fingerprint(saved)
+    raw(rows).map(lambda row: row).cast_column("audio", datasets.Audio()).save_to_disk(str(tmp_path / "same"))
+    assert fingerprint(tmp_path / "same") == first
+    longer = {"bytes": (tmp_path / "1.wav").read_bytes(), "path": None}
+    changes = {"sentence": "anew", "id": "z", "audio": longer}
+    for column, value in changes.items():
+        changed = [{**row, column: value} if place == 0 else row for place, row in enumerate(raw(rows))]
+        folder = tmp_path / f"changed {column}"
+        table = datasets.Dataset.from_list(changed)
+        table.cast_column("audio", datasets.Audio()).save_to_disk(str(folder))
+        assert fingerprint(folder) != first, column
+
+
+def raw(rows: Any) -> Any:
+    """Return rows with their audio as bytes."""
+    return rows.cast_column("audio", datasets.Audio(decode=False))
+
+
+def test_a_row_without_audio_a_stream_and_a_wanted_rate_are_said(saved: Path, tmp_path: Path) -> None:
+    """A row without audio is named, a stream refused, and the rate that a column asks for is checked."""
+    features = datasets.load_from_disk(str(saved)).features
+    rows = [{"id": "none", "audio": None, "sentence": "one"}]
+    datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "none"))
+    with pytest.raises(ValueError, match="none, column 'audio' has no audio"):
+        HuggingFaceDataset(saved=tmp_path / "none", fields={"speech": "audio"}, id_column="id")["none"]
+    (tmp_path / "a.csv").write_text("text\none\n")
+    with pytest.raises(TypeError, match="leave out streaming: true"):
+        len(
+            HuggingFaceDataset(
+                "csv", data_files=str(tmp_path / "a.csv"), streaming=True, fields={"text": "text"}
+            )
+        )
+    wanted = raw(datasets.load_from_disk(str(saved))).cast_column("audio", datasets.Audio(sampling_rate=8000))
+    wanted.save_to_disk(str(tmp_path / "wanted"))
+    with pytest.raises(ValueError, match="has 16000 Hz and not 8000 Hz"):
+        HuggingFaceDataset(saved=tmp_path / "wanted", fields={"speech": "audio"})[0]
+
+
 def test_mistakes_are_said(saved: Path, tmp_path: Path) -> None:
     """A missing column, several splits, an id twice, another rate and no source each have their message."""
     with pytest.raises(ValueError, match="no column 'text'; the dataset has id, audio, sentence"):

@@ -124,7 +124,12 @@ def test_a_command_that_gives_no_audio_says_so(
         ),
         ({"segments": "u1 reca 1 0.5\n"}, "segments, line 1: 'reca 1 0.5' must be a recording and two times"),
         ({"segments": "u1 reca 0\n"}, "must be a recording and two times in seconds"),
-        ({"utt2dur": "reca 1.0\nrecb long\n"}, "utt2dur: 'recb' has 'long', which is no number of seconds"),
+        ({"utt2dur": "reca 1.0\nrecb long\n"}, "utt2dur, line 2: 'long' must be a number of seconds"),
+        ({"utt2dur": "reca nan\nrecb 1\n"}, "utt2dur, line 1: 'nan' must be a number of seconds above 0"),
+        ({"utt2dur": "reca 1.0\nrecb -3\n"}, "utt2dur, line 2: '-3' must be a number of seconds above 0"),
+        ({"segments": "u1 reca 0 inf\n"}, "segments, line 1: 'reca 0 inf' must be a recording and two times"),
+        ({"segments": "u1 reca nan 1\n"}, "segments, line 1: 'reca nan 1' must be a recording and two times"),
+        ({"wav_scp": "reca\nrecb b.wav\n"}, r"wav\.scp, line 1: 'reca' has no path behind it"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, files: dict[str, str], said: str) -> None:
@@ -147,6 +152,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, files: dict[str, str], said: str)
             "1234 is a place in the archive wav.ark, and archives are not read",
         ),
         ("x text", ValueError, "line 1: .*text cannot be read as audio"),
+        ("x .", FileNotFoundError, "line 1: .* is a folder"),
+        ("x x.raw", ValueError, r"line 1: .*x\.raw has no header with its rate and format"),
     ],
 )
 def test_audio_that_cannot_be_read_is_named(
@@ -154,6 +161,7 @@ def test_audio_that_cannot_be_read_is_named(
 ) -> None:
     """A missing file, an archive and a file that is no audio each have their message, with the line."""
     data = folder(tmp_path, wav_scp=f"{line}\n", text="x hello\n")
+    (data / "x.raw").write_bytes(bytes(100))
     with pytest.raises(kind, match=said):
         KaldiDataset(data, root=data)["x"]
 
@@ -163,8 +171,31 @@ def test_another_rate_and_a_segment_behind_the_end_are_refused(tmp_path: Path) -
     data = folder(tmp_path, segments="u1 reca 0 1\nu2 reca 5 6\n")
     with pytest.raises(ValueError, match=r"u1 .*has 8000 Hz and not 16000 Hz.*ffmpeg"):
         KaldiDataset(data, rate=16000)["u1"]
-    with pytest.raises(ValueError, match="is 1 s long, and the utterance begins at 5 s"):
+    with pytest.raises(ValueError, match="segments, line 2: .*is 1 s long, and the utterance begins at 5 s"):
         KaldiDataset(data)["u2"]
+
+
+def test_lengths_that_the_audio_has_not_are_refused(tmp_path: Path) -> None:
+    """A segment that ends seconds after its recording, and another length in utt2dur, are errors with file and line."""
+    data = folder(tmp_path, segments="u1 reca 0 1.4\nu2 recb 0.5 9\n", utt2dur="u1 1.4\nu2 8.5\n")
+    assert KaldiDataset(data)["u1"]["seconds"] == 1.0  # what there is; Kaldi's tools cut so little, too
+    with pytest.raises(ValueError, match="segments, line 2: .*is 2 s long, and the utterance ends at 9 s"):
+        KaldiDataset(data)["u2"]
+    (data / "segments").unlink()
+    (data / "utt2dur").write_text("reca 1.02\nrecb 100\n")
+    assert KaldiDataset(data)["reca"]["seconds"] == 1.0
+    with pytest.raises(
+        ValueError, match=r"wav\.scp, line 1: 'recb' is 2 s long, and .*utt2dur says 100: write"
+    ):
+        KaldiDataset(data)["recb"]
+
+
+def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path: Path) -> None:
+    """Lists that an editor has saved with a mark in front have the ids that a person sees."""
+    data = folder(tmp_path, text="\ufeffreca one\nrecb two\n", utt2spk="\ufeffreca ann\nrecb bob\n")
+    (data / "wav.scp").write_text(f"\ufeffreca {tmp_path}/a.wav\nrecb {tmp_path}/b.wav\n")
+    assert list(KaldiDataset(data).keys()) == ["reca", "recb"]
+    assert KaldiDataset(data)["reca"]["text"] == "one"
 
 
 def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:

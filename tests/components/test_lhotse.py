@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy
@@ -73,6 +74,28 @@ def test_statistics_of_cuts_are_the_same_on_two_workers(manifest: Path, tmp_path
     for name in ("feats_stats.npz", "feats_shape", "speech_shape"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
     assert (tmp_path / "1/feats_shape").read_text() == "z 80,7\na 40,7\nm 160,7\n"
+
+
+def test_repeated_ids_and_empty_manifests_are_refused(manifest: Path, tmp_path: Path) -> None:
+    """Two cuts with one id are named with their places, and found by position; a manifest without cuts is said."""
+    cuts = list(lhotse.CutSet.from_file(manifest))
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(b"".join((str_of(cut) + "\n").encode() for cut in [*cuts, cuts[1].with_id("z")]))
+    dataset = LhotseDataset(again)
+    assert [dataset[k]["seconds"] for k in range(len(dataset))] == [0.5, 0.25, 1.0, 0.25]
+    with pytest.raises(
+        ValueError, match=r"the id 'z' is there twice, in the cuts of .*again\.jsonl, 0 and 3"
+    ):
+        dataset["z"]
+    for name in ("empty.jsonl", "empty.jsonl.gz"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(ValueError, match=rf"{name} is empty, or no manifest of cuts"):
+            len(LhotseDataset(tmp_path / name))
+
+
+def str_of(cut: object) -> str:
+    """Return the line of a manifest."""
+    return json.dumps(cut.to_dict())  # type: ignore[attr-defined]  # of every cut
 
 
 def test_another_rate_is_refused_and_a_changed_manifest_noticed(manifest: Path) -> None:

@@ -176,6 +176,24 @@ def test_test_sets_must_be_a_mapping(config: Any, test_sets: Any) -> None:
         infer(config)
 
 
+@pytest.mark.parametrize("name", ["..", ".", "/abs", "a/b", "../other"])
+def test_a_test_set_stays_in_its_folder(config: Any, name: str, tmp_path: Path) -> None:
+    """A name that leads elsewhere is refused by infer and measure before anything is written."""
+    config.test_sets = {name: {}}
+    with pytest.raises(ConfigError, match="test_sets = .*: must be the name of one folder, without '/'"):
+        infer(config)
+    with pytest.raises(ConfigError, match="must be the name of one folder"):
+        measure({"inference_dir": str(tmp_path / "out"), "metrics": [], "test_sets": [name]})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_value_is_named(config: Any) -> None:
+    """`???` reaches no dataset as text, also where the stage is called from Python."""
+    config.dataset.words = "???"
+    with pytest.raises(ConfigError, match=r"dataset\.words = \?\?\?: write its value"):
+        infer(config)
+
+
 def test_a_block_without_target_is_refused() -> None:
     """Dataset and model need a `_target_`; a missing block is named with those that are there."""
     with pytest.raises(ValueError, match="'model' has no _target_"):

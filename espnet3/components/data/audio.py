@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import IO, Any
+
+_FLOATS = ("FLOAT", "DOUBLE")
+
+
+class NoSamplesError(ValueError):
+    """A file of audio has no samples."""
 
 
 def read_audio(
@@ -12,6 +19,7 @@ def read_audio(
     dtype: str = "float32",
     begin: float = 0.0,
     end: float | None = None,
+    overshoot: float = math.inf,
 ) -> tuple[Any, int]:
     """Read samples.
 
@@ -21,27 +29,52 @@ def read_audio(
         dtype: "float32" (from -1 to 1), "float64", "int16" or "int32".
         begin: Where to begin, in seconds.
         end: Where to stop, in seconds; None: at the end.
+        overshoot: How far `end` may lie behind the last sample, in seconds.
 
     Returns:
         The samples, a numpy array (samples,) or (samples, channels), and their rate in hertz.
 
     Raises:
-        ValueError: It is no audio, or ends before `begin`.
+        NoSamplesError: There are none.
+        ValueError: The source isn't audio, is cut short, or doesn't hold the stretch.
     """
     soundfile = require_soundfile()
+    if isinstance(source, Path) and source.suffix.lower() == ".raw":
+        raise ValueError(f"{named} has no header with its rate and format: write it as WAV or FLAC")
     try:
         with soundfile.SoundFile(str(source) if isinstance(source, Path) else source) as file:
-            rate = int(file.samplerate)
+            rate, length = int(file.samplerate), file.frames / file.samplerate
             first, last = round(begin * rate), file.frames if end is None else round(end * rate)
-            if first >= file.frames and first:
-                raise ValueError(
-                    f"{named} is {file.frames / rate:g} s long, and the utterance begins at {begin:g} s"
+            if not file.frames:
+                raise NoSamplesError(
+                    f"{named} has no samples: its header announces none, or the file is cut short"
                 )
+            if first >= file.frames:
+                raise ValueError(f"{named} is {length:g} s long, and the utterance begins at {begin:g} s")
+            if end is not None and end > length + overshoot:
+                raise ValueError(f"{named} is {length:g} s long, and the utterance ends at {end:g} s")
+            wanted = min(last, file.frames) - first
             if first:
                 file.seek(first)
-            return file.read(min(last, file.frames) - first, dtype=dtype), rate
+            samples = _scaled(file, wanted, dtype)
+            if len(samples) < wanted or not wanted:
+                raise ValueError(
+                    f"{named} gives {len(samples)} samples where {max(wanted, 1)} were expected: the file is cut short"
+                )
+            return samples, rate
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{named} cannot be read as audio: {error}") from error
+
+
+def _scaled(file: Any, frames: int, dtype: str) -> Any:
+    """Read frames; those of a float format as integers of full scale, where libsndfile would cut them to zeros."""
+    if file.subtype not in _FLOATS or not dtype.startswith("int"):
+        return file.read(frames, dtype=dtype)
+    import numpy
+
+    limits = numpy.iinfo(dtype)
+    samples = numpy.rint(file.read(frames, dtype="float64") * -float(limits.min))
+    return samples.clip(limits.min, limits.max).astype(dtype)
 
 
 def check_rate(found: int, wanted: int | None, named: str) -> None:

@@ -124,6 +124,7 @@ class DataOrganizer:
                 raise ConfigError(
                     f"dataset.test.{at}.name = {shown(name)}: each test set needs a name of its own, for its folder"
                 )
+            folder_name(name, f"dataset.test.{at}.name")
 
     @cached_property
     def train(self) -> CombinedDataset | None:
@@ -170,6 +171,17 @@ class DataOrganizer:
         if isinstance(block, Mapping):
             return instantiate_block({"preprocessor": block}, "preprocessor")  # type: ignore[no-any-return]  # the user's
         return block  # type: ignore[no-any-return]  # a function, or None
+
+
+def folder_name(name: str, where: str) -> str:
+    """Return the name of a test set, which is that of a folder.
+
+    Raises:
+        ConfigError: The name leads elsewhere.
+    """
+    if name in (".", "..") or "/" in name or "\0" in name:
+        raise ConfigError(f"{where} = {shown(name)}: must be the name of one folder, without '/'")
+    return name
 
 
 def _entries(given: Any, split: str) -> list[DatasetEntry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import torch.distributed
@@ -20,8 +21,8 @@ _OWN = ("collate_fn", "train", "valid")
 class LengthBatches(Sampler[list[int]]):
     """Batches of items of like length, shuffled in an order of each epoch's own.
 
-    With several processes each has every so many-th batch, and all have equally many: the last few are taken twice
-    where they do not come out even.
+    With several processes each has every so many-th batch, and all have equally many: batches are taken again from
+    the first where they do not come out even.
 
     Args:
         lengths: Of the items; any unit.
@@ -68,8 +69,7 @@ class LengthBatches(Sampler[list[int]]):
         if self.shuffle:
             random.Random(f"{self.seed} {self.epoch}").shuffle(batches)  # noqa: S311  # an order, no secret
         rank, processes = _processes()
-        batches += batches[: -len(batches) % processes]
-        return iter(batches[rank::processes])
+        return islice(cycle(batches), rank, len(self) * processes, processes)
 
 
 def make_loader(dataset: Any, config: Any, split: str, *, seed: int = 0, epoch: int = 0) -> Any:
@@ -84,7 +84,7 @@ def make_loader(dataset: Any, config: Any, split: str, *, seed: int = 0, epoch: 
         epoch: The one that comes first.
 
     Raises:
-        ConfigError: There is an unknown key, or a batch size is no positive number.
+        ConfigError: A key is unknown, a batch size is no positive number, or the dataset is empty.
     """
     block = dict(as_plain(config) or {})
     if odd := [str(key) for key in block if key not in _OWN]:
@@ -96,6 +96,8 @@ def make_loader(dataset: Any, config: Any, split: str, *, seed: int = 0, epoch: 
     shuffle = options.pop("shuffle", split == "train")
     if isinstance(block.get("collate_fn"), Mapping):
         options["collate_fn"] = instantiate_block(block, "collate_fn")
+    if not len(dataset):
+        raise ConfigError(f"dataset.{split} has no items: its entries are there, and their data is empty")
     batches = LengthBatches(_lengths(dataset), size, shuffle=shuffle, seed=seed, epoch=epoch)
     return DataLoader(dataset, batch_sampler=batches, generator=batches.generator, **options)
 
@@ -105,7 +107,7 @@ def _lengths(dataset: Any) -> list[float]:
         items = dataset.items
     except AttributeError:  # it lists nothing without reading it
         return [0.0] * len(dataset)
-    return [float(getattr(item, "seconds", 0.0)) for item in items]
+    return [float(getattr(item, "seconds", None) or 0.0) for item in items]
 
 
 def _processes() -> tuple[int, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from espnet3.parallel.ledger.atomic import BY_UMASK, Draft, leftovers
 
@@ -49,6 +49,20 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
     """
     for path in leftovers(folder, name):
         path.unlink(missing_ok=True)
+
+
+def places_of(ids: Iterable[Any], named: str) -> dict[str, int]:
+    """Return the place of each id, counted from 0; `named` is what the places are called, such as "rows".
+
+    Raises:
+        ValueError: Two places have one id.
+    """
+    places: dict[str, int] = {}
+    for place, each in enumerate(ids):
+        first = places.setdefault(str(each), place)
+        if first != place:
+            raise ValueError(f"the id {str(each)!r} is there twice, in {named} {first} and {place}")
+    return places
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

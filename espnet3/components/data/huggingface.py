@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.audio import check_rate, read_audio
+from espnet3.components.data.files import places_of
 
 _FIELDS = {"speech": "audio", "text": "text"}
+_BATCH = 10_000  # rows that are hashed at a time
 
 
 class HuggingFaceDataset:
@@ -25,7 +28,8 @@ class HuggingFaceDataset:
         saved: In place of `path`, a folder that `save_to_disk` has written.
         fields: Field of an item -> column; `speech: audio` and `text: text` when left out.
         id_column: The column with the utterance ids; None where there is none.
-        rate: The sampling rate, in hertz, that audio must have; None takes any.
+        rate: The sampling rate, in hertz, that audio must have; None: that of the column's feature `Audio`, if it
+            has one. Nothing is resampled.
         dtype: Of samples: "float32" (from -1 to 1), "int16", ...
         **options: Further arguments of `load_dataset`, such as `split`, `name`, `revision` or `data_files`.
 
@@ -61,7 +65,7 @@ class HuggingFaceDataset:
         """The `datasets.Dataset`, with audio columns as bytes or paths.
 
         Raises:
-            TypeError: It has several splits.
+            TypeError: It has several splits, or is a stream.
             ValueError: It lacks a column.
         """
         datasets = _require()
@@ -70,6 +74,8 @@ class HuggingFaceDataset:
         else:
             found = datasets.load_dataset(self.path, **self.options)
         if not isinstance(found, datasets.Dataset):
+            if isinstance(found, (datasets.IterableDataset, datasets.IterableDatasetDict)):
+                raise TypeError("a stream has no length and no places: leave out streaming: true")
             names = ", ".join(found) if isinstance(found, Mapping) else type(found).__name__
             raise TypeError(f"this is not one split but {names}: set split, or save one of them")
         for column in (*self.fields.values(), *([self.id_column] if self.id_column else [])):
@@ -79,17 +85,31 @@ class HuggingFaceDataset:
                 )
         for column, kind in found.features.items():
             if isinstance(kind, datasets.Audio):
-                found = found.cast_column(column, datasets.Audio(decode=False))
+                found = found.cast_column(
+                    column, datasets.Audio(sampling_rate=kind.sampling_rate, decode=False)
+                )
         return found
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
-        places: dict[str, int] = {}
-        for place, key in enumerate(self.rows[self.id_column]):
-            if str(key) in places:
-                raise ValueError(f"the id {key!r} is there twice, in rows {places[str(key)]} and {place}")
-            places[str(key)] = place
-        return places
+        return places_of(self.rows[self.id_column], "rows")
+
+    def fingerprint(self) -> str:
+        """Return a hash of all rows, so that a changed one is noticed; of audio, path and size count."""
+        digest = hashlib.sha256()
+        columns = sorted({*self.fields.values(), *([self.id_column] if self.id_column else [])})
+        for batch in self.rows.select_columns(columns).with_format("arrow").iter(_BATCH):
+            for column in columns:
+                digest.update(repr(self._content(column, batch[column])).encode())
+        return digest.hexdigest()[:16]
+
+    def _content(self, column: str, values: Any) -> list[Any]:
+        if not self._is_audio(column):
+            return values.to_pylist()  # type: ignore[no-any-return]  # of pyarrow, which has no types
+        from pyarrow import compute
+
+        sizes = compute.binary_length(compute.struct_field(values, "bytes"))
+        return [compute.struct_field(values, "path").to_pylist(), sizes.to_pylist()]
 
     def _keys(self) -> Iterator[str]:
         """Return the ids, in the order of the rows."""
@@ -106,13 +126,18 @@ class HuggingFaceDataset:
         return {"utt_id": utt_id, **fields}
 
     def _value(self, utt_id: str, column: str, value: Any) -> Any:
-        if not isinstance(self.rows.features[column], _require().Audio):
+        if not self._is_audio(column):
             return value
         named = f"{utt_id}, column {column!r}"
-        source = io.BytesIO(value["bytes"]) if value.get("bytes") else Path(value["path"])
+        if not value or not (value["bytes"] or value["path"]):
+            raise ValueError(f"{named} has no audio")
+        source = io.BytesIO(value["bytes"]) if value["bytes"] else Path(value["path"])
         samples, rate = read_audio(source, named, self.dtype)
-        check_rate(rate, self.rate, named)
+        check_rate(rate, self.rate or self.rows.features[column].sampling_rate, named)
         return samples
+
+    def _is_audio(self, column: str) -> bool:
+        return isinstance(self.rows.features[column], _require().Audio)
 
 
 def _require() -> Any:

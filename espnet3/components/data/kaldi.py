@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
+import math
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from espnet3.parallel.checks import Choice, argument
 
 _PIPES = Choice(("refuse", "run"), quoted=True)
 _SAID = 500  # characters of what a command has said, in a message
+_INEXACT = 0.5  # seconds by which lists may differ from the audio, as for Kaldi's extract-segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class KaldiItem:
         audio: The file of its recording, or the command that prints it, without the `|`.
         is_command: Whether `audio` is a command.
         line: The line of `wav.scp` that has it.
+        listed: The file and line that name the utterance, for messages.
         begin: Where it begins in the recording, in seconds.
         end: Where it ends; None: at the end.
         text: What `text` has for it; None without that file.
@@ -39,6 +43,7 @@ class KaldiItem:
     audio: str
     is_command: bool
     line: int
+    listed: str
     begin: float = 0.0
     end: float | None = None
     text: str | None = None
@@ -107,12 +112,18 @@ class KaldiDataset:
         item = self._by_id[index] if isinstance(index, str) else self.items[index]
         samples, rate = self._read(item)
         check_rate(rate, self.rate, f"{item.utt_id} ({item.audio})")
+        seconds = len(samples) / rate
+        if item.seconds is not None and abs(item.seconds - seconds) > _INEXACT:
+            raise ValueError(
+                f"{item.listed}: {item.utt_id!r} is {seconds:g} s long, and {self.data_dir / 'utt2dur'} says "
+                f"{item.seconds:g}: write that file anew, or remove it"
+            )
         return {
             "utt_id": item.utt_id,
             "speech": samples,
             "text": item.text,
             "speaker": item.speaker,
-            "seconds": item.seconds if item.seconds is not None else len(samples) / rate,
+            "seconds": seconds,
         }
 
     def fingerprint(self) -> str:
@@ -150,17 +161,22 @@ class KaldiDataset:
                     "wav.scp does not have"
                 )
             at, audio = recordings[recording]
-            text, speaker, seconds = (None if table is None else table[utt_id][1] for table in more.values())
+            if not audio:
+                raise ValueError(
+                    f"{self.data_dir / 'wav.scp'}, line {at}: {recording!r} has no path behind it"
+                )
+            text, speaker, spoken = (None if table is None else table[utt_id] for table in more.values())
             yield KaldiItem(
                 utt_id,
                 audio.removesuffix("|").strip(),
                 audio.endswith("|"),
                 at,
+                f"{self.data_dir / of}, line {line}",
                 begin,
                 end,
-                text,
-                speaker,
-                self._seconds(utt_id, seconds, begin, end),
+                None if text is None else text[1],
+                None if speaker is None else speaker[1],
+                self._seconds(spoken) if spoken else None if end is None else end - begin,
             )
 
     def _optional(self, name: str) -> dict[str, tuple[int, str]] | None:
@@ -174,34 +190,36 @@ class KaldiDataset:
             first, last = float(begin), float(end)
         except ValueError:
             first, last, recording = 0.0, 0.0, ""
-        if not recording or first < 0 or (last <= first and last != -1):
+        if not recording or not 0 <= first < math.inf or not (first < last < math.inf or last == -1):
             raise ValueError(
                 f"{self.data_dir / 'segments'}, line {line}: {value!r} must be a recording and two times in seconds, "
                 "such as rec1 0.50 3.25"
             )
         return recording, first, None if last == -1 else last
 
-    def _seconds(self, utt_id: str, written: str | None, begin: float, end: float | None) -> float | None:
-        if written is None:
-            return None if end is None else end - begin
+    def _seconds(self, row: tuple[int, str]) -> float:
+        line, written = row
         try:
-            return float(written)
+            seconds = float(written)
         except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
             raise ValueError(
-                f"{self.data_dir / 'utt2dur'}: {utt_id!r} has {written!r}, which is no number of seconds"
-            ) from None
+                f"{self.data_dir / 'utt2dur'}, line {line}: {written!r} must be a number of seconds above 0"
+            )
+        return seconds
 
     def _read(self, item: KaldiItem) -> tuple[Any, int]:
         where = f"{self.data_dir / 'wav.scp'}, line {item.line}: "
+        source: Any = self.root / item.audio
         if item.is_command:
-            output = self._run(item, where)
-            return read_audio(
-                io.BytesIO(output), f"{where}the output of {item.audio!r}", self.dtype, item.begin, item.end
-            )
-        path = self.root / item.audio
-        if not path.is_file():
-            raise FileNotFoundError(f"{where}{path} is not there{_why_not(item.audio)}")
-        return read_audio(path, f"{where}{path}", self.dtype, item.begin, item.end)
+            named, source = f"the output of {item.audio!r}", io.BytesIO(self._run(item, where))
+        elif not source.is_file():
+            missing = "is a folder" if source.is_dir() else "is not there"
+            raise FileNotFoundError(f"{where}{source} {missing}{_why_not(item.audio)}")
+        else:
+            named = str(source)
+        return read_audio(source, f"{item.listed}: {named}", self.dtype, item.begin, item.end, _INEXACT)
 
     def _run(self, item: KaldiItem, where: str) -> bytes:
         """Run a recording's command.
@@ -244,7 +262,7 @@ def read_table(path: Path) -> dict[str, tuple[int, str]]:
     with open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
             try:
-                words = raw.decode("utf-8").strip().split(maxsplit=1)
+                words = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8").strip().split(maxsplit=1)
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path}, line {number}: this is not UTF-8 ({error.reason})") from error
             if not words:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.audio import check_rate
-from espnet3.components.data.files import sha256_of
+from espnet3.components.data.files import places_of, sha256_of
 
 
 class LhotseDataset:
-    """The cuts of a manifest, by their ids; audio is loaded by lhotse, item by item.
+    """The cuts of a manifest, by their ids, which must differ; audio is loaded by lhotse, item by item.
 
     An item is `{utt_id, speech, text, speaker, seconds}`; `text` is that of the cut's supervisions in their order, one
     space between them, and None where they have none. A run's indices are the ids: no cut travels to a worker.
@@ -28,31 +28,43 @@ class LhotseDataset:
         self.rate = rate
 
     @cached_property
-    def cuts(self) -> Any:
-        """The `CutSet`, with all cuts in memory, so that each is found by its id."""
+    def cuts(self) -> list[Any]:
+        """All cuts, in the order of the manifest.
+
+        Raises:
+            ValueError: The manifest has none.
+        """
         try:
             from lhotse import CutSet
         except ImportError as error:
             raise ImportError(
                 "this dataset needs the package lhotse; install it with: pip install 'espnet3-parallel[data]'"
             ) from error
-        return CutSet.from_file(self.path).to_eager()
+        try:
+            found = list(CutSet.from_file(self.path))
+        except (EOFError, TypeError, ValueError) as error:  # an empty file is a TypeError inside lhotse
+            raise ValueError(f"{self.path} is empty, or no manifest of cuts: {error}") from error
+        if not found:
+            raise ValueError(f"{self.path} has no cuts")
+        return found
 
     @cached_property
-    def _ids(self) -> list[str]:
-        return [str(each) for each in self.cuts.ids]
+    def _places(self) -> dict[str, int]:
+        return places_of((cut.id for cut in self.cuts), f"the cuts of {self.path},")
 
     def keys(self) -> Iterator[str]:
         """Return the ids, in the order of the manifest."""
-        return iter(self._ids)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.cuts)
 
     def __getitem__(self, index: int | str) -> dict[str, Any]:
-        cut = self.cuts[index if isinstance(index, str) else self._ids[index]]
+        cut = self.cuts[self._places[index] if isinstance(index, str) else index]
         check_rate(cut.sampling_rate, self.rate, f"the cut {cut.id}")
         samples = cut.load_audio()
+        if samples is None or not samples.size:
+            raise ValueError(f"the cut {cut.id} has no samples")
         texts = [each.text for each in cut.supervisions if each.text]
         speakers = [each.speaker for each in cut.supervisions if each.speaker]
         return {

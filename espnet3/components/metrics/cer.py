@@ -8,7 +8,7 @@ from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwe
 class CER(ErrorRate):
     """Character error rate: edited characters over reference characters, as a fraction.
 
-    A space between words counts as a character.
+    White space between words, of whatever kind and length, counts as one character.
     """
 
     name = "cer"

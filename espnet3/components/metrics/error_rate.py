@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.parallel import parallel_map
 from espnet3.parallel.backends.loading import pip_line
 
+_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _PART = 100  # pairs that are counted together: some milliseconds of work
 
 
@@ -55,6 +57,11 @@ class ErrorRate(AbsMetric):
         ref_key: Column of the references.
         hyp_key: Column of the hypotheses.
         min_words: Least numbers of reference words, one group each.
+        normalize: Unicode form that both texts are brought to first: "NFC", "NFD", "NFKC" or "NFKD"; None leaves them
+            as they are, so that an accent written as one character differs from one written as two.
+
+    Raises:
+        ValueError: An argument is something else.
     """
 
     name: str
@@ -62,7 +69,16 @@ class ErrorRate(AbsMetric):
     units: str
     """Key of the number of reference units, such as "words"."""
 
-    def __init__(self, ref_key: str = "ref", hyp_key: str = "hyp", min_words: Sequence[int] = (2, 5)) -> None:
+    def __init__(
+        self,
+        ref_key: str = "ref",
+        hyp_key: str = "hyp",
+        min_words: Sequence[int] = (2, 5),
+        normalize: str | None = None,
+    ) -> None:
+        if normalize not in (None, *_FORMS):
+            raise ValueError(f"normalize = {normalize!r}: must be one of {', '.join(_FORMS)}, or None")
+        self.normalize = normalize
         self.ref_key = ref_key
         self.hyp_key = hyp_key
         self.min_words = tuple(min_words)
@@ -100,15 +116,21 @@ class ErrorRate(AbsMetric):
 
 def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[Counted]:
     """Count a part of the pairs: all of them, and those of each group of `min_words`."""
-    groups = [[pair for pair in pairs if len(pair[0].split()) >= least] for least in (0, *rate.min_words)]
+    clean = [(_spaced(ref, rate.normalize), _spaced(hyp, rate.normalize)) for ref, hyp in pairs]
+    groups = [[pair for pair in clean if len(pair[0].split()) >= least] for least in (0, *rate.min_words)]
     return [
         Counted(
             rate.count([ref for ref, _ in group], [hyp for _, hyp in group]) if group else Edits(0, 0, 0, 0),
             utterances=len(group),
-            exact=sum(ref.split() == hyp.split() for ref, hyp in group),
+            exact=sum(ref == hyp for ref, hyp in group),
         )
         for group in groups
     ]
+
+
+def _spaced(text: str, form: Any) -> str:
+    """Return a text in a Unicode form, with one space for each stretch of white space: jiwer splits at spaces alone."""
+    return " ".join((unicodedata.normalize(form, text) if form else text).split())
 
 
 def _score(rate: ErrorRate, parts: Sequence[Counted]) -> dict[str, Any]:

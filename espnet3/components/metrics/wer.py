@@ -6,12 +6,12 @@ from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwe
 
 
 class WER(ErrorRate):
-    """Word error rate: edited words over reference words, as a fraction."""
+    """Word error rate: edited words over reference words, as a fraction; words are what white space separates."""
 
     name = "wer"
     units = "words"
 
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
-        """Count word edits with jiwer; words are what whitespace separates."""
+        """Count word edits with jiwer."""
         out = require_jiwer().process_words(references, hypotheses)
         return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

@@ -21,7 +21,8 @@ class ESPnetLightningModule(lightning.LightningModule):
     Args:
         model: A torch module.
         config: The training config: `optimizer`, a block with a `_target_` that is given the parameters; `scheduler`
-            (optional), one that is given the optimizer; `scheduler_interval` (optional): "step" (default) or "epoch".
+            (optional), one that is given the optimizer; `scheduler_interval` (optional): "step" (default) or "epoch",
+            the default of `ReduceLROnPlateau`; `scheduler_monitor` (optional): what that looks at, "valid/loss".
     """
 
     def __init__(self, model: torch.nn.Module, config: Any = None) -> None:
@@ -48,9 +49,7 @@ class ESPnetLightningModule(lightning.LightningModule):
         stats = {"loss": loss.detach(), **stats}
         size = int(weight) if weight is not None else len(next(iter(batch.values())))
         values = {f"{mode}/{name}": value for name, value in stats.items() if value is not None}
-        self.log_dict(
-            values, prog_bar=True, on_step=False, on_epoch=True, sync_dist=mode == "valid", batch_size=size
-        )
+        self.log_dict(values, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -63,8 +62,11 @@ class ESPnetLightningModule(lightning.LightningModule):
         if block.get("total_steps") == "all":
             block["total_steps"] = int(self.trainer.estimated_stepping_batches)
         scheduler = _partial({"scheduler": block}, "scheduler")(optimizer)
-        interval = self.config.get("scheduler_interval", "step")
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": interval}}
+        plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        how = {"interval": self.config.get("scheduler_interval") or ("epoch" if plateau else "step")}
+        if plateau:
+            how["monitor"] = self.config.get("scheduler_monitor") or "valid/loss"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **how}}
 
 
 def _partial(config: Mapping[str, Any], name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,23 @@ def save_whole(strategy: Any) -> None:
     """Let a strategy of Lightning save by `WholeCheckpoints`, unless it has a way of its own."""
     if type(strategy.checkpoint_io) is TorchCheckpointIO:
         strategy.checkpoint_io = WholeCheckpoints()
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint, on the CPU.
+
+    Raises:
+        ConfigError: There is none, or it cannot be read.
+    """
+    try:
+        # a training's own file, with the objects of its callbacks
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}: {' '.join(str(error).split())[:200]}): "
+            "name another one in fit.ckpt_path, or remove the file, and the training begins anew"
+        ) from error
+    return content
 
 
 def last_checkpoint(exp_dir: Path) -> Path | None:

@@ -16,6 +16,7 @@ from espnet3.components.data.files import write_text_atomic
 logger = logging.getLogger(__name__)
 
 EPOCHS_FILE = "epochs.jsonl"
+_LOSS = "train/loss"
 
 
 class EpochLog(Callback):
@@ -43,10 +44,22 @@ class EpochLog(Callback):
         self._begin = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the epoch, and write the file."""
+        """Log the epoch, and write the file.
+
+        Raises:
+            FloatingPointError: The training's loss is no finite number.
+        """
+        figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        if not math.isfinite(
+            figures.get(_LOSS, 0.0)
+        ):  # before the epoch's checkpoint replaces the one of before
+            raise FloatingPointError(
+                f"epoch {trainer.current_epoch + 1}: {_LOSS} is {figures[_LOSS]}: the training stops, with the "
+                "checkpoint of the epoch before kept. A smaller learning rate, trainer.gradient_clip_val or another "
+                "precision may help; trainer.detect_anomaly: true finds the operation"
+            )
         if not trainer.is_global_zero:
             return
-        figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
         kept = {
             name: value if math.isfinite(value) else None for name, value in figures.items()
         }  # JSON has no NaN

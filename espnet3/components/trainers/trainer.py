@@ -87,14 +87,14 @@ class ESPnet3LightningTrainer:
 
         Args:
             *args: Of `lightning.Trainer.fit`, after the model.
-            ckpt_path: The checkpoint to go on from; "auto": the last one of `exp_dir`, if any; None: begin anew.
+            ckpt_path: The checkpoint to go on from: a path, "last" or "best" of `exp_dir`; "auto": the last one, if
+                any; None: begin anew.
             **kwargs: Of `lightning.Trainer.fit`.
 
         Raises:
-            ConfigError: The checkpoint is not of this model.
+            ConfigError: There is no such checkpoint, or it isn't of this model.
         """
-        if ckpt_path == _AUTO:
-            ckpt_path = self._last()
+        ckpt_path = self._checkpoint(ckpt_path)
         if ckpt_path is not None:
             logger.info("training goes on from %s", ckpt_path)
         try:
@@ -116,21 +116,29 @@ class ESPnet3LightningTrainer:
         Args:
             ckpt_path: As of `fit`.
         """
-        path = self._last() if ckpt_path == _AUTO else ckpt_path
+        path = self._checkpoint(ckpt_path)
         if path is None:
             return 0
-        import torch
+        from espnet3.components.trainers.checkpoints import read_checkpoint
 
-        # our own file, of this folder
-        return int(torch.load(path, map_location="cpu", weights_only=False)["epoch"]) + 1
+        return int(read_checkpoint(path)["epoch"]) + 1
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the figures of the validation data; arguments and result of `lightning.Trainer.validate`."""
         return self.trainer.validate(self.model, *args, **kwargs)
 
-    def _last(self) -> Path | None:
-        if self.exp_dir is None:
-            return None
-        from espnet3.components.trainers.checkpoints import last_checkpoint
+    def _checkpoint(self, wanted: str | Path | None) -> str | Path | None:
+        """Return the path of a checkpoint that may be asked for as "auto", "last" or "best"."""
+        if wanted not in (_AUTO, "last", "best"):
+            return wanted
+        from espnet3.components.trainers.checkpoints import last_checkpoint, read_checkpoint
 
-        return last_checkpoint(self.exp_dir)
+        found: str | Path | None = None if self.exp_dir is None else last_checkpoint(self.exp_dir)
+        if wanted == "best" and found is not None and self.best is not None:
+            found = read_checkpoint(found)["callbacks"].get(self.best.state_key, {}).get("best_model_path")
+        if not found and wanted != _AUTO:
+            raise ConfigError(
+                f"fit.ckpt_path = {wanted!r}: {self.exp_dir} has no such checkpoint yet. Leave fit.ckpt_path out: a "
+                "training that was cut off goes on from its last checkpoint by itself"
+            )
+        return found or None

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from espnet3.components.instantiate import as_plain
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.systems.configs.reading import read_config
 
 
 def as_dict(config: Any) -> dict[str, Any]:
     """Return a mapping or an OmegaConf config as a plain dict, interpolations resolved."""
-    if isinstance(config, DictConfig):
-        config = OmegaConf.to_container(config, resolve=True)
+    config = as_plain(config)
     if not isinstance(config, Mapping):
         raise TypeError(f"a config must be a mapping, not {type(config).__name__}: {config!r}")
     return {str(key): value for key, value in config.items()}

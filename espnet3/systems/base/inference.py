@@ -11,7 +11,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from espnet3.components.data.data_organizer import fingerprint_of, indices_of, is_organized, organizer_of
+from espnet3.components.data.data_organizer import (
+    fingerprint_of,
+    folder_name,
+    indices_of,
+    is_organized,
+    organizer_of,
+)
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.blocks import stage_parallel
@@ -71,7 +77,7 @@ def infer(config: Any) -> dict[str, InferResult]:
     - `input_key`: dataset field or fields for the model;
     - `test_sets` (optional): of `dataset.test`, the names to decode; of a block with a `_target_`, name -> what
       differs for this set. Without it all of `dataset.test`, or one set called `test`;
-    - `output_fn`, `model_kwargs`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
+    - `output_fn`, `model_kwargs`, `evaluate`, `idx_key`, `output_keys`, `text_key`, `batch_size` (optional): see
       `InferenceRunner`;
     - `limit` (optional): only the first so many items of each set;
     - `provider`, `runner` (optional): blocks with a `_target_` and further arguments of the class,
@@ -120,7 +126,7 @@ def _test_sets(config: DictConfig) -> dict[str, Mapping[str, Any]]:
     if not isinstance(sets, DictConfig) or not sets:
         said = f"test_sets must map names to what differs from the block 'dataset', not {sets!r}"
         raise StageConfigError("inference", "test_sets", said)
-    return {str(name): changes or {} for name, changes in sets.items()}
+    return {folder_name(str(name), "test_sets"): changes or {} for name, changes in sets.items()}
 
 
 def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> InferResult:
@@ -144,6 +150,7 @@ def _infer_one(config: DictConfig, name: str, changes: Mapping[str, Any]) -> Inf
         "input_key": key_list(whole["input_key"]),
         "output_fn_path": whole.get("output_fn"),
         "model_kwargs": whole.get("model_kwargs") or {},
+        **({"evaluate": whole["evaluate"]} if whole.get("evaluate") is not None else {}),
         # With the keys in its env a worker rejects the first bad result, not the driver the last.
         "idx_key": options.get("idx_key", IDX_KEY),
         "output_keys": output_keys_of(options),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +28,9 @@ class InferenceRunner(BaseRunner):
     - `output_fn`, or `output_fn_path` ("package.module.function"): called as
       `output_fn(data=item, model_output=output, idx=index)`, returns the result dict. Without
       one the model returns that dict itself;
-    - `model_kwargs`: further keyword arguments of each model call.
+    - `model_kwargs`: further keyword arguments of each model call;
+    - `evaluate` (True): a torch module is put into evaluation mode, and nothing computes gradients. False leaves both
+      as the provider has made them.
 
     A result is a dict with a single value under `idx_key` and an entry for every output key. An
     entry that is a list goes to one file per place: `hyp0.scp`, `hyp1.scp`, ...
@@ -91,10 +96,10 @@ class InferenceRunner(BaseRunner):
             return InferenceRunner.batch_forward(idx, dataset=dataset, model=model, **kwargs)
         keys, output_fn, model_kwargs = _settings(kwargs)
         data = dataset[idx]
-        output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
-        result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
-        _check_early(result, idx, kwargs)
-        return result
+        with _evaluating(model, kwargs):
+            output = model(**{key: _field(data, key) for key in keys}, **model_kwargs)
+            result = output if output_fn is None else output_fn(data=data, model_output=output, idx=idx)
+        return _checked(result, idx, kwargs)
 
     @staticmethod
     def batch_forward(
@@ -110,26 +115,25 @@ class InferenceRunner(BaseRunner):
             return [InferenceRunner.forward(idx, dataset, model, **kwargs) for idx in indices]
         keys, output_fn, model_kwargs = _settings(kwargs)
         items = [dataset[idx] for idx in indices]
-        output = model(**{key: [_field(data, key) for data in items] for key in keys}, **model_kwargs)
         results: Any
-        if output_fn is None:
-            results = output
-        elif isinstance(output, list) and len(output) == len(indices):
-            results = [
-                output_fn(data=data, model_output=one, idx=idx)
-                for data, one, idx in zip(items, output, indices, strict=True)
-            ]
-        else:
-            results = output_fn(data=items, model_output=output, idx=indices)
+        with _evaluating(model, kwargs):
+            output = model(**{key: [_field(data, key) for data in items] for key in keys}, **model_kwargs)
+            if output_fn is None:
+                results = output
+            elif isinstance(output, list) and len(output) == len(indices):
+                results = [
+                    output_fn(data=data, model_output=one, idx=idx)
+                    for data, one, idx in zip(items, output, indices, strict=True)
+                ]
+            else:
+                results = output_fn(data=items, model_output=output, idx=indices)
         if not isinstance(results, (list, tuple)) or len(results) != len(indices):
             got = f"{len(results)}" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
             raise ValueError(
                 f"a batch of {len(indices)} items gave {got} instead of a list of as many results; let the "
                 "model return one entry per item, or set supports_batch = False on it"
             )
-        for idx, result in zip(indices, results, strict=True):
-            _check_early(result, idx, kwargs)
-        return list(results)
+        return [_checked(result, idx, kwargs) for idx, result in zip(indices, results, strict=True)]
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
         """Check results and, with `output_dir`, write the `.scp` files of a finished run.
@@ -163,6 +167,16 @@ class InferenceRunner(BaseRunner):
             write_scp(folder / "text", sorted(rows.items()))  # by id, in code point order
 
 
+def _evaluating(model: Any, env: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Return a context in which a model only evaluates: without dropout, gradients, or statistics of batches."""
+    torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
+    if torch is None or not env.get("evaluate", True):
+        return nullcontext()
+    if isinstance(model, torch.nn.Module) and model.training:
+        model.eval()
+    return torch.no_grad()  # type: ignore[no-any-return]  # torch may be missing where types are checked
+
+
 def _settings(env: Mapping[str, Any]) -> tuple[list[str], Callable[..., Any] | None, dict[str, Any]]:
     """Return input keys, output function and model keywords from the env."""
     keys = key_list(env.get("input_key"))
@@ -183,10 +197,21 @@ def _field(data: Any, key: str) -> Any:
     return data[key]
 
 
-def _check_early(result: Any, idx: Any, env: Mapping[str, Any]) -> None:
-    """Check a result on the worker, if the env names the keys: the run then fails at the first bad item."""
+def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:
+    """Check a result on the worker, if the env names the keys: the run then fails at the first bad item.
+
+    An array of one number becomes that number: a view of a tensor would travel with all of the tensor.
+    """
     if "idx_key" in env and "output_keys" in env:
         check_output(result, idx, env["idx_key"], key_list(env["output_keys"]))
+    if not isinstance(result, dict):
+        return result
+    return {
+        key: value.item()
+        if getattr(value, "shape", None) is not None and math.prod(value.shape) == 1
+        else value
+        for key, value in result.items()
+    }
 
 
 @cache

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from espnet3.components.data.data_organizer import folder_name
 from espnet3.components.data.files import write_text_atomic
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.systems.base.blocks import stage_parallel
@@ -77,7 +78,7 @@ def _test_sets(config: Mapping[str, Any], folder: Path) -> list[str]:
         entry["name"] for entry in (config.get("dataset") or {}).get("test") or ()
     ]
     if names:
-        return [str(name) for name in names]
+        return [folder_name(str(name), "test_sets") for name in names]
     found = sorted({path.parent.name for path in folder.glob("*/*.scp")})
     if not found:
         raise FileNotFoundError(f"no folder in {folder} holds an .scp file; run the infer stage first")

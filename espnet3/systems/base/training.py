@@ -20,7 +20,7 @@ from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.config import as_dict
-from espnet3.systems.configs.mistakes import require
+from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ def _train(config: DictConfig, lightning: Any) -> Path:
     lightning.seed_everything(seed, workers=True, verbose=False)
     model = ESPnetLightningModule(instantiate_block(config, "model"), config)
     organizer = organizer_of(config)
+    if organizer.train is None:
+        raise StageConfigError("training", "dataset", "the block 'dataset' has no entries for train")
     # LengthBatches gives each process its own batches
     block = {"use_distributed_sampler": False, **(as_dict(config).get("trainer") or {})}
     trainer = ESPnet3LightningTrainer(model, exp_dir, block, _criteria(config, organizer), seed=seed)
@@ -136,11 +138,12 @@ def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) 
     """Write the weights of the best checkpoint, or of the model as it is where none was kept."""
     import torch
 
+    from espnet3.components.trainers.checkpoints import read_checkpoint
+
     path = trainer.best.best_model_path if trainer.best is not None else ""
     weights = model.state_dict()
     if path:
-        # our own file, of this training
-        weights = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+        weights = read_checkpoint(path)["state_dict"]
         logger.info("the best checkpoint is %s", path)
     plain = {name.removeprefix("model."): value for name, value in weights.items()}
     write_atomic(exp_dir / MODEL_FILE, lambda file: torch.save(plain, file))

@@ -107,6 +107,8 @@ def load_configs(
     _override(found, overrides)
     for each in found.values():
         _take(each, found)
+        if "exp_dir" in each.role.defaults and _is_empty(each.config, "exp_tag"):
+            each.config["exp_tag"] = Path(each.file).stem  # a recipe without a training has experiments too
     for name, each in found.items():
         if check is None or name in check:
             check_interpolations(each.config, each.places)

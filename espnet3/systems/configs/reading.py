@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.configs.places import Place, Places, not_yaml, place_of, places_in
@@ -45,6 +45,11 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
         raise not_yaml(error, str(path)) from error
     except OmegaConfBaseException as error:
         raise unresolved(error, places) from error
+    if isinstance(raw.get("defaults"), list):
+        raise ConfigError(
+            f"{place_of(places, 'defaults')}: defaults: a list of files, as Hydra composes them, is not read here: "
+            "write their keys into this file"
+        )
     filled = _filled(OmegaConf.to_container(config, resolve=False), "", path, places)
     return OmegaConf.create(filled), places
 
@@ -60,7 +65,10 @@ def _filled(value: Any, key: str, path: Path, places: Places) -> Any:
     if lines := _LOAD_LINE.fullmatch(value):
         file = path.parent / lines["path"].strip()
         try:
-            return file.read_text(encoding="utf-8").splitlines()
+            text = file.read_text(encoding="utf-8-sig").removesuffix("\n")
+            return (
+                text.split("\n") if text else []
+            )  # str.splitlines would also split at "\x1c", "\u2028", ...
         except OSError as error:
             raise ConfigError(
                 f"{place_of(places, key)}: {key}: {file} cannot be read ({error.strerror})"
@@ -95,12 +103,16 @@ def check_interpolations(config: DictConfig, places: Places) -> None:
     """Resolve every value that stands in a file or on the command line.
 
     Raises:
-        ConfigError: One cannot be resolved; the message has the file, the line and the key.
+        ConfigError: One cannot be resolved, or is still ???; the message has the file, the line and the key.
     """
     for key in places:
         if not key:
             continue
         try:
-            OmegaConf.select(config, key, throw_on_missing=False, throw_on_resolution_failure=True)
+            OmegaConf.select(config, key, throw_on_missing=True, throw_on_resolution_failure=True)
+        except MissingMandatoryValue as error:
+            raise ConfigError(
+                f"{place_of(places, key)}: {key} = ???: write its value here, or give it on the command line: {key}=..."
+            ) from error
         except OmegaConfBaseException as error:
             raise unresolved(error, places, key) from error

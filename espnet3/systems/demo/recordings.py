@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.data.audio import read_audio
+from espnet3.components.data.audio import NoSamplesError, read_audio
 
 
 class RefusedError(ValueError):
@@ -31,6 +31,8 @@ def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> An
     path = Path(path)
     try:
         samples, found = read_audio(path, path.name, end=max_seconds + 1)
+    except NoSamplesError:
+        raise RefusedError(f"{path.name} holds no sound: it is 0 seconds long.") from None
     except (OSError, ValueError):  # libsndfile's own words would say little to the person at the page
         kind = (
             "is empty"
@@ -38,8 +40,6 @@ def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> An
             else "is not a sound file that can be read"
         )
         raise RefusedError(f"{path.name} {kind}. A wav, flac or ogg file will do.") from None
-    if not len(samples):
-        raise RefusedError(f"{path.name} holds no sound: it is 0 seconds long.")
     if len(samples) > max_seconds * found:
         raise RefusedError(f"{path.name} is longer than {max_seconds:g} seconds; give a shorter one.")
     mono = samples.mean(axis=1) if samples.ndim > 1 else samples

@@ -15,6 +15,7 @@ import pytest
 import torch
 from toy import config
 
+from espnet3.components.data.dataloader import LengthBatches
 from espnet3.components.trainers.checkpoints import CHECKPOINTS, LAST
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.training import train
@@ -166,6 +167,82 @@ def test_two_processes_share_a_training(tmp_path) -> None:
     assert files["0-of-2-epoch0"] != files["1-of-2-epoch0"]
     assert said.count("the script goes on after the training") == 1
     assert (tmp_path / "exp/model.pth").is_file()
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize("batches", [1, 2, 4, 7])
+def test_every_process_has_as_many_batches(monkeypatch, batches, processes) -> None:
+    """Also where a split has fewer batches than half the processes: no process waits for another's next step."""
+    there = torch.distributed
+    monkeypatch.setattr(there, "is_initialized", lambda: True)
+    monkeypatch.setattr(there, "get_world_size", lambda: processes)
+    shares = []
+    for rank in range(processes):
+        monkeypatch.setattr(there, "get_rank", lambda rank=rank: rank)
+        sampler = LengthBatches([1.0] * batches, 1)
+        shares.append(list(sampler))
+        assert len(sampler) == len(shares[-1])
+    assert len({len(share) for share in shares}) == 1
+    assert {index for share in shares for batch in share for index in batch} == set(range(batches))
+
+
+def test_a_split_of_one_batch_trains_on_three_processes(tmp_path) -> None:
+    """Eight points, a batch of eight, three processes: the training ends."""
+    given = config(tmp_path, max_epochs=2, devices=3, strategy="ddp")
+    for split in ("train", "valid"):
+        given["dataset"][split][0]["data_src_args"]["count"] = 8
+    ended(tmp_path, start(tmp_path, given))
+    assert (tmp_path / "exp/model.pth").is_file()
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_split_without_data_is_said(tmp_path, split) -> None:
+    """An empty split is an error that names it; no weights are written."""
+    given = config(tmp_path)
+    given["dataset"][split][0]["data_src_args"]["count"] = 0
+    with pytest.raises(ConfigError, match=f"dataset.{split} has no items"):
+        train(given)
+    del given["dataset"]["train"]
+    with pytest.raises(ConfigError, match="the block 'dataset' has no entries for train"):
+        train({**given, "exp_dir": str(tmp_path / "other")})
+    assert not list(tmp_path.rglob("model.pth"))
+
+
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path) -> None:
+    """NaN ends the training in its epoch, with the checkpoint of the epoch before kept and no weights written."""
+    spoilt = {"_target_": "toy.Spoilt", "epoch": 1}
+    with pytest.raises(FloatingPointError, match="epoch 2: train/loss is nan: .*learning rate"):
+        train(config(tmp_path, callbacks=[spoilt]))
+    kept = torch.load(tmp_path / "exp" / CHECKPOINTS / LAST, weights_only=False)
+    assert kept["epoch"] == 0
+    assert all(value.isfinite().all() for value in kept["state_dict"].values())
+    assert not (tmp_path / "exp/model.pth").exists()
+
+
+def test_a_plateau_has_something_to_look_at(tmp_path) -> None:
+    """ReduceLROnPlateau looks at the loss of validation after each epoch, or at what scheduler_monitor names."""
+    block = {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "patience": 0, "threshold": 1e9}
+    for number, more in enumerate(({}, {"scheduler_monitor": "train/loss"})):
+        given = {**config(tmp_path / str(number)), "scheduler": block, **more}
+        assert train(given).is_file()
+    kept = torch.load(tmp_path / "0/exp" / CHECKPOINTS / LAST, weights_only=False)
+    assert kept["optimizer_states"][0]["param_groups"][0]["lr"] < 0.05
+
+
+def test_a_training_goes_on_from_the_checkpoint_that_is_named(tmp_path) -> None:
+    """fit.ckpt_path takes last and best; what is not there yet, and a file that is cut short, are said by name."""
+    given = config(tmp_path, max_epochs=2)
+    for name in ("last", "best"):
+        with pytest.raises(ConfigError, match=f"fit.ckpt_path = '{name}': .*has no such checkpoint yet"):
+            train({**given, "fit": {"ckpt_path": name}})
+    train(given)
+    for name, epochs in (("last", 3), ("best", 4)):
+        train({**config(tmp_path, max_epochs=epochs), "fit": {"ckpt_path": name}})
+        assert torch.load(tmp_path / "exp" / CHECKPOINTS / LAST, weights_only=False)["epoch"] == epochs - 1
+    last = tmp_path / "exp" / CHECKPOINTS / LAST
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"last\.ckpt cannot be read as a checkpoint"):
+        train(config(tmp_path, max_epochs=5))
 
 
 def test_another_training_in_the_same_folder_is_refused(tmp_path) -> None:

@@ -65,6 +65,18 @@ class Slow(Callback):
         time.sleep(0.02)
 
 
+class Spoilt(Callback):
+    """Makes the weights of an epoch no numbers, as a learning rate that is too high does."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        if trainer.current_epoch == self.epoch:
+            with torch.no_grad():
+                pl_module.model.linear.weight.fill_(float("nan"))
+
+
 class Threads(Callback):
     """Remembers how many threads torch computes with."""
 

@@ -57,6 +57,25 @@ def test_a_config_with_a_tag_of_its_own_keeps_its_own_folders(recipe: Path) -> N
     assert configs["metrics"].test_sets == {"a": {}}
 
 
+def test_a_recipe_without_a_training_has_an_experiment_too(recipe: Path) -> None:
+    """With inference.yaml alone the tag is the file's name, and the outputs have their folder."""
+    (recipe / "conf/training.yaml").unlink()
+    configs = load_configs(recipe)
+    assert configs["inference"].inference_dir == f"{recipe}/exp/inference/inference"
+    assert configs["metrics"].inference_dir == f"{recipe}/exp/inference/inference"
+
+
+def test_a_value_that_is_still_missing_is_named(recipe: Path) -> None:
+    """`???` in a config that is asked for is an error with file, line and key; the command line may give the value."""
+    write(recipe, "inference", "input_key: speech\ndataset:\n  _target_: a.b\n  path: ???\n")
+    with pytest.raises(
+        ConfigError, match=r"inference\.yaml, line 4: dataset\.path = \?\?\?: write its value here"
+    ):
+        load_configs(recipe)
+    assert load_configs(recipe, overrides=["dataset.path=x"])["inference"].dataset.path == "x"
+    assert "training" in load_configs(recipe, check=["training"])
+
+
 def test_train_yaml_is_the_other_name_of_training_yaml(recipe: Path) -> None:
     """Either name is found; with both, the command line must say which."""
     (recipe / "conf/training.yaml").rename(recipe / "conf/train.yaml")

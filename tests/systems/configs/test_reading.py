@@ -63,6 +63,11 @@ def test_every_key_has_its_line() -> None:
         ("a:\n\tb: 2\n", 2, "this is not YAML: the line begins with a tab: indent it with spaces"),
         ("a: 1\nb: 2\na: 3\n", 3, "this is not YAML: found duplicate key a"),
         ("a: 1\nb: {c: '${d'}\n", 2, r"b\.c: .*write the value"),
+        (
+            "a: 1\ndefaults:\n  - base\n",
+            2,
+            "defaults: a list of files, as Hydra composes them, is not read here",
+        ),
         ("a: 1\nb: ${load_line:none.txt}\n", 2, r"b: .*none\.txt cannot be read \(No such file"),
     ],
 )
@@ -158,3 +163,14 @@ def test_several_problems_have_a_line_each(tmp_path: Path) -> None:
     assert head == "The parallel config has 2 problems:"
     assert f"1. {path}, line 3: parallel.n_workers = -1: " in first
     assert f"2. {path}, line 5: parallel.options.account = 'me': " in second
+
+
+def test_a_list_of_tokens_has_a_token_for_each_line(tmp_path: Path) -> None:
+    """Only line feeds end a line, and a byte order mark is no token: ids do not shift."""
+    tokens = ["<blank>", "a\u2028b", "\x1c", "\u0085", " ", "c"]
+    (tmp_path / "tokens.txt").write_bytes(("\ufeff" + "\r\n".join(tokens) + "\n").encode())
+    (tmp_path / "conf.yaml").write_text("tokens: ${load_line:tokens.txt}\nnone: ${load_line:none.txt}\n")
+    (tmp_path / "none.txt").write_text("")
+    config, _ = read_config(tmp_path / "conf.yaml")
+    assert list(config.tokens) == tokens
+    assert list(config.none) == []

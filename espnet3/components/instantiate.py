@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.backends.loading import pip_line
+from espnet3.parallel.errors import ConfigError, MissingPackageError
+
+
+def require(package: str, extra: str, purpose: str) -> Any:
+    """Import a package of an extra.
+
+    Raises:
+        MissingPackageError: It cannot be imported; the message has the `pip install` line.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{purpose} needs the package {package} ({error}); install it with: {pip_line(extra)}"
+        ) from error
 
 
 def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:

@@ -148,11 +148,7 @@ def _read(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 def _configs(
     system: type, stages: Sequence[StageSpec], recipe: Path, args: argparse.Namespace
 ) -> StageConfigs:
-    """Read the configs, and check that each stage has one.
-
-    Raises:
-        ConfigError: A value is wrong, or a stage has no config.
-    """
+    """Read the configs, and check that each stage has one."""
     configs = load_configs(
         recipe,
         {role: getattr(args, f"{role}_config") for role in _roles(system)},

@@ -9,7 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from espnet3.systems.base.blocks import merge_parallel
-from espnet3.systems.base.config import apply_overrides, as_dict, find_config, load_config
+from espnet3.systems.base.config import apply_overrides, as_dict, find_config
+from espnet3.systems.configs.reading import read_config
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_an_unknown_config_lists_those_there_are(recipe: Path) -> None:
 def test_a_config_must_be_a_mapping(recipe: Path) -> None:
     """A YAML list is refused with the file's name."""
     with pytest.raises(TypeError, match=r"list\.yaml must hold a mapping"):
-        load_config(recipe / "conf/list.yaml")
+        read_config(recipe / "conf/list.yaml")
     with pytest.raises(TypeError, match="must be a mapping, not list"):
         as_dict([1])
 

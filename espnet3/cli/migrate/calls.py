@@ -72,6 +72,8 @@ def read_call(variable: str, setting: Setting) -> Call:
     words = setting.value.split()
     if not words:
         raise mistake(setting.origin, f"{variable} is empty; write a command such as run.pl or queue.pl")
+    if os.path.basename(words[0]) == "retry.pl":  # [--num-tries N] and the command that it tries again
+        words = words[3 if words[1:2] == ["--num-tries"] else 1 :] or words
     script = SCRIPTS.get(os.path.basename(words[0]))
     if script is None:
         guess = did_you_mean(os.path.basename(words[0]), SCRIPTS)
@@ -128,7 +130,11 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Given]:
     Raises:
         ConfigError: The script refuses an option that the file does not have.
     """
-    found = [Given(file.command.value.partition(" ")[2], str(file.command.origin))]
+    # in the order of queue.pl and slurm.pl: what the file of options adds counts more than what cmd.sh hands through
+    found = [
+        Given(file.command.value.partition(" ")[2], str(file.command.origin)),
+        Given(call.flags, f"{call.setting.origin}, {call.variable}"),
+    ]
     wanted = {name: setting for name, setting in file.defaults.items() if name not in call.options}
     for name, setting in {**wanted, **call.options}.items():
         if name in _NOT_FLAGS:
@@ -151,4 +157,4 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Given]:
             )
         else:
             notes.append(f"{said}: {file.name} has no rule for it, so {call.script.name} ignored it")
-    return [*found, Given(call.flags, f"{call.setting.origin}, {call.variable}")]
+    return found

@@ -46,7 +46,7 @@ def read_sge(flags: Iterable[Given], wanted: Wanted) -> None:
     for given in flags:
         for name, value in _split(given.words()):
             if name in _SGE_OPTIONS:
-                wanted.options[_SGE_OPTIONS[name]] = Entry(value, given.why)
+                wanted.take_option(_SGE_OPTIONS[name], value, given)
             elif name == "-tc":
                 wanted.at_once = Entry(value, given.why)
             elif name == "-l":
@@ -89,7 +89,7 @@ def read_pbs(flags: Iterable[Given], wanted: Wanted) -> None:
     for given in flags:
         for name, value in _split(given.words()):
             if name in _PBS_OPTIONS:
-                wanted.options[_PBS_OPTIONS[name]] = Entry(value, given.why)
+                wanted.take_option(_PBS_OPTIONS[name], value, given)
             elif name == "-l":
                 _pbs_resources(value, given, wanted)
             elif name in _PBS_OURS or (name == "-W" and value.startswith(("block", "depend"))):

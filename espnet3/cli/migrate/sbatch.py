@@ -79,7 +79,7 @@ def read_sbatch(flags: Iterable[Given], wanted: Wanted) -> None:
 def _ask(name: str, value: str, given: Given, wanted: Wanted) -> None:
     """Take a flag that has a name of its own among the options."""
     if name in _OPTIONS:
-        wanted.options[_OPTIONS[name]] = Entry(value, given.why)
+        wanted.take_option(_OPTIONS[name], value, given)
     elif name == "time":
         wanted.take_time(value, given, unit=60)
     elif name == "cpus-per-task":

@@ -1,23 +1,25 @@
 """What a shell script such as cmd.sh or run.sh assigns, read without running it.
 
-Assignments, `export`, `if` with comparisons of text, and options on a command line (`./asr.sh --nj 32`) are understood.
-What only a shell can compute (`$(hostname)`) is not guessed: a branch that depends on it is left out, with a note.
+Assignments, `export`, `if` with a comparison of texts, and options of a command (`./asr.sh --nj 32`) are read. What
+needs a shell to be understood (`$(hostname)`, `case`, `&&`) is left out, with a note.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from espnet3.cli.migrate.origin import Origin, Setting, mistake
-from espnet3.cli.migrate.words import Word, Words
 
-# What run.sh and asr.sh call the numbers that count here.
-NUMBERS = ("nj", "inference_nj", "gpu_inference", "ngpu", "num_nodes")
+NUMBERS = ("nj", "inference_nj", "gpu_inference", "ngpu", "num_nodes")  # of run.sh and asr.sh
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _WANTED = re.compile(rf"\w*cmd|{'|'.join(NUMBERS)}")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$`]*))?\})")
+_OF_LOGIN = ("HOME", "USER", "TMPDIR", "PWD")  # the scheduler's shell, or whatever opens a file, knows these
+_WORDS_BEFORE = ("then", "else", "do", "{")
 
 
 @dataclass(slots=True)
@@ -37,6 +39,19 @@ class Script:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Branch:
+    """An open `if` or `case`: whether its part is run (None: only a shell knows), and whether one was before."""
+
+    line: int
+    said: str
+    active: bool | None
+    taken: bool = False
+
+
+Statement = list[tuple[int, str]]  # words with their lines
+
+
 def read_script(name: str, text: str, fixed: Mapping[str, Setting] | None = None) -> Script:
     """Read a script.
 
@@ -49,43 +64,40 @@ def read_script(name: str, text: str, fixed: Mapping[str, Setting] | None = None
         ConfigError: It is no shell script: a quotation mark without a partner, an `if` without `fi`.
     """
     reader = _Reader(Script(name), dict(fixed or {}))
-    for statement in _statements(Words(name, text)):
+    for statement in _statements(name, text):
         reader.take(statement)
     if reader.branches:
         raise mistake(Origin(name, reader.branches[-1].line), "this 'if' or 'case' is never closed")
     return reader.script
 
 
-def _statements(words: Words) -> Iterator[list[Word]]:
-    statement: list[Word] = []
-    for word in words:
-        if word.operator in ("\n", ";", ";;"):
-            if statement:
+def _statements(name: str, text: str) -> Iterator[Statement]:
+    """Yield the words between line ends and semicolons; operators such as `&&` stay words."""
+    statement: Statement = []
+    pending, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        pending, first = (f"{pending}\n{line}", first) if pending else (line, number)
+        continued = pending.endswith("\\")
+        lexer = shlex.shlex(pending.removesuffix("\\"), posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:  # a quotation mark that a later line closes
+            continue
+        pending = ""
+        for word in words:
+            if word.startswith(";"):
                 yield statement
+                statement = []
+            else:
+                statement.append((first, word))
+        if not continued:
+            yield statement
             statement = []
-        else:
-            statement.append(word)
-    if statement:
-        yield statement
-
-
-@dataclass(slots=True)
-class _Branch:
-    """An `if` or `case` that is open.
-
-    Attributes:
-        line: Where it begins.
-        outside: Whether the statement stands where it is run at all.
-        active: Whether the part that is being read is run.
-        taken: Whether a part was run before.
-        unknown: The line and source of a condition that only a shell can compute; None: it is known.
-    """
-
-    line: int
-    outside: bool
-    active: bool = False
-    taken: bool = False
-    unknown: tuple[int, str] | None = None
+    if pending:
+        mark = min((pending.find(sign), sign) for sign in "\"'" if sign in pending)[1]
+        raise mistake(Origin(name, first), f"the {mark} that opens here is never closed")
+    yield statement
 
 
 class _Reader:
@@ -94,144 +106,96 @@ class _Reader:
         self.fixed = fixed
         self.branches: list[_Branch] = []
 
-    @property
-    def active(self) -> bool:
-        return all(branch.active for branch in self.branches)
-
-    def take(self, statement: list[Word]) -> None:
-        first, rest = statement[0].literal, statement[1:]
-        if first == "if":
-            self.branches.append(_Branch(statement[0].line, self.active))
-            self._decide(statement[0].line, rest)
-        elif first == "case":
-            unknown = (statement[0].line, " ".join(_source(word) for word in statement))
-            self.branches.append(_Branch(statement[0].line, self.active, unknown=unknown))
-        elif first in ("elif", "else", "fi", "esac") and not self.branches:
+    def take(self, statement: Statement) -> None:
+        while statement and statement[0][1] in _WORDS_BEFORE:
+            if statement[0][1] == "else" and self.branches:
+                branch = self.branches[-1]
+                branch.active = None if branch.active is None and not branch.taken else not branch.taken
+            statement = statement[1:]
+        if not statement:
+            return
+        line, first = statement[0]
+        if first in ("elif", "fi", "esac") and not self.branches:
             raise mistake(
-                Origin(self.script.name, statement[0].line),
-                f"nothing is open that this {first!r} could belong to",
+                Origin(self.script.name, line), f"nothing is open that this {first!r} could belong to"
             )
+        said = " ".join(word for _, word in statement)
+        if first == "if":
+            holds = self._holds(statement[1:])
+            self.branches.append(_Branch(line, said, holds, bool(holds)))
+        elif first == "case":
+            self.branches.append(_Branch(line, said, None))
         elif first == "elif":
-            self._decide(statement[0].line, rest)
-        elif first == "else":
             branch = self.branches[-1]
-            branch.active, branch.unknown = branch.outside and not branch.taken, None
-            if rest:
-                self.take(rest)
+            branch.line, branch.said = line, said
+            branch.active = False if branch.taken else self._holds(statement[1:])
+            branch.taken = branch.taken or bool(branch.active)
         elif first in ("fi", "esac"):
             self.branches.pop()
-        elif first in ("then", "do", "{"):
-            if rest:
-                self.take(rest)
         else:
-            self._run(statement)
+            self._run(statement, said)
 
-    def _decide(self, line: int, condition: list[Word]) -> None:
-        branch = self.branches[-1]
-        branch.active, branch.unknown = False, None
-        if not branch.outside or branch.taken:
-            return
-        holds = self._holds(condition)
-        branch.active = branch.taken = bool(holds)
-        if holds is None:
-            branch.unknown = (line, " ".join(_source(word) for word in condition))
-
-    def _holds(self, condition: list[Word]) -> bool | None:
-        """Return whether a comparison of text is true; None: that is not known."""
-        values = [None if word.operator else self._value(word) for word in condition]
-        if len(values) < 3 or (values[0], values[-1]) not in (("[", "]"), ("[[", "]]")):
-            return None
-        inner = values[1:-1]
-        match inner:
-            case ["-n", value] if value is not None:
-                return value != ""
-            case ["-z", value] if value is not None:
-                return value == ""
-            case [left, "=" | "==" | "!=" as sign, right] if left is not None and right is not None:
+    def _holds(self, condition: Statement) -> bool | None:
+        """Return whether a comparison of texts is true; None: only a shell knows."""
+        match [self._value(word) for _, word in condition]:
+            case ["[" | "[[", str(left), "=" | "==" | "!=" as sign, str(right), "]" | "]]"]:
                 return (left == right) == (sign != "!=")
+            case ["[" | "[[", "-n" | "-z" as sign, str(value), "]" | "]]"]:
+                return (value == "") == (sign == "-z")
         return None
 
-    def _run(self, statement: list[Word]) -> None:
-        end = next((at for at, word in enumerate(statement) if word.operator), len(statement))
-        words = statement[:end]
-        unknown = next((branch.unknown for branch in self.branches if branch.unknown), None)
-        assigned = [word for word in statement if (found := _name(word)) and _WANTED.fullmatch(found)]
-        if not self.active:
-            for word in assigned if unknown else ():
-                assert unknown is not None
-                self.script.notes.append(
-                    f"{self.script.name}:{word.line}: {_source(word)!r} is left out: it depends on {unknown[1]!r} "
-                    f"(line {unknown[0]}), which only a shell can decide; if it counts, migrate a copy with it alone"
-                )
+    def _run(self, statement: Statement, said: str) -> None:
+        if any(branch.active is False for branch in self.branches):
             return
-        for word in assigned:
-            if word not in words:
-                self.script.notes.append(
-                    f"{self.script.name}:{word.line}: {_source(word)!r} is left out: it stands behind a "
-                    f"{statement[end].operator!r}, which only a shell can follow"
-                )
-        if words and words[0].literal in ("export", "local", "declare", "readonly"):
-            words = words[1:]
-        elif words and _name(words[0]) is None:
-            self._options(words)
-            return
-        for word in words:
-            if variable := _name(word):
-                self._assign(variable, word)
+        unknown = next((branch for branch in self.branches if branch.active is None), None)
+        why = f"it depends on {unknown.said!r} (line {unknown.line})" if unknown else ""
+        if not why and any(word[0] in "&|" for _, word in statement if word):
+            why = f"it is a part of {said!r}"
+        if statement[0][1] in ("export", "local", "declare", "readonly"):
+            statement = statement[1:]
+        assigned = [(line, word) for line, word in statement if _ASSIGNMENT.match(word)]
+        if why:
+            for line, word in assigned:
+                if _WANTED.fullmatch(word.partition("=")[0]):
+                    self.script.notes.append(
+                        f"{self.script.name}:{line}: {word!r} is left out: {why}, which only a shell can decide; if it "
+                        "counts, migrate a copy with it alone"
+                    )
+        elif statement[: len(assigned)] == assigned:
+            for line, word in assigned:
+                self._assign(word, Origin(self.script.name, line))
+            self._options(statement[len(assigned) :])
 
-    def _assign(self, variable: str, word: Word) -> None:
-        origin = Origin(self.script.name, word.line)
-        value = self._value(word)
+    def _assign(self, word: str, origin: Origin) -> None:
+        variable, _, source = word.partition("=")
+        value = self._value(source)
         self.script.variables.pop(variable, None)
         self.script.computed.pop(variable, None)
         if variable in self.fixed:
             self.script.variables[variable] = self.fixed[variable]
         elif value is None:
-            self.script.computed[variable] = Setting(_source(word).partition("=")[2], origin)
+            self.script.computed[variable] = Setting(source, origin)
         else:
-            self.script.variables[variable] = Setting(value.partition("=")[2], origin)
+            self.script.variables[variable] = Setting(value, origin)
 
-    def _options(self, words: list[Word]) -> None:
+    def _options(self, words: Statement) -> None:
         """Read `--nj 32` of a command such as `./asr.sh --nj 32 --inference_nj 4`."""
-        for word, after in pairwise(words):
-            option = word.literal.removeprefix("--").replace("-", "_")
-            value = self._value(after)
-            if word.literal.startswith("--") and option in NUMBERS and value is not None:
-                self.script.variables[option] = Setting(value, Origin(self.script.name, word.line))
+        for (line, word), (_, after) in pairwise(words):
+            option, value = word.removeprefix("--").replace("-", "_"), self._value(after)
+            if word.startswith("--") and option in NUMBERS and value is not None:
+                self.script.variables[option] = Setting(value, Origin(self.script.name, line))
 
-    def _value(self, word: Word) -> str | None:
-        """Return a word's text; None: only a shell can compute it. A variable of the environment stays `$NAME`."""
-        parts = []
-        for piece in word.pieces:
-            if piece.kind == "text":
-                parts.append(piece.text)
-                continue
-            known = self.fixed.get(piece.text) or self.script.variables.get(piece.text)
-            if piece.kind == "variable" and known is not None:
-                parts.append(known.value)
-            elif piece.kind == "variable" and piece.default is not None and not self._is_computed(piece.text):
-                parts.append(piece.default)
-            elif piece.kind == "variable" and piece.text in ("HOME", "USER", "TMPDIR", "PWD"):
-                parts.append(
-                    f"${{{piece.text}}}"
-                )  # the scheduler's own shell, or whoever opens a file, knows it
-            else:
+    def _value(self, word: str) -> str | None:
+        """Return a word with its variables filled in; None: only a shell can compute it."""
+        parts, at = [], 0
+        for found in _VARIABLE.finditer(word):
+            name = found[1] or found[2]
+            known = self.fixed.get(name) or self.script.variables.get(name)
+            default = None if name in self.script.computed else found[3]
+            value = known.value if known else f"${{{name}}}" if name in _OF_LOGIN else default
+            if value is None:
                 return None
-        return "".join(parts)
-
-    def _is_computed(self, variable: str) -> bool:
-        return variable in self.script.computed
-
-
-def _name(word: Word) -> str | None:
-    """Return the variable that a word assigns; None: it is no assignment."""
-    first = word.pieces[0] if word.pieces else None
-    found = _ASSIGNMENT.match(first.text) if first is not None and first.kind == "text" else None
-    return found[1] if found else None
-
-
-def _source(word: Word) -> str:
-    """Return a word much as it was written."""
-    return word.operator or "".join(
-        f"${{{piece.text}}}" if piece.kind == "variable" else piece.text for piece in word.pieces
-    )
+            parts += [word[at : found.start()], value]
+            at = found.end()
+        rest = word[at:]
+        return None if "$" in rest or "`" in word else "".join([*parts, rest])

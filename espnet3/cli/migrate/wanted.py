@@ -57,6 +57,13 @@ class Wanted:
         """Note that a flag has no equivalent."""
         self.notes.append(f"{flag} ({given.why}): {why}")
 
+    def take_option(self, name: str, value: str, given: Given) -> None:
+        """Take an option of which the last one counts, and note one that is lost by it."""
+        before = self.options.get(name)
+        if before is not None and before.value != value:
+            self.notes.append(f"{name} {before.value} ({before.why}): {value} replaces it ({given.why})")
+        self.options[name] = Entry(value, given.why)
+
     def take_time(self, value: str, given: Given, *, unit: int) -> None:
         """Take a limit of time.
 
@@ -76,7 +83,7 @@ class Wanted:
         elif seconds is None or seconds <= 0:
             raise ConfigError(f"{given.why}: {value!r} is no time; write it as 4:00:00")
         else:
-            self.options["walltime"] = Entry(clock(seconds), given.why)
+            self.take_option("walltime", clock(seconds), given)
 
     def take_memory(self, value: str, given: Given, *, unit: int = 1, per_core: bool) -> None:
         """Take a size of memory.
@@ -95,6 +102,9 @@ class Wanted:
             raise ConfigError(f"{given.why}: {value!r} is no size of memory; write it as 4G or 500M")
         power = _POWERS.get(found[2].lower())
         size = float(found[1]) * (unit if power is None else 1024**power)
+        if self.memory is not None and self.memory.value != math.ceil(size):
+            said = f"memory of {size_text(self.memory.value)}"
+            self.notes.append(f"{said} ({self.memory.why}): {value} replaces it ({given.why})")
         if size <= 0:
             self.left_out(f"memory {value}", given, "set memory to what a worker needs")
             return

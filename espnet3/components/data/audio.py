@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import IO, Any
 
+from espnet3.components.instantiate import require
+
 _FLOATS = ("FLOAT", "DOUBLE")
 
 
@@ -38,7 +40,7 @@ def read_audio(
         NoSamplesError: There are none.
         ValueError: The source isn't audio, is cut short, or doesn't hold the stretch.
     """
-    soundfile = require_soundfile()
+    soundfile = require("soundfile", "recipe", "reading audio")
     if isinstance(source, Path) and source.suffix.lower() == ".raw":
         raise ValueError(f"{named} has no header with its rate and format: write it as WAV or FLAC")
     try:
@@ -88,14 +90,3 @@ def check_rate(found: int, wanted: int | None, named: str) -> None:
             f"{named} has {found} Hz and not {wanted} Hz. Convert it, for example: "
             f"ffmpeg -i IN.wav -ar {wanted} OUT.wav"
         )
-
-
-def require_soundfile() -> Any:
-    """Import soundfile, or say how to get it."""
-    try:
-        import soundfile
-    except ImportError as error:
-        raise ImportError(
-            "reading audio needs the package soundfile; install it with: pip install 'espnet3-parallel[recipe]'"
-        ) from error
-    return soundfile

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.components.data.data_organizer import fingerprint_of, organizer_of
+from espnet3.components.data.data_organizer import organizer_of, same_data
 from espnet3.components.data.features import features_of_list, make_features
 from espnet3.components.data.stats_files import FeatureStats, ItemStats, ItemSums, ShardWriter, merge_stats
 from espnet3.parallel.base_runner import BaseRunner
@@ -34,14 +34,7 @@ class CollectStatsProvider(EnvironmentProvider):
         Raises:
             RuntimeError: This process sees other data than the driver did.
         """
-        dataset = split_of(self.config)
-        wanted = self.config.get("dataset_fingerprint")
-        if wanted is not None and (found := fingerprint_of(dataset)) != wanted:
-            raise RuntimeError(
-                f"the split {self.config['split']!r} has the fingerprint {found} in this process and had {wanted} "
-                "where the run was started: the data changed meanwhile, or another folder is mounted here; start the "
-                "run again, or make both see the same files"
-            )
+        dataset = same_data(split_of(self.config), self.config.get("dataset_fingerprint"))
         return {"dataset": dataset, "features": make_features(self.config)}
 
 

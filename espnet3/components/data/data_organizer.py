@@ -222,6 +222,21 @@ def fingerprint_of(dataset: Any) -> str | None:
     return None if found is None else str(found)
 
 
+def same_data(dataset: Any, wanted: str | None) -> Any:
+    """Return a dataset whose fingerprint is that of the driver's; None wants no comparison.
+
+    Raises:
+        RuntimeError: This process sees other data than the driver did.
+    """
+    if wanted is not None and (found := fingerprint_of(dataset)) != wanted:
+        raise RuntimeError(
+            f"the dataset {type(dataset).__name__} has the fingerprint {found} in this process and had {wanted} where "
+            "the run was started: the data changed meanwhile, or another folder is mounted here; start the run again, "
+            "or make both see the same files"
+        )
+    return dataset
+
+
 def indices_of(dataset: Any) -> Sequence[Any]:
     """Return what items of a dataset are called: its `keys()` where it has them, else positions.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from espnet3.components.data.audio import check_rate, read_audio
 from espnet3.components.data.files import places_of
+from espnet3.components.instantiate import require
 
 _FIELDS = {"speech": "audio", "text": "text"}
 _BATCH = 10_000  # rows that are hashed at a time
@@ -68,7 +69,7 @@ class HuggingFaceDataset:
             TypeError: It has several splits, or is a stream.
             ValueError: It lacks a column.
         """
-        datasets = _require()
+        datasets = _library()
         if self.saved is not None:
             found = datasets.load_from_disk(os.fspath(self.saved))
         else:
@@ -137,14 +138,8 @@ class HuggingFaceDataset:
         return samples
 
     def _is_audio(self, column: str) -> bool:
-        return isinstance(self.rows.features[column], _require().Audio)
+        return isinstance(self.rows.features[column], _library().Audio)
 
 
-def _require() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(
-            "this dataset needs the package datasets; install it with: pip install 'espnet3-parallel[data]'"
-        ) from error
-    return datasets
+def _library() -> Any:
+    return require("datasets", "data", "this dataset")

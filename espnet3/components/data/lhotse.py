@@ -10,6 +10,7 @@ from typing import Any
 
 from espnet3.components.data.audio import check_rate
 from espnet3.components.data.files import places_of, sha256_of
+from espnet3.components.instantiate import require
 
 
 class LhotseDataset:
@@ -34,14 +35,9 @@ class LhotseDataset:
         Raises:
             ValueError: The manifest has none.
         """
+        lhotse = require("lhotse", "data", "this dataset")
         try:
-            from lhotse import CutSet
-        except ImportError as error:
-            raise ImportError(
-                "this dataset needs the package lhotse; install it with: pip install 'espnet3-parallel[data]'"
-            ) from error
-        try:
-            found = list(CutSet.from_file(self.path))
+            found = list(lhotse.CutSet.from_file(self.path))
         except (EOFError, TypeError, ValueError) as error:  # an empty file is a TypeError inside lhotse
             raise ValueError(f"{self.path} is empty, or no manifest of cuts: {error}") from error
         if not found:

@@ -91,11 +91,7 @@ class _Total:
 
 
 def _total(totals: dict[str, _Total], name: str, shape: Iterable[int], where: str) -> _Total:
-    """Return the sums of a feature, new where there are none.
-
-    Raises:
-        ValueError: Its frames had another shape before.
-    """
+    """Return the sums of a feature, new where there are none."""
     known = totals.setdefault(name, _Total(tuple(shape)))
     if known.shape != tuple(shape):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwer
+from espnet3.components.metrics.error_rate import Edits, ErrorRate, jiwer
 
 
 class CER(ErrorRate):
@@ -16,5 +16,5 @@ class CER(ErrorRate):
 
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
         """Count character edits with jiwer."""
-        out = require_jiwer().process_characters(references, hypotheses)
+        out = jiwer().process_characters(references, hypotheses)
         return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

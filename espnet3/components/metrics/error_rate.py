@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from espnet3.components.instantiate import require
 from espnet3.components.metrics.abs_metric import AbsMetric
 from espnet3.parallel import parallel_map
-from espnet3.parallel.backends.loading import pip_line
 
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _PART = 100  # pairs that are counted together: some milliseconds of work
@@ -152,12 +152,6 @@ def _score(rate: ErrorRate, parts: Sequence[Counted]) -> dict[str, Any]:
     }
 
 
-def require_jiwer() -> Any:
-    """Import jiwer, or say how to get it."""
-    try:
-        import jiwer
-    except ImportError as error:
-        raise ImportError(
-            f"WER and CER need the package jiwer; install it with: {pip_line('recipe')}"
-        ) from error
-    return jiwer
+def jiwer() -> Any:
+    """Return the package jiwer."""
+    return require("jiwer", "recipe", "an error rate")

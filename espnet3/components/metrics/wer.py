@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from espnet3.components.metrics.error_rate import Edits, ErrorRate, require_jiwer
+from espnet3.components.metrics.error_rate import Edits, ErrorRate, jiwer
 
 
 class WER(ErrorRate):
@@ -13,5 +13,5 @@ class WER(ErrorRate):
 
     def count(self, references: list[str], hypotheses: list[str]) -> Edits:
         """Count word edits with jiwer."""
-        out = require_jiwer().process_words(references, hypotheses)
+        out = jiwer().process_words(references, hypotheses)
         return Edits(out.substitutions, out.deletions, out.insertions, out.hits)

@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from espnet3.components.instantiate import as_plain, instantiate_block
+from espnet3.components.instantiate import as_plain, instantiate_block, require
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.config import check_trainer
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
 _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
@@ -19,15 +19,9 @@ def import_lightning() -> Any:
     """Return the package lightning.
 
     Raises:
-        MissingPackageError: It is not installed.
+        MissingPackageError: It, or torch, is not installed.
     """
-    try:
-        import lightning
-    except ImportError as error:
-        raise MissingPackageError(
-            f"training needs lightning and torch ({error}); install them with: pip install 'espnet3-parallel[train]'"
-        ) from error
-    return lightning
+    return require("lightning", "train", "training")
 
 
 def trainer_options(block: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from espnet3.components.instantiate import as_plain
 from espnet3.parallel.messages import did_you_mean, shown
-from espnet3.systems.configs.reading import read_config
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -44,16 +43,6 @@ def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
             return candidate
     there = ", ".join(sorted(path.name for path in (recipe_dir / "conf").glob("*.yaml")))
     raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
-
-
-def load_config(path: Path) -> DictConfig:
-    """Read a YAML mapping; see `espnet3.systems.configs.reading.read_config`.
-
-    Raises:
-        ConfigError: It is no YAML.
-        TypeError: The file holds something else.
-    """
-    return read_config(path)[0]
 
 
 def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str]) -> None:

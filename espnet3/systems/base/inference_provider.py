@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from espnet3.components.data.data_organizer import fingerprint_of, is_organized, organizer_of
+from espnet3.components.data.data_organizer import fingerprint_of, is_organized, organizer_of, same_data
 from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.inference_provider import InferenceProvider as _InferenceProvider
 
@@ -44,14 +44,7 @@ class InferenceProvider(_InferenceProvider):
             dataset = organizer_of(config).test[config["test_set"]]
         else:
             dataset = instantiate_block(config, "dataset")
-        wanted = config.get("dataset_fingerprint")
-        if wanted is not None and (found := fingerprint_of(dataset)) != wanted:
-            raise RuntimeError(
-                f"the dataset {type(dataset).__name__} has the fingerprint {found} in this process and had "
-                f"{wanted} where the run was started: the data changed meanwhile, or another folder is "
-                "mounted here; start the run again, or make both see the same files"
-            )
-        return dataset
+        return same_data(dataset, config.get("dataset_fingerprint"))
 
     @staticmethod
     def build_model(config: Any) -> Any:

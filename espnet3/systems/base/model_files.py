@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from espnet3.components.data.files import sha256_of
 
 
 def file_hashes(block: Any) -> dict[str, str]:
@@ -17,7 +18,7 @@ def file_hashes(block: Any) -> dict[str, str]:
     Args:
         block: Plain dicts and lists; each text in them that is the path of a file counts.
     """
-    return {path: _hash(Path(path)) for path in sorted(set(_files(block)))}
+    return {path: sha256_of(path)[:16] for path in sorted(set(_files(block)))}
 
 
 def _files(block: Any) -> Iterator[str]:
@@ -36,11 +37,3 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # a text that is no path: too long, or with a NUL
         return False
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()[:16]

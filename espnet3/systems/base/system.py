@@ -160,11 +160,7 @@ class BaseSystem:
 
 
 def _of_data(*configs: Any) -> Any:
-    """Return the first config that has a block `create_dataset` or `dataset`; else the first that is there.
-
-    Raises:
-        ValueError: None is there.
-    """
+    """Return the first config that has a block `create_dataset` or `dataset`; else the first that is there."""
     there = [config for config in configs if config is not None]
     for config in there:
         if config.get("create_dataset") is not None or config.get("dataset") is not None:
@@ -177,11 +173,7 @@ def _of_data(*configs: Any) -> Any:
 
 
 def _needed(system: BaseSystem, name: str, stage: str) -> Any:
-    """Return a config of a system.
-
-    Raises:
-        ValueError: The system was made without it.
-    """
+    """Return a config of a system."""
     config = getattr(system, name)
     if config is None:
         raise ValueError(f"stage {stage} needs {name}, and {type(system).__name__} was made without it")

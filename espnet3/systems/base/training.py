@@ -113,11 +113,7 @@ def _criteria(config: DictConfig, organizer: Any) -> Any:
 
 
 def _check_same(exp_dir: Path, config: DictConfig) -> None:
-    """Write down what decides a training; refuse a folder where something else did.
-
-    Raises:
-        ConfigError: Something else did.
-    """
+    """Write down what decides a training; refuse a folder where something else did."""
     whole = as_dict(config)
     path = exp_dir / _CONFIG_FILE
     if not is_first_process():

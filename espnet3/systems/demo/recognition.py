@@ -94,11 +94,7 @@ def warm_recognition(config: Any) -> Iterator[Recognition]:
 
 
 def _input_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check the block `input`.
-
-    Raises:
-        StageConfigError: It has a key that is none, or a value that is no positive number.
-    """
+    """Check the block `input`."""
     known: dict[str, Any] = {"rate": int, "max_seconds": (int, float)}
     for key, value in (block or {}).items():
         if key not in known:

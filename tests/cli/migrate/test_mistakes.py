@@ -116,7 +116,6 @@ def run(tmp_path, monkeypatch):
             ("cmd.sh:1: decode_cmd: --config conf/other.conf: there is no conf/other.conf; name the file"),
         ),
         ('\n\ndecode_cmd="slurm.pl', SLURM, 'cmd.sh:3: the " that opens here is never closed'),
-        ("x=$(hostname", SLURM, "cmd.sh:1: the $( that opens here is never closed"),
         ('if [ a = a ]; then\ndecode_cmd="slurm.pl"', SLURM, "cmd.sh:1: this 'if' or 'case' is never closed"),
         ('decode_cmd="slurm.pl"\nfi', SLURM, "cmd.sh:2: nothing is open that this 'fi' could belong to"),
         (
@@ -135,7 +134,7 @@ def run(tmp_path, monkeypatch):
             SLURM,
             (
                 "cmd.sh:2: 'decode_cmd=slurm.pl' is left out: it "
-                "depends on 'case ${x} in' (line 1), which only a shell can decide"
+                "depends on 'case $x in' (line 1), which only a shell can decide"
             ),
         ),
         ('decode_cmd=""', SLURM, "cmd.sh:1: decode_cmd is empty"),
@@ -164,6 +163,39 @@ def test_a_mistake_is_named_with_its_file_and_line(run, cmd, conf, said) -> None
     assert said in done.stderr
     assert "Traceback" not in done.output
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "conf", "holds", "noted"),
+    [
+        (
+            "slurm.pl -p long --gpu 1",
+            "command sbatch\noption gpu=* -p gpu --gres=gpu:$0\n",
+            "queue: gpu",
+            "queue long (cmd.sh:1, decode_cmd): gpu replaces it (conf/slurm.conf:2, --gpu 1 of cmd.sh:1)",
+        ),
+        (
+            "queue.pl -l mem_free=2500M --mem 3G",
+            "command qsub\noption mem=* -l mem_free=$0\n",
+            "memory: 3GiB",
+            "memory of 2500MiB (cmd.sh:1, decode_cmd): 3G replaces it (conf/queue.conf:2, --mem 3G of cmd.sh:1)",
+        ),
+        (
+            "retry.pl --num-tries 4 queue.pl --mem 3G",
+            "command qsub\noption mem=* -l mem_free=$0\n",
+            "memory: 3GiB",
+            "",
+        ),
+        ("retry.pl slurm.pl --time 1:00:00", SLURM, 'walltime: "01:00:00"', ""),
+    ],
+)
+def test_flags_count_as_in_the_scripts(run, call, conf, holds, noted) -> None:
+    """What the file of options adds counts more than what cmd.sh hands through, and what is lost by it is noted."""
+    name = "conf/queue.conf" if "queue.pl" in call else "conf/slurm.conf"
+    done = run({"cmd.sh": f'decode_cmd="{call}"', name: conf})
+    assert done.exit_code == 0, done.output
+    assert holds in done.stdout
+    assert noted in " ".join(done.stdout.replace("\n#  ", "").split())
 
 
 def test_what_the_check_of_the_block_refuses_is_shown_with_the_block(run) -> None:

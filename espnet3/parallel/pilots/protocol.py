@@ -153,11 +153,21 @@ def prepare(spec: RunSpec) -> Call:
     """
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
-    env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
-    if spec.check is not None:
-        spec.check(env)
-    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
-    return Call(bind(spec.one, env, spec.kwargs), many)
+    try:
+        env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
+        if spec.check is not None:
+            spec.check(env)
+        many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
+        return Call(bind(spec.one, env, spec.kwargs), many)
+    except BaseException:
+        forget(spec)
+        raise
+
+
+def forget(spec: RunSpec) -> None:
+    """Drop the env that was built for this run alone."""
+    if spec.env_key and spec.setup is not None:
+        ENVS.drop(spec.env_key)
 
 
 def pack(spec: RunSpec) -> bytes:

@@ -24,7 +24,7 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
-from espnet3.parallel.env.store import ENVS, SetupWatch
+from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
@@ -32,6 +32,7 @@ from espnet3.parallel.pilots.protocol import (
     Hello,
     RunSpec,
     SetupReport,
+    forget,
     head_of,
     portable,
     prepare,
@@ -343,6 +344,7 @@ class Pilot:
 
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)
+            block.error = None  # its traceback leads to this frame, and the frame to it
         try:
             sys.stdout.flush()
         except ANYTHING:  # an item has closed it, or replaced it
@@ -376,5 +378,5 @@ class Pilot:
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self._calls.pop(run_id, (None, None))
-        if spec is not None and spec.env_key and spec.setup is not None:
-            ENVS.drop(spec.env_key)
+        if spec is not None:
+            forget(spec)

@@ -73,12 +73,15 @@ class Feeder:
             self._draining = None
 
     def fill_all(self) -> None:
-        """Give every slot what it may hold."""
-        for slot in list(self.ready):
-            if slot in self.ready and not self._fill(slot):
+        """Give every slot what it may hold; nothing goes ahead to a busy one that an idle one could begin."""
+        for ahead in (False, True):
+            for slot in [slot for slot in self.ready if ahead or not slot.flying]:
+                if slot in self.ready and not self._fill(slot, ahead):
+                    return
+            if not self._prefetch or self.sizer.window(self._work.left) == 1:
                 return
 
-    def _fill(self, slot: Slot) -> bool:
+    def _fill(self, slot: Slot, ahead: bool) -> bool:
         """Give a slot what it may hold; False if there is nothing to give to anyone."""
         process = slot.hello.process
         if self._work.suspects and process not in self._quarantined:
@@ -92,12 +95,13 @@ class Feeder:
                 return True
         left = self._work.left
         window = self.sizer.window(left) if self._prefetch else 1
-        while len(slot.flying) < window and process not in self._quarantined:
+        while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self._work.returned or self._may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
-            chunk = self._work.take(units, self._work.cap(most, len(self.ready)))
+            slots = len(self.ready)
+            chunk = self._work.take(units, self._work.cap(most, slots), slots)
             if chunk is None:
                 return bool(self._work.suspects)
             if not self._send(slot, chunk, SLACK * seconds):

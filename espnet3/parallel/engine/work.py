@@ -206,7 +206,7 @@ class Work:
         chunk = Chunk(at, items)
         if self._iterator is not None and self._ended:
             self.total = self._next
-            part = max(1, len(items) // (2 * slots))
+            part = max(1, len(items) // (2 * slots)) if slots > 1 else len(items)
             self.put_back(chunk.part(part))
             chunk = chunk.part(0, part)
         return chunk if items else None

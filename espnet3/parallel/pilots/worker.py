@@ -37,6 +37,7 @@ from espnet3.parallel.pilots.protocol import (
     portable,
     prepare,
     setup_report,
+    unread,
 )
 from espnet3.parallel.records import Policy
 
@@ -316,10 +317,8 @@ class Pilot:
                 try:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                    self._broken.add(run_id)
-                    del self._calls[run_id]
                     self._mark.clear()
-                    self._send(("setup", run_id, setup_report(error, self.worker)))
+                    self._send(unread(run_id, error, self.worker))
                     return
             with on_a_worker(report if self._alone else None):
                 block = run_items(

@@ -124,18 +124,3 @@ def test_nothing_waits_behind_a_long_item(began, workers_of, tmp_path, how):
             runner = First if how == "folder" else how
             done = list(runner(Env(env), progress=False, **options)(range(items)))
     assert done == list(range(items))
-
-
-def test_the_last_items_of_an_iterator_are_shared_out(began, workers_of):
-    """Quick items come before a few long ones, whose number nobody knows: all of those run at once."""
-    quick, workers = 40, 3
-
-    def work(item):
-        if item < workers:  # all are there
-            begun(item, began, workers)
-        elif item >= quick:
-            begun(item, began, 2 * workers)
-        return item
-
-    with workers_of(workers):
-        assert sorted(parallel_for(work, iter(range(quick + workers)))) == list(range(quick + workers))

@@ -39,6 +39,7 @@ from espnet3.parallel.pilots.protocol import (
     portable,
     prepare,
     setup_report,
+    unread,
 )
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 
@@ -87,7 +88,10 @@ def _answer(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, bud
             known = _calls[pool, run_id] = answer
     call, spec = known
     if isinstance(items, bytes):
-        items = pickle.loads(items)
+        try:
+            items = pickle.loads(items)
+        except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
+            return pickling.dumps(unread(run_id, error, here.name))
     if spec.policy.item_timeout is None:
         return _run(run_id, items, positions, budget, call, spec, here)
     return _run_in_time(run_id, items, positions, budget, call, spec, here)

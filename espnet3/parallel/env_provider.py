@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from types import FrameType, MappingProxyType
+from functools import cached_property
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
@@ -13,7 +15,8 @@ from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
 # In these a provider sets what every process sets for itself
-_MAKING = {"__init__", "__post_init__", "build_env_local", "make_worker_setup_fn", "build_worker_setup_fn"}
+_MAKING = ("build_env_local", "make_worker_setup_fn", "build_worker_setup_fn")
+_MORE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class _Making(type(Protocol)):  # type: ignore[misc]  # that of protocols, which a provider may be as well
@@ -47,8 +50,8 @@ class EnvironmentProvider(metaclass=_Making):
     _espnet3_made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _espnet3_made_from: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same, as they were then
     _espnet3_set: frozenset[str] = frozenset()
-    # copies of the lists, dicts and records that it held when it was made
-    _espnet3_held: Mapping[str, Any] = MappingProxyType({})
+    # copies of the lists, dicts and records that it held when it was made; None: it is being made
+    _espnet3_held: Mapping[str, Any] | None = None
 
     __signature__ = SignatureOfInit()
 
@@ -67,16 +70,14 @@ class EnvironmentProvider(metaclass=_Making):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; what is set from outside, and plain data that a method sets later, goes to workers too.
 
-        What is set while the provider is made, or while it builds an env, is set there by the same code. Of what its
-        other methods set, objects stay that they were not given: as a rule they are built when first asked for, as
-        they will be there.
+        What is set while the provider is made, or while it builds an env, is set there by the same code, and so is an
+        object that a method sets which is given nothing: as a rule it builds it when first asked for.
         """
         super().__setattr__(name, value)
-        here = inspect.currentframe()
-        caller = here.f_back if here is not None else None
-        inside = _methods_above(self, caller)
-        making = any(frame.f_code.co_name in _MAKING for frame in inside)
-        if not inside or (not making and (is_data(value) or _was_given(value, inside[-1]))):
+        if self._espnet3_held is None:
+            return
+        # of the caller its code alone: who keeps a frame keeps the locals of all callers
+        if not _is_its_own(type(self), sys._getframe(1).f_code, value):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     if not TYPE_CHECKING:  # for which any name would be known
@@ -139,21 +140,21 @@ def state_now(provider: Any) -> dict[str, Any]:
 
 def _changed(provider: Any) -> set[str]:
     """Return the names of attributes that were set from outside, or edited in place, since a provider was made."""
-    then = getattr(provider, "_espnet3_held", {})
+    then = getattr(provider, "_espnet3_held", None) or {}
     now = {name: getattr(provider, name) for name in then if hasattr(provider, name)}
     return edited(then, now) | getattr(provider, "_espnet3_set", frozenset())
 
 
 def built_here(provider: Any) -> Any:
-    """Return the env, built by the provider itself; what it edits in itself meanwhile is no change of it."""
-    changed = _changed(provider)
+    """Return the env, built by the provider itself; what it sets and edits in itself meanwhile is no change of it."""
+    changed, then = _changed(provider), getattr(provider, "_espnet3_held", None)
     try:
         return provider.build_env_local()
     finally:
-        then = getattr(provider, "_espnet3_held", None)
         if then is not None:
             now = editable({name: one for name, one in vars(provider).items() if name not in changed})
             object.__setattr__(provider, "_espnet3_held", {**then, **now})
+            object.__setattr__(provider, "_espnet3_set", frozenset(changed))
 
 
 def made_with(provider: Any) -> dict[str, Any]:
@@ -191,24 +192,30 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     return carried
 
 
-def _methods_above(instance: Any, frame: FrameType | None) -> list[FrameType]:
-    """Return the frames of methods of an object, or functions that are given it first, that code runs for.
-
-    The innermost is first.
-    """
-    found = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
-            found.append(frame)
-        frame = frame.f_back
-    return found
+def _is_its_own(cls: type, code: CodeType, value: Any) -> bool:
+    """Whether code that sets a value is a provider's own and is given nothing: it will set the same on a worker."""
+    for each in cls.__mro__:
+        for name, member in vars(each).items():
+            for method in _functions(member):
+                if _is_within(code, method):
+                    given = method.co_argcount + method.co_kwonlyargcount > 1 or method.co_flags & _MORE
+                    return name in _MAKING or not (given or is_data(value))
+    return False
 
 
-def _was_given(value: Any, frame: FrameType) -> bool:
-    """Whether a value is an argument of a call that is in progress."""
-    given = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
-    return any(frame.f_locals.get(name) is value for name in given)
+def _functions(member: Any) -> list[CodeType]:
+    """Return the code of a class's attribute that is a method or a property."""
+    found = [member]
+    if isinstance(member, property):
+        found = [member.fget, member.fset]
+    elif isinstance(member, cached_property):
+        found = [member.func]
+    unwrapped = [inspect.unwrap(one) for one in found if isinstance(one, FunctionType)]
+    return [one.__code__ for one in unwrapped if isinstance(one, FunctionType)]
+
+
+def _is_within(code: CodeType, outer: CodeType) -> bool:
+    return code is outer or any(_is_within(code, one) for one in outer.co_consts if isinstance(one, CodeType))
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:

@@ -58,6 +58,18 @@ def below_ours(trace: TracebackType | None) -> TracebackType | None:
     return found or trace
 
 
+def let_go(error: BaseException) -> None:
+    """Empty the frames of ours that were around an item: they hold the env, and lead back to the exception."""
+    trace, frame = error.__traceback__, None
+    while trace is not None and is_ours(trace.tb_frame.f_globals.get("__name__", "")):
+        frame, trace = trace.tb_frame, trace.tb_next
+    while frame is not None and is_ours(frame.f_globals.get("__name__", "")):
+        above = frame.f_back
+        with suppress(RuntimeError):  # it is still running
+            frame.clear()
+        frame = above
+
+
 def stack_text(frame: FrameType, below: tuple[str, ...]) -> str:
     """Return the stack of a frame as text: what was called by the modules whose names begin so; "" if it is in them."""
     found = []
@@ -114,6 +126,7 @@ def pickle_error(error: BaseException | None) -> bytes | None:
     """Pickle an exception with its causes, if it survives the trip; else None."""
     if error is None:
         return None
+    let_go(error)
     causes: list[BaseException] = []
     while (cause := (causes or [error])[-1].__cause__) is not None and len(causes) < _MOST_CAUSES:
         causes.append(cause)
@@ -226,6 +239,7 @@ def named_error(error: BaseException, failure: ItemFailure | None, position: int
     if failure.attempts > 1:
         note += f", tried {failure.attempts} times"
     add_note(error, note)
+    let_go(error)
     error.__traceback__ = below_ours(error.__traceback__)
     show_remote(error, failure)
     return error
@@ -237,6 +251,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
         return error
     if failure.cause == "poison":
         return PoisonItemError(failure)
+    let_go(error)
     error.__traceback__ = below_ours(error.__traceback__)
     show_remote(error, failure)
     return item_error_of(error, failure)

@@ -213,8 +213,9 @@ class _Loop:
                     steps.append((len(values) - at, since - last))
                     at = len(values)
                 # where it is not known when the item began: its share of its step
-                tried = Attempt(error, (clock() - since) / (len(values) - at + 1))
-                if self.forks == _FORKS.count and not self._failed(tried, do, watch):
+                took = (clock() - since) / (len(values) - at + 1)
+                # no variable for the attempt: the error leads to this frame, which would lead to the error
+                if self.forks == _FORKS.count and not self._failed(Attempt(error, took), do, watch):
                     break
             if self.forks != _FORKS.count:
                 os._exit(

@@ -51,6 +51,12 @@ class Block:
     worker: str = ""
     times: ItemTimes | None = None
 
+    def take_error(self) -> BaseException:
+        """Return `error` and keep it no longer: it leads to frames that hold this block."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
 
 def is_the_runners(error: BaseException, block: Block) -> bool:
     """Whether an exception is not its item's: the runner's own mistake, or the user's Ctrl-C.

@@ -43,6 +43,7 @@ class Sizer:
         self._chunks = 0.0
         self._bytes_per_item = 0.0
         self._pace = 0.0  # seconds per item
+        self._long = False  # whether items longer than the budget were seen
 
     def seen(self, units: float, items: int, seconds: float, n_bytes: int) -> None:
         """Learn from one finished chunk."""
@@ -54,6 +55,7 @@ class Sizer:
         self._rate += (rate - self._rate) * weight
         self._bytes_per_item += (n_bytes / items - self._bytes_per_item) * weight
         self._pace += (seconds / items - self._pace) * weight
+        self._long = self._long or seconds > BUDGET * items
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
     def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
@@ -87,12 +89,10 @@ class Sizer:
         return min(max(BUDGET, left / (max(1, self._slots()) * self._rate * _SHARE)), _LONGEST)
 
     def window(self, left: float) -> int:
-        """Return how many chunks a slot may hold: a second one only while plenty is left.
+        """Return how many chunks a slot may hold: a second one only while plenty is left, and no item is long.
 
         A chunk that waits behind a long item is a chunk nobody else can take.
         """
-        return (
-            2
-            if self._chunks and left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET)
-            else 1
-        )
+        if self._long or not self._chunks:
+            return 1
+        return 2 if left > 8 * max(1, self._slots()) * min(self._most, self._rate * BUDGET) else 1

@@ -166,6 +166,9 @@ class Work:
 
     def cap(self, most: int, slots: int) -> int:
         """Return how many items a chunk may have at most, where each slot may hold two chunks."""
+        if self._sums is not None:  # of costs that are too low by far a chunk would hold all that is left
+            left = len(self._items) - self._next + sum(len(chunk.items) for chunk in self._returned)
+            most = min(most, left // (2 * max(1, slots)) + 1)
         if self._at_risk >= 1.0 or self.total is None:
             return most
         return min(most, int(max(_LEAST_AT_RISK, self.total * self._at_risk)) // (2 * max(1, slots)) + 1)
@@ -176,15 +179,13 @@ class Work:
         span: Sequence[int] = range(begin, end) if self.order is None else self.order[begin:end]
         return span if self._places is None else array("q", map(self._places.__getitem__, span))
 
-    def take(self, units: float, most: int) -> Chunk | None:
-        """Hand out the next chunk.
+    def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
+        """Hand out the next chunk, of at least one item; None if nothing is left.
 
         Args:
             units: About how much work it should be, in cost (or items).
             most: Items it may have at most.
-
-        Returns:
-            A chunk of at least one item, or None if nothing is left.
+            slots: How many share what is left: of the last items of an iterator it is a part.
         """
         if self._returned:
             chunk = heapq.heappop(self._returned)
@@ -202,9 +203,13 @@ class Work:
             assert self.total is not None
             items = self._slice(at, min(at + self._count(at, units, most), self.total))
         self._next += len(items)
+        chunk = Chunk(at, items)
         if self._iterator is not None and self._ended:
             self.total = self._next
-        return Chunk(at, items) if items else None
+            part = max(1, len(items) // (2 * slots)) if slots > 1 else len(items)
+            self.put_back(chunk.part(part))
+            chunk = chunk.part(0, part)
+        return chunk if items else None
 
     def _count(self, at: int, units: float, most: int) -> int:
         """Return how many items from `at` on make about `units` of work."""

@@ -20,6 +20,7 @@ from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.head_start import take_server
+from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 
 
@@ -131,7 +132,7 @@ def _settings(config: ParallelConfig) -> ProcessSettings:
 
 def _threads(given: Any, config: ParallelConfig) -> int:
     """Return the threads of a worker; None shares out the processors, as Dask does."""
-    return int(given) if given is not None else max(1, (os.cpu_count() or 1) // config.n_workers)
+    return int(given) if given is not None else max(1, processors() // config.n_workers)
 
 
 def wanted_by(config: ParallelConfig) -> Wanted:

@@ -62,8 +62,8 @@ def run_call(blob: bytes) -> Any:
         blob: Pickled: the function, its arguments by position and by name, the key of its env, what builds that,
             and the seconds that may take.
     """
-    func, args, kwargs, key, setup, timeout = pickle.loads(blob)
     try:
+        func, args, kwargs, key, setup, timeout = pickle.loads(blob)
         env = ENVS.borrow(key, setup, timeout) if key is not None else {}
         result = bind(func, env, kwargs, len(args))(*args)
         if inspect.iscoroutinefunction(func):
@@ -75,7 +75,7 @@ def run_call(blob: bytes) -> Any:
     except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`
         if isinstance(error, WorkerSetupError):  # no call's own
             error = portable_setup_error(error)
-        return Raised(pickle_error(error), failure_of(error, NoItem(call_text(func, args, kwargs)), 1, ""))
+        return Raised(pickle_error(error), failure_of(error, NoItem(""), 1, ""))
     return result
 
 
@@ -106,7 +106,7 @@ class _Calls(Work):
         """Whether no call waits, and none will."""
         return self._closed and not (self._waiting or self._returned or self.suspects)
 
-    def take(self, units: float, most: int) -> Chunk | None:
+    def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
         """Hand out the next call, alone: whoever waits for it does not wait for another one."""
         if self._returned:
             return heapq.heappop(self._returned)

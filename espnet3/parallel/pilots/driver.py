@@ -16,14 +16,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.engine.exceptions import ANYTHING, failure_of
+from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.errors import ConfigError, NoWorkersError
+from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
+from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.abandon import SignsOfLife, abandon_run, find_late_item
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.feeding import Feeder
@@ -32,7 +34,7 @@ from espnet3.parallel.pilots.losses import Losses, PendingLosses, SetupLosses
 from espnet3.parallel.pilots.protocol import Done, Hello, RunSpec, block_of, pack, setup_error
 from espnet3.parallel.pilots.slot import RunSlots, Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
-from espnet3.parallel.records import ItemFailure, ProcessEnd, Tally
+from espnet3.parallel.records import THIS_PROCESS, ItemFailure, ProcessEnd, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class PilotRun:
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
         self._looked = time.monotonic()
         self._selector = selectors.DefaultSelector()
-        self._feeder = Feeder(self._id, work, may_take, spec.as_lines)
+        self._feeder = Feeder(self._id, work, may_take, spec.as_lines, self._not_sent)
         self._dead: set[tuple[str, int]] = set()
         self._asked = False
         self._hearing = hearing_here()
@@ -331,6 +333,11 @@ class PilotRun:
             self._losses.give_back([slot])
         elif message[0] == "broken":
             self._slot_broken(slot, *message[2:])
+        elif message[0] == "unread":
+            failure, error = message[2:]
+            self._not_travelled(
+                self._feeder.came_back(slot), "loaded on a worker", load_error(error), failure
+            )
         elif message[0] == "setup":
             raise setup_error(message[2])
         elif message[0] == "late":
@@ -384,6 +391,26 @@ class PilotRun:
         """Whether every worker has answered: those that are connected and, of this machine, those to come."""
         expected = self.tally.asked if self._cluster.owns_processes else 0
         return len(self._answered) >= expected and self._answered >= _workers_of(self._claim.slots)
+
+    def _not_sent(self, chunk: Chunk, error: BaseException) -> None:
+        failure = failure_of(error, None, 1, THIS_PROCESS)
+        self._not_travelled(chunk, "sent to a worker", error, failure)
+
+    def _not_travelled(
+        self, chunk: Chunk, where: str, error: BaseException | None, failure: ItemFailure
+    ) -> None:
+        """Take back the halves of a chunk that could not travel, until it is the one item that cannot."""
+        if len(chunk.items) > 1:
+            half = len(chunk.items) // 2
+            self._work.put_back(chunk.part(0, half))
+            self._work.put_back(chunk.part(half))
+            return
+        index, position = chunk.items[0], self._work.positions(chunk)[0]
+        note = f"item {position} of the data cannot be {where}: {brief(index)}"
+        error = error or RuntimeError(f"{failure.error_type}: {failure.message}")
+        say_where(error, note)
+        failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
+        self._finish(chunk, failure, error=error)
 
     def _unreadable(self, slot: Slot, error: BaseException) -> None:
         chunk = self._feeder.came_back(slot)

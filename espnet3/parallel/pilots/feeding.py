@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING
 from espnet3.parallel.engine.sizing import BUDGET, SLACK, Sizer
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.errors import say_where
-from espnet3.parallel.messages import brief
 from espnet3.parallel.pilots.channel import ChannelClosedError, pickle_parts
 from espnet3.parallel.pilots.slot import Slot
 
@@ -26,6 +23,7 @@ class Feeder:
         work: The items.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
         as_lines: Each chunk travels with the positions of its items.
+        refused: Told of a chunk whose items cannot be pickled, and why.
 
     Attributes:
         ready: Slots that have the run's env, in the order in which they came, and since when.
@@ -34,7 +32,14 @@ class Feeder:
         sizer: Learns from what comes back.
     """
 
-    def __init__(self, run_id: int, work: Work, may_take: Callable[[], bool], as_lines: bool) -> None:
+    def __init__(
+        self,
+        run_id: int,
+        work: Work,
+        may_take: Callable[[], bool],
+        as_lines: bool,
+        refused: Callable[[Chunk, BaseException], None] | None = None,
+    ) -> None:
         self.ready: dict[Slot, float] = {}
         self.present = 0.0
         self.flying = 0
@@ -43,6 +48,7 @@ class Feeder:
         self._work = work
         self._may_take = may_take
         self._as_lines = as_lines
+        self._refused = refused
         self._quarantined: set[tuple[str, int]] = set()
         self._draining: tuple[str, int] | None = None
         self._prefetch = True
@@ -73,12 +79,15 @@ class Feeder:
             self._draining = None
 
     def fill_all(self) -> None:
-        """Give every slot what it may hold."""
-        for slot in list(self.ready):
-            if slot in self.ready and not self._fill(slot):
+        """Give every slot what it may hold; nothing goes ahead to a busy one that an idle one could begin."""
+        for ahead in (False, True):
+            for slot in [slot for slot in self.ready if ahead or not slot.flying]:
+                if slot in self.ready and not self._fill(slot, ahead):
+                    return
+            if not self._prefetch or self.sizer.window(self._work.left) == 1:
                 return
 
-    def _fill(self, slot: Slot) -> bool:
+    def _fill(self, slot: Slot, ahead: bool) -> bool:
         """Give a slot what it may hold; False if there is nothing to give to anyone."""
         process = slot.hello.process
         if self._work.suspects and process not in self._quarantined:
@@ -92,12 +101,13 @@ class Feeder:
                 return True
         left = self._work.left
         window = self.sizer.window(left) if self._prefetch else 1
-        while len(slot.flying) < window and process not in self._quarantined:
+        while len(slot.flying) < (window if ahead else 1) and process not in self._quarantined:
             # what was handed out before must come back: a stream in order may wait for nothing else
             if not (self._work.returned or self._may_take()):
                 return False
             units, most, seconds = self.sizer.next(left, window)
-            chunk = self._work.take(units, self._work.cap(most, len(self.ready)))
+            slots = len(self.ready)
+            chunk = self._work.take(units, self._work.cap(most, slots), slots)
             if chunk is None:
                 return bool(self._work.suspects)
             if not self._send(slot, chunk, SLACK * seconds):
@@ -105,13 +115,20 @@ class Feeder:
         return True
 
     def _send(self, slot: Slot, chunk: Chunk, seconds: float) -> bool:
-        """Send a chunk that may take so many seconds; False if it went back to the work.
+        """Send a chunk that may take so many seconds; False if it went back to the work to wait.
 
         A busy worker does not read, and may itself be about to wait for us: what it is sent
         ahead must fit in the socket's buffer, or both would wait for ever.
         """
         # a list may hold instances of the script's own classes, which travel by value
-        items = chunk.items if isinstance(chunk.items, range) else _by_value(chunk)
+        try:
+            items = chunk.items if isinstance(chunk.items, range) else pickling.dumps(chunk.items)
+        except ANYTHING as error:
+            if self._refused is None:
+                raise
+            self._refused(chunk, error)
+            self._quarantined.discard(slot.hello.process)
+            return True
         positions = self._work.positions(chunk) if self._as_lines else None
         parts, buffers = pickle_parts(
             ("chunk", self._id, items, chunk.start, chunk.suspect, positions, seconds)
@@ -132,26 +149,3 @@ class Feeder:
         slot.flying.append(chunk)
         self.flying += 1
         return True
-
-
-def _by_value(chunk: Chunk) -> bytes:
-    """Pickle a chunk's items; an instance of a script's own class travels with its class.
-
-    Raises:
-        Exception: What the first item that cannot be pickled raises, with a note that names it.
-    """
-    try:
-        return pickling.dumps(chunk.items)
-    except ANYTHING as error:
-        position, item = _first_unpicklable(chunk)
-        say_where(error, f"item {position} of the data cannot be sent to a worker: {brief(item)}")
-        raise
-
-
-def _first_unpicklable(chunk: Chunk) -> tuple[int, Any]:
-    for position, item in enumerate(chunk.items, chunk.start):
-        try:
-            pickling.dumps(item)
-        except ANYTHING:
-            return position, item
-    return chunk.start, chunk.items[0]

@@ -7,6 +7,7 @@ Messages down: ("run", id, pickled RunSpec, setup_timeout, sys.path, Hearing), (
     `as_lines`, seconds it may take).
 Messages up: ("ready", id, seconds of imports, seconds of the env), ("setup", id, SetupReport),
     ("log", id, what items have logged and printed), ("done", id, fields of Done, values), ("late", id, Late),
+    ("unread", id, ItemFailure without its index, pickled error) where the items could not be unpickled,
     ("over", id) where the end came before the slot looked at the run, ("bye", id) where the worker ends,
     ("broken", id, type and text of an error, traceback) where the slot cannot go on and its worker may not be ended.
 """
@@ -153,11 +154,21 @@ def prepare(spec: RunSpec) -> Call:
     """
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
-    env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
-    if spec.check is not None:
-        spec.check(env)
-    many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
-    return Call(bind(spec.one, env, spec.kwargs), many)
+    try:
+        env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
+        if spec.check is not None:
+            spec.check(env)
+        many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
+        return Call(bind(spec.one, env, spec.kwargs), many)
+    except BaseException:
+        forget(spec)
+        raise
+
+
+def forget(spec: RunSpec) -> None:
+    """Drop the env that was built for this run alone."""
+    if spec.env_key and spec.setup is not None:
+        ENVS.drop(spec.env_key)
 
 
 def pack(spec: RunSpec) -> bytes:
@@ -199,6 +210,11 @@ def setup_error(report: SetupReport) -> ParallelError:
     wrapped = WorkerSetupError(report.message)
     wrapped.__cause__ = error
     return wrapped
+
+
+def unread(run_id: int, error: BaseException, worker: str) -> tuple[str, int, ItemFailure, bytes | None]:
+    """Return the answer to a chunk whose items could not be unpickled."""
+    return "unread", run_id, failure_of(error, None, 1, worker), pickle_error(error)
 
 
 def head_of(block: Block) -> Done:

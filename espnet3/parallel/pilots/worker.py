@@ -24,7 +24,7 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
-from espnet3.parallel.env.store import ENVS, SetupWatch
+from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
@@ -32,10 +32,12 @@ from espnet3.parallel.pilots.protocol import (
     Hello,
     RunSpec,
     SetupReport,
+    forget,
     head_of,
     portable,
     prepare,
     setup_report,
+    unread,
 )
 from espnet3.parallel.records import Policy
 
@@ -315,10 +317,8 @@ class Pilot:
                 try:
                     items = pickle.loads(items)
                 except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
-                    self._broken.add(run_id)
-                    del self._calls[run_id]
                     self._mark.clear()
-                    self._send(("setup", run_id, setup_report(error, self.worker)))
+                    self._send(unread(run_id, error, self.worker))
                     return
             with on_a_worker(report if self._alone else None):
                 block = run_items(
@@ -343,6 +343,7 @@ class Pilot:
 
                 to_lines(block, positions, items, spec.policy, self.worker)
             parts = self._pickled(run_id, items, block, spec.policy)
+            block.error = None  # its traceback leads to this frame, and the frame to it
         try:
             sys.stdout.flush()
         except ANYTHING:  # an item has closed it, or replaced it
@@ -376,5 +377,5 @@ class Pilot:
 
     def _on_end(self, run_id: int) -> None:
         _, spec = self._calls.pop(run_id, (None, None))
-        if spec is not None and spec.env_key and spec.setup is not None:
-            ENVS.drop(spec.env_key)
+        if spec is not None:
+            forget(spec)

@@ -60,7 +60,7 @@ def run_to_list(
             failed += len(block.failed)
             report(block.values, block.failed)
             if block.error is not None:
-                raise item_error(block.error, block.stop)
+                raise item_error(block.take_error(), block.stop)
     return results, tally.summary(len(items), failed, retries, begin)
 
 
@@ -125,7 +125,7 @@ def run_to_folder(
                 failed += len(bad)
                 report(values, bad)
                 if block.error is not None:
-                    raise item_error(block.error, block.stop)
+                    raise item_error(block.take_error(), block.stop)
             times.workers(tally)
     summary = tally.summary(len(left), failed, retries, begin, kept=len(items) - len(left))
     summary = replace(summary, kept_failed=0 if retry_failed else folder.failed)

@@ -95,7 +95,7 @@ class _Run:
     def take(self, chunk: Chunk, block: Block, work: Work) -> None:
         """Note the shards of a chunk that are done; put those back that have lost their worker."""
         if block.error is not None:
-            raise item_error(block.error, block.stop)
+            raise item_error(block.take_error(), block.stop)
         for place, (shard, value) in enumerate(zip(chunk.items, block.values, strict=False), chunk.start):
             if not isinstance(value, ItemFailure):
                 self._done(shard, value)

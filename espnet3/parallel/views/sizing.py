@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.messages import counted
 from espnet3.parallel.parallel import get_parallel_config, set_parallel
 from espnet3.parallel.timing.memory import peak_memory
@@ -152,7 +152,7 @@ def placed(measured: Measured, backend: Backend) -> Measured:
 
 def most_workers(backend: Backend) -> int:
     """Return how many workers are worth to be asked for: on this machine one for each processor."""
-    return len(os.sched_getaffinity(0)) if backend.is_local else _MOST
+    return processors() if backend.is_local else _MOST
 
 
 def size_for(measured: Measured, items: int, workers: int) -> Size:

@@ -91,6 +91,20 @@ def test_an_iterator_that_ends_ends_the_work():
     assert work.empty and work.take(10, 10) is None
 
 
+def test_the_last_items_of_an_iterator_are_shared_out():
+    """A chunk that reaches an iterator's end is a part of what there is, as the others have nothing else to do."""
+    work = Work(iter(range(24)))
+    assert len(work.take(1000, 1000, slots=4).items) == 3
+    assert [i for chunk in drain(work) for i in chunk.items] == list(range(3, 24))
+
+
+def test_costs_that_are_far_too_low_put_no_more_than_a_share_into_a_chunk():
+    """Items that are said to cost nothing are not all one worker's."""
+    work = Work(range(9), [1.0] + [0.0] * 8)
+    assert len(work.take(1.0, work.cap(1000, 2)).items) == 1
+    assert len(work.take(1.0, work.cap(1000, 2)).items) == 3
+
+
 def test_suspects_are_kept_apart_one_item_each():
     """Items of a dead worker's chunk become chunks of one item that `take` does not mix with the rest."""
     work = Work(range(10))

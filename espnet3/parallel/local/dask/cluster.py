@@ -30,6 +30,7 @@ from espnet3.parallel.local.dask.forked_worker import ForkedWorker
 from espnet3.parallel.local.dask.upkeep import quiet_config
 from espnet3.parallel.local.fork_server import ForkServer
 from espnet3.parallel.local.forking import kill_group
+from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
 from espnet3.parallel.local.supervisor import Supervisor
 from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
@@ -170,6 +171,8 @@ def local_cluster(
         "silence_logs": logging.ERROR,
         **options,
     }
+    if merged["threads_per_worker"] is None:
+        merged["threads_per_worker"] = max(1, processors() // n_workers)
     if (
         merged["dashboard_address"] is None
     ):  # the user wants none, and Dask would listen on :8787 of every interface

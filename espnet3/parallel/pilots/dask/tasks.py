@@ -26,7 +26,7 @@ from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, Report
-from espnet3.parallel.env.store import ENVS, SetupWatch
+from espnet3.parallel.env.store import SetupWatch
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.protocol import (
@@ -34,10 +34,12 @@ from espnet3.parallel.pilots.protocol import (
     Hello,
     RunSpec,
     SetupReport,
+    forget,
     head_of,
     portable,
     prepare,
     setup_report,
+    unread,
 )
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 
@@ -86,7 +88,10 @@ def _answer(pool: str, run_id: int, blob: bytes, items: Any, positions: Any, bud
             known = _calls[pool, run_id] = answer
     call, spec = known
     if isinstance(items, bytes):
-        items = pickle.loads(items)
+        try:
+            items = pickle.loads(items)
+        except ANYTHING as error:  # whatever user classes raise, the driver must hear of it
+            return pickling.dumps(unread(run_id, error, here.name))
     if spec.policy.item_timeout is None:
         return _run(run_id, items, positions, budget, call, spec, here)
     return _run_in_time(run_id, items, positions, budget, call, spec, here)
@@ -109,7 +114,9 @@ def _run(
         from espnet3.parallel.engine.recording import to_lines  # 20 ms that a first result need not wait for
 
         to_lines(block, positions, items, spec.policy, here.name)
-    return _message(run_id, items, block, spec, here)
+    answer = _message(run_id, items, block, spec, here)
+    block.error = None  # its traceback leads to this frame, and the frame to it
+    return answer
 
 
 def _run_in_time(
@@ -171,8 +178,8 @@ async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
     with _lock:
         _, spec = _calls.pop((pool, run_id), (None, None))
-    if spec is not None and spec.env_key and spec.setup is not None:
-        ENVS.drop(spec.env_key)
+    if spec is not None:
+        forget(spec)
 
 
 class TaskChannel:

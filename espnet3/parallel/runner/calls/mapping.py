@@ -42,7 +42,7 @@ def map_all(
         for chunk, block in pairs:
             results[chunk.start : chunk.start + len(block.values)] = block.values
             if block.error is not None:
-                raise named_error(block.error, block.stop, chunk.start + len(block.values))
+                raise named_error(block.take_error(), block.stop, chunk.start + len(block.values))
     return results
 
 
@@ -86,7 +86,7 @@ def _results(
             if not ordered:
                 yield from block.values
                 if block.error is not None:
-                    raise named_error(block.error, block.stop, chunk.start + len(block.values))
+                    raise named_error(block.take_error(), block.stop, chunk.start + len(block.values))
                 continue
             waiting[chunk.start] = (chunk, block)
             while position in waiting:
@@ -94,7 +94,7 @@ def _results(
                 position += len(done.values)
                 yield from done.values
                 if done.error is not None:
-                    raise named_error(done.error, done.stop, position)
+                    raise named_error(done.take_error(), done.stop, position)
 
 
 def _task(func: Callable[..., Any], setup_fn: SetupFn | None, kwargs: dict[str, Any]) -> Task:

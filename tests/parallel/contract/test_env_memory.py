@@ -1,0 +1,129 @@
+"""What a call leaves in memory: no env, in workers that go on, and nothing of its caller."""
+
+import gc
+import os
+import weakref
+
+import pytest
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, ItemError, WorkerSetupError, parallel_map
+
+MODELS = weakref.WeakSet()  # of this process
+
+
+class Model:
+    """Stands for what is large."""
+
+    def __init__(self):
+        MODELS.add(self)
+
+
+class Keeps(EnvironmentProvider):
+    """Keeps its model on itself, too."""
+
+    def build_env_local(self):
+        gc.disable()  # a model has few objects, for which no collection begins
+        self.model = Model()
+        return {"model": self.model}
+
+
+class Fails(Keeps):
+    """Fails when the model is there."""
+
+    def build_env_local(self):
+        super().build_env_local()
+        raise OSError("no such file")
+
+
+class Uses(BaseRunner):
+    """Uses the model; item 3 fails."""
+
+    @staticmethod
+    def forward(idx, model):
+        if idx == 3:
+            try:
+                raise KeyError(idx)
+            except KeyError as error:
+                raise ValueError(str(model)) from error
+        return idx
+
+
+class InBatches(Uses):
+    """Does the same for several items at once."""
+
+    @staticmethod
+    def batch_forward(indices, model):
+        return [Uses.forward(idx, model) for idx in indices]
+
+
+class Writes(Uses):
+    """Writes its own files."""
+
+    @staticmethod
+    def open_writers(shard_dir, model):
+        return model
+
+    @staticmethod
+    def close_writers(writers, state, model):
+        pass
+
+
+def models_here(_):
+    """Return how many there are in the process that runs the item."""
+    return os.getpid(), len(MODELS)
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """Begin and end without garbage, and collect it again."""
+    gc.collect()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+CALLS = {
+    "done": (Uses, Keeps, [0, 1, 2], {}),
+    "recorded": (Uses, Keeps, range(9), {"on_error": "record"}),
+    "tried-again": (Uses, Keeps, range(9), {"on_error": "record", "max_retries": 1}),
+    "seeded": (Uses, Keeps, range(9), {"on_error": "record", "seed": 1}),
+    "timed": (Uses, Keeps, range(9), {"on_error": "record", "item_timeout": 60.0}),
+    "batches": (InBatches, Keeps, range(9), {"on_error": "record", "batch_size": 2}),
+    "raised": (Uses, Keeps, range(9), {}),
+    "raised-after-retries": (Uses, Keeps, range(9), {"max_retries": 2}),
+    "not-built": (Uses, Fails, range(9), {}),
+    "writers": (Writes, Keeps, range(9), {"on_error": "record", "output_dir": "run"}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
+    """However a runner's call ends, its env is in no process any more when the next call runs there."""
+    monkeypatch.chdir(tmp_path)
+    runner, provider, items, options = CALLS[call]
+    for attempt in range(2):
+        if "output_dir" in options:
+            options = {**options, "output_dir": tmp_path / f"run{attempt}"}
+        try:
+            runner(provider({}), progress=False, **options)(items)
+        except (ItemError, WorkerSetupError):
+            pass
+    assert {models for _, models in parallel_map(models_here, range(50))} == {0}
+
+
+def test_nothing_of_a_caller_lives_on():
+    """A provider that is made, changed and used keeps its caller's variables no longer than the caller does."""
+
+    def call(argument):
+        large = Model()
+        provider = Keeps({})
+        provider.beam = 5
+        with pytest.raises(ItemError):
+            Uses(Keeps({}), progress=False)(range(9))
+        alive = weakref.ref(large)
+        del large
+        return alive, weakref.ref(provider)
+
+    gc.disable()
+    local, provider = call(Model())
+    assert local() is None and provider() is None and not MODELS

@@ -101,7 +101,7 @@ def shift(x):
 
 
 def test_a_function_that_a_decorator_compiles_anew_is_no_edit(tmp_path: Path) -> None:
-    """A helper written just now, whose functions a type checker has replaced, runs, resumes, and is noticed when edited."""
+    """A helper of just now, whose functions a type checker has replaced, runs, resumes, and is noticed when edited."""
     assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
     assert start(tmp_path, PROGRAM, RECOMPILED, "program.py") == "[1, 2, 3]"
     said = start(tmp_path, PROGRAM, RECOMPILED.replace("x + 1", "x + 10"), "program.py")

@@ -65,7 +65,7 @@ def refer(cls: type, what: str) -> ClassRef:
         where = "a terminal, a notebook or on standard input" if cls.__module__ == "__main__" else "no file"
         raise ConfigError(f"{begin}it is defined in {where}, which no job can read; {_FIX}")
     file = os.path.abspath(file)
-    if cls.__module__ == "__main__":
+    if cls.__module__ in ("__main__", SCRIPT):
         spec = getattr(module, "__spec__", None)
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)

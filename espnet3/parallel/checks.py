@@ -25,6 +25,10 @@ _LONGEST_NAME = 255  # bytes, on nearly all systems
 _LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
 
 
+_STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
 class Kind(Protocol):
     """A sort of value."""
 
@@ -315,3 +319,19 @@ def working_folder() -> str | None:
         return os.getcwd()
     except FileNotFoundError:
         return None
+
+
+def own_attribute(value: Any, name: str) -> Any:
+    """Return an attribute that an object or a module has of its own, or None, without running any code of its class.
+
+    What a `__getattr__` answers is none: it may answer to any name, load what it stands for, or raise anything.
+    """
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:  # of a class with slots
+        return None
+
+
+def is_installed(file: str) -> bool:
+    """Whether a module's file is of the standard library or an installed package."""
+    return file.startswith(_STDLIB) or any(each in file for each in _PACKAGES)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from espnet3.parallel.backends.backend import Kind
 from espnet3.parallel.backends.table import BACKENDS
 from espnet3.parallel.config import ParallelConfig, registered
-from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.errors import explained
 from espnet3.parallel.messages import shown
 
@@ -264,6 +264,7 @@ def before_loading(client: Any = None, *, here: bool = False) -> AbstractContext
         client: As for `parallel_map`.
         here: No processes are asked for.
     """
+    refuse_in_import()
     if here or active_client(client) is not None:
         return nullcontext()
     from espnet3.parallel.local.head_start import head_start
@@ -328,6 +329,7 @@ def parallel_for(
     Raises:
         Exception: As `parallel_map`, from the iteration.
     """
+    refuse_in_import()
     from espnet3.parallel.runner.calls.mapping import stream
 
     return stream(func, args, active_client(client), active_config(), setup_fn, kwargs, ordered=ordered)
@@ -354,6 +356,7 @@ def parallel_submit(
         A `distributed.Future` where a client is given or open; else a `concurrent.futures.Future`,
         already done if the configuration means this process.
     """
+    refuse_in_import()
     from espnet3.parallel.runner.calls.submitting import submit
 
     return submit(func, args, active_client(client), active_config(), setup_fn, kwargs)

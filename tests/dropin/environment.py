@@ -76,7 +76,8 @@ def prepare(folder: Path) -> Scratch:
     _install_layer(scratch)
     for tree in (scratch.theirs, scratch.ours):
         shutil.rmtree(tree, ignore_errors=True)
-        shutil.copytree(scratch.pristine, tree)
+        # with new times, as a user's own checkout has them after each update
+        shutil.copytree(scratch.pristine, tree, copy_function=shutil.copy)
     subprocess.run([scratch.python.parent / "espnet3", "overlay", scratch.ours], check=True)
     return scratch
 

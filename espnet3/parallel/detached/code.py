@@ -11,28 +11,13 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance import FUNCTION
 
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
 _FIX = "put it at the top level of a .py file and import it from there"
-
-
-class SubmissionReached(BaseException):
-    """Raised in a job that loads a script without a `__main__` guard, where it submits: by then all is defined.
-
-    Not an Exception, so that the script's own `except Exception` does not swallow it.
-    """
-
-
-class _Loading:
-    script = False
-
-
-def loading_script() -> bool:
-    """Return whether this process is running a user's script only to get its classes."""
-    return _Loading.script
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,7 @@ def refer(cls: type, what: str) -> ClassRef:
         where = "a terminal, a notebook or on standard input" if cls.__module__ == "__main__" else "no file"
         raise ConfigError(f"{begin}it is defined in {where}, which no job can read; {_FIX}")
     file = os.path.abspath(file)
-    if cls.__module__ == "__main__":
+    if cls.__module__ in ("__main__", SCRIPT):
         spec = getattr(module, "__spec__", None)
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
@@ -114,7 +99,7 @@ def load(ref: ClassRef) -> type:
         if ref.script:
             end = (
                 "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the "
-                "first submission in it: put the submissions under a guard"
+                "first run or submission in it: put these under a guard"
             )
         raise ConfigError(f"{ref.file} does not define the class {ref.name}{end}")
     return found
@@ -163,11 +148,11 @@ def _load_script(ref: ClassRef) -> ModuleType:
             f"the script {ref.file} is not there for this job: is its disk shared with this host?"
         )
     argv, sys.argv = sys.argv, [ref.file]
-    _Loading.script = True
+    SCRIPTS.add(SCRIPT)
     try:
         return _execute(ref, SCRIPT)
     finally:
-        _Loading.script = False
+        SCRIPTS.remove(SCRIPT)
         sys.argv = argv
 
 
@@ -179,8 +164,8 @@ def _execute(ref: ClassRef, name: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except SubmissionReached:
-        pass  # a script without a guard: it has defined what it submitted
+    except RunReachedError:
+        pass  # a script without a guard: it has defined what it runs
     except BaseException as error:  # SystemExit too: argparse of a script without a guard ends so
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):

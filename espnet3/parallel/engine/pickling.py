@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import CellType, CodeType, FunctionType
+from importlib.machinery import ModuleSpec
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from espnet3.parallel.checks import is_installed, own_attribute
 from espnet3.parallel.dask_compat import code_with_file, reduced_class
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.messages import brief
@@ -27,6 +30,7 @@ from espnet3.parallel.messages import brief
 _tokens: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _home: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+_looked_for: dict[str, tuple[Any, bool]] = {}  # modules by name, and whether an import leads to them
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
@@ -37,6 +41,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is unty
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce an object; a class that is pickled by value takes its token along."""
+        if isinstance(obj, (FunctionType, type, ModuleType)):
+            _is_found(obj.__name__ if isinstance(obj, ModuleType) else obj.__module__)
         if type(obj) is CodeType:  # tracebacks name its file, and show its lines
             return code_with_file(self, obj)
         if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
@@ -114,7 +120,42 @@ def _standard_stream(obj: Any) -> str:
 
 def _importable(func: Any) -> bool:
     """Whether a function is found by its name elsewhere."""
-    return func.__module__ != "__main__" and "<locals>" not in func.__qualname__
+    return "<locals>" not in func.__qualname__ and _is_found(func.__module__)
+
+
+def _is_found(name: Any) -> bool:
+    """Whether a worker that imports a name gets the module that has it here; else what is in that goes by value.
+
+    No import leads to the main script of a process that multiprocessing has spawned, nor to what was loaded by path.
+    """
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if not isinstance(module, ModuleType) or name == "__main__":  # which cloudpickle sends by value itself
+        return False
+    known = _looked_for.get(name)
+    if known is None or known[0] is not module:
+        known = _looked_for[name] = module, _leads_to(name, own_attribute(module, "__file__"))
+        if not known[1]:
+            cloudpickle.register_pickle_by_value(module)
+    return known[1]
+
+
+def _leads_to(name: str, file: Any) -> bool:
+    if (
+        is_installed(file) if isinstance(file, str) else "." in name
+    ):  # without a file: made by the package it is in
+        return True
+    spec: ModuleSpec | None = None
+    full = ""
+    for part in name.split("."):
+        full = f"{full}.{part}" if full else part
+        folders = None if spec is None else spec.submodule_search_locations
+        if spec is not None and folders is None:
+            return False
+        found = (finder.find_spec(full, folders) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
+        if spec is None:
+            return False
+    return file is None or spec.origin is None or os.path.realpath(spec.origin) == os.path.realpath(file)
 
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:

@@ -32,6 +32,12 @@ def kill_group(pid: int) -> None:
         pass
 
 
+def fresh_signals() -> None:
+    """Have signals come that the starter has blocked, and the ends of children that it does not wait for."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def serve(control_fd: int, driver: int, dask: bool) -> None:
     """Run the server until the driver's end of the control socket closes, or the driver is gone.
 
@@ -40,6 +46,7 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
         driver: The driver's pid, whose child this process is.
         dask: What workers are: of Dask, or slots alone.
     """
+    fresh_signals()
     control = socket.socket(fileno=control_fd)
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)

@@ -19,14 +19,12 @@ import time
 import traceback
 from typing import Any
 
-from espnet3.parallel.checks import surroundings
+from espnet3.parallel.checks import is_installed, own_attribute, surroundings
 from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import STARTED, Slots
 
 _WAKE_UP = 1000  # milliseconds
-_STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _CLOCK = 0.05  # seconds that a file system's clock may be behind
 
 
@@ -80,8 +78,8 @@ def _edited(since: float) -> bool:
     """Whether the source of a module that is loaded here was written after a moment; installed ones are not asked."""
     limit = since - _CLOCK
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or file.startswith(_STDLIB) or any(each in file for each in _INSTALLED):
+        file = own_attribute(module, "__file__")
+        if not isinstance(file, str) or is_installed(file):
             continue
         try:
             if os.stat(file).st_mtime > limit:

@@ -3,7 +3,4 @@
 In: a provider's config, source files, this process. Out: plain data with secrets masked, and hashes to compare.
 """
 
-import time
-
-LOADED = time.time()  # when this layer was: modules of the user's may have been a little earlier
 FUNCTION = "_espnet3_function"  # of a class that stands for a function, under its name: the function

@@ -13,7 +13,7 @@ from espnet3.parallel.backends.loading import interrupts_wait
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.engine.inside import inside_item
+from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
@@ -79,6 +79,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
         ConfigError: `sys.path` has an entry that Dask's import would break on.
         MissingPackageError: Dask is not installed.
     """
+    refuse_in_import()
     search_path()
     if not installed("distributed"):
         raise MissingPackageError(

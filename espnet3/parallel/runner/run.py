@@ -228,10 +228,7 @@ def _in_folder(
     from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
 
     retry = run.retry_failed
-    identity = run.identity()
-    if run.runner.resume != "force":
-        _refuse_edited([str(entry["file"]) for entry in identity.code.values() if entry["file"] is not None])
-    with open_run(path, identity, run.items, run.runner.resume) as folder:
+    with open_run(path, run.identity(), run.items, run.runner.resume) as folder:
         kept = len(run.items) - len(folder.left(retry))
         progress.resume(kept, folder.resuming(retry))
         report.resume(kept, 0 if retry else folder.failed)
@@ -239,22 +236,6 @@ def _in_folder(
             return _in_shards(run, folder, launcher, report)
         launch = launcher(replace(_task(run), as_lines=True))
         return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
-
-
-def _refuse_edited(files: list[str]) -> None:
-    """Raise if this process would compute with other code than the run folder is going to say.
-
-    Raises:
-        ConfigError: A file has been edited since it was imported here.
-    """
-    from espnet3.parallel.provenance.loaded import edited_since_import  # here: as the ledger
-
-    if edited := edited_since_import(files):
-        raise ConfigError(
-            "edited since this process imported it, so that it would compute with the old code and note the new: "
-            f"{'; '.join(edited)}. Start the program (or the notebook's kernel) again, or importlib.reload the "
-            'module and what imports from it; resume="force" computes with what is loaded'
-        )
 
 
 def _in_shards(

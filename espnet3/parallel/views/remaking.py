@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import SCRIPT, ClassRef, SubmissionReached, load
+from espnet3.parallel.detached.code import SCRIPT, ClassRef, load
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.detached.spec import JobSpec, make_provider
@@ -71,8 +70,7 @@ def remake(run: Path) -> Remade:
     if (run / FOLDER / TEMPLATE).exists():
         spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE))
         spec.surroundings.restore()
-        with _nothing_runs():
-            runner, cls = load(spec.runner), load(spec.provider)
+        runner, cls = load(spec.runner), load(spec.provider)
         provider = make_provider(cls, spec.arguments)
     else:
         runner, cls = _classes(said, notes)
@@ -89,21 +87,6 @@ def remake(run: Path) -> Remade:
     return Remade(runner, worker_setup_of(provider), said.get("seed"), batched, tuple(notes))
 
 
-@contextmanager
-def _nothing_runs() -> Iterator[None]:
-    """Stop a script without a main guard, which is loaded for its classes, where it calls a runner."""
-    before = BaseRunner.__call__
-
-    def reached(self: BaseRunner, indices: Any) -> Any:
-        raise SubmissionReached
-
-    BaseRunner.__call__ = reached  # type: ignore[method-assign]  # for as long as the script is loaded
-    try:
-        yield
-    finally:
-        BaseRunner.__call__ = before  # type: ignore[method-assign]
-
-
 def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
     origin = said.get("origin") or {}
     cwd = str(origin.get("cwd") or "")
@@ -118,8 +101,7 @@ def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
         root = str(root_of(ref))
         if root not in sys.path:
             sys.path.insert(0, root)
-    with _nothing_runs():
-        runner, provider = (load(ref) for ref in refs)
+    runner, provider = (load(ref) for ref in refs)
     return runner, provider
 
 

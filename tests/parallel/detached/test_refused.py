@@ -72,6 +72,39 @@ def test_a_runner_of_a_script_works(tmp_path: Path, guard: bool) -> None:
     assert written(tmp_path) == ["_async_specs", "run", "script.py"]
 
 
+RUN_BEFORE = """
+with open("log", "a") as log:
+    log.write("started ")
+from espnet3.parallel import *
+try:
+    BEFORE
+except Exception:
+    pass
+with open("log", "a") as log:
+    log.write("went on ")
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'Times(Provider({"factor": 1}), progress=False)(range(2))',
+        "parallel_map(abs, range(2))",
+        "list(parallel_for(abs, range(2)))",
+        "parallel_submit(abs, 2).result()",
+        "with get_client() as client: client.submit(abs, 2).result()",
+        'Times(Provider({"factor": 3}), output_dir="other", async_mode=True)(range(1)).wait(150)',
+        'DetachedRun.open("run").retry()',
+    ],
+)
+def test_what_a_script_runs_before_its_submission_runs_once(tmp_path: Path, before: str) -> None:
+    """Jobs load a script without a guard up to the first thing that it runs, submits or retries."""
+    done = python(textwrap.dedent(DEFINED) + RUN_BEFORE.replace("BEFORE", before) + SUBMITTED, tmp_path)
+    assert done.stdout == "[0, 3, 6, 9]\n", done.stderr
+    words = (tmp_path / "log").read_text().split()
+    assert words.count("went") == 1 < words.count("started")
+
+
 def test_a_runner_typed_into_an_interpreter_is_refused(tmp_path: Path) -> None:
     """Classes of a terminal are in no file: the message says what to do, and nothing is written."""
     done = python(textwrap.dedent(DEFINED) + SUBMITTED, tmp_path, as_file=False)

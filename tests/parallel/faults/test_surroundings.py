@@ -131,3 +131,53 @@ Runner(Provider({{}}), async_mode=True, output_dir={str(folder / "out")!r})(rang
     assert "ConfigError: the working directory has been deleted" in done.stderr.strip().splitlines()[-1], (
         done.stderr
     )
+
+
+SIGNALS = """
+import signal, threading
+
+ALL = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+
+def dies_once(x):
+    mark = Path(f"died.{x}")
+    if x % 3 == 0 and not mark.exists():
+        mark.touch()
+        os._exit(1)
+    return x, len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+def with_signals():
+    from espnet3.parallel import get_client
+
+    HOW
+    run()
+    assert parallel_map(dies_once, range(8)) == [(x, 0) for x in range(8)]
+    with get_client():
+        assert parallel_map(dies_once, range(8, 16)) == [(x, 0) for x in range(8, 16)]
+    jobs = Runner(Provider({}), output_dir="run", async_mode=True, progress=False)(range(4))
+    assert jobs.wait(100).done, jobs.status()
+    print("all of it")
+
+if __name__ == "__main__":
+    os.chdir(os.environ["TMPDIR"])
+    thread = threading.Thread(target=with_signals)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, ALL)",
+        "pass",
+    ],
+    ids=["SIGCHLD blocked", "all blocked", "SIGCHLD ignored"],
+)
+def test_signals_that_the_driver_does_not_get(how: str, folder: Path) -> None:
+    """Workers are replaced, jobs are run, and items have all their signals, whatever the caller's thread blocks."""
+    code = SIGNALS.replace("HOW", how)
+    if how == "pass":
+        code = code.replace("    thread =", "    signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n    thread =")
+    done = ran(code, folder)
+    assert done.stdout == "done\nall of it\n", done.stderr

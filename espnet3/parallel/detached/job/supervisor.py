@@ -33,6 +33,7 @@ from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
@@ -229,6 +230,7 @@ def main() -> int:
         "--part", default="0/1", help="which host of how many: where it begins with the shards"
     )
     given = parser.parse_args()
+    fresh_signals()
     number, n_hosts = map(int, given.part.split("/"))
     layout = Layout(given.run)
     if os.fork():

@@ -22,6 +22,7 @@ from espnet3.parallel.detached.looking.status import may_be_queued, run_status, 
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
+from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, make_folder, read_json, write_json
@@ -40,16 +41,8 @@ _LOOK = 0.2  # seconds between two looks at the leases
 
 @contextmanager
 def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
-    """Hold the run folder's lease, so that one verb or driver at a time changes the run.
-
-    Args:
-        layout: The run's paths.
-        verb: Who holds it, for the message that others get.
-        patience: Seconds to wait for another one to end.
-
-    Raises:
-        FolderInUseError: Another one holds it; the message says who.
-    """
+    """Hold the run folder's lease, so that one verb or driver at a time changes the run."""
+    refuse_in_import()
     lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
     end = time.monotonic() + patience
     while True:

@@ -14,7 +14,6 @@ from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.code import SubmissionReached, loading_script
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
 from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, Plan
@@ -55,8 +54,6 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
         FolderInUseError: The run's jobs are at work.
         ChangedRunError: The folder belongs to another run.
     """
-    if loading_script():
-        raise SubmissionReached  # this process is a job that only wants the script's classes
     runner, identity = run.runner, run.identity()
     workers = runner.async_num_workers or config.n_workers
     name = type(runner).__name__

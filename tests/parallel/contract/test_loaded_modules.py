@@ -1,0 +1,163 @@
+"""What stands in modules that no import leads to: the script of a spawned process, and modules loaded by their path."""
+
+import textwrap
+
+import pytest
+
+from tests.parallel.contract.helpers import finish, start_script
+
+# loaded in ways in which no worker could import it
+MODULE = """
+import dataclasses, functools
+from espnet3.parallel import *
+
+SCALE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    n: int
+
+
+class Odd(ValueError):
+    pass
+
+
+@functools.lru_cache
+def scaled(n):
+    return n * SCALE
+
+
+def double(item):
+    return Item(scaled(item.n))
+
+
+def odd(x):
+    raise Odd(x)
+
+
+class Scales(EnvironmentProvider):
+    def build_env_local(self):
+        return {"by": Item(self.config["by"])}
+
+
+class Times(BaseRunner):
+    @staticmethod
+    def forward(idx, by):
+        return idx * by.n
+
+
+def everything():
+    set_parallel({"env": "local", "n_workers": 2})
+    items, doubled = [Item(1), Item(2)], [Item(2), Item(4)]
+    assert parallel_map(double, items) == doubled
+    assert parallel_submit(double, items[0]).result() == doubled[0]
+    try:
+        parallel_map(odd, items)
+    except Odd as error:
+        assert type(error) is Odd
+    with get_client() as client:
+        assert client.gather(client.map(scaled, range(3))) == [0, 2, 4]
+    for _ in range(2):
+        assert list(Times(Scales({"by": 3}), output_dir="run", progress=False)(range(4))) == [0, 3, 6, 9]
+    return "all is well"
+
+
+def detached():
+    set_parallel({"env": "local", "n_workers": 1})
+    run = Times(Scales({"by": 3}), output_dir="detached", async_mode=True, progress=False)(range(4))
+    assert run.wait(100).done, run.status()
+    assert list(run.merge()) == [0, 3, 6, 9]
+    return "all is well"
+"""
+BY_PATH = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location(NAME, "elsewhere/work.py")
+module = importlib.util.module_from_spec(spec)
+REGISTERED and sys.modules.__setitem__(NAME, module)
+spec.loader.exec_module(module)
+print(module.CALL())
+"""
+SPAWNED = (
+    MODULE
+    + """
+if __name__ == "__main__":
+    import multiprocessing
+    with multiprocessing.get_context("HOW").Pool(1) as pool:
+        print(pool.apply(CALL))
+"""
+)
+EXECUTED = (
+    MODULE
+    + """
+if __name__ == "__main__":
+    import concurrent.futures, multiprocessing
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        print(pool.submit(CALL).result())
+"""
+)
+WAYS = {
+    "spawn": SPAWNED.replace("HOW", "spawn"),
+    "forkserver": SPAWNED.replace("HOW", "forkserver"),
+    "executor": EXECUTED,
+    "by path": BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "True"),
+    "not registered": BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "False"),
+    "made-up name": BY_PATH.replace("NAME", "'made.up.work'").replace("REGISTERED", "True"),
+    "name of another": "import work\n" + BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "True"),
+    "run_path": "import runpy\nprint(runpy.run_path('elsewhere/work.py')['CALL']())",
+    "in run_path": "import runpy\nrunpy.run_path('elsewhere/run.py')",
+    "made": "import sys, types\nmodule = sys.modules['made'] = types.ModuleType('made')\n"
+    "exec(open('elsewhere/work.py').read(), vars(module))\nprint(module.CALL())",
+}
+
+
+def said(folder, way, call):
+    """Run a program in which the module is loaded in some way, and return how that ended."""
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "work.py").write_text(MODULE)
+    (folder / "elsewhere" / "run.py").write_text(
+        f"{MODULE}\nif __name__ == '<run_path>':\n    print({call}())\n"
+    )
+    (folder / "work.py").write_text("def double(item):\n    return None\n")
+    return finish(start_script(folder, WAYS[way].replace("CALL", call)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_stands_in_it_works_on_workers(tmp_path, way):
+    """Functions, items, results, errors, providers and runners travel to workers of each kind, and resume a folder."""
+    done = said(tmp_path, way, "everything")
+    assert done.stdout == "all is well\n", done.stderr
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_detached_job_finds_it_or_says_that_none_could(tmp_path, way):
+    """A job loads the module by its file; where no file or another one belongs to the name, that is one error."""
+    done = said(tmp_path, way, "detached")
+    if way in ("spawn", "forkserver", "executor", "by path", "made-up name"):
+        assert done.stdout == "all is well\n", done.stderr
+    else:
+        assert "ConfigError: " in done.stderr.splitlines()[-1], done.stderr
+        assert not (tmp_path / "detached").exists()
+
+
+def test_tests_of_pytest_in_importlib_mode_work(tmp_path):
+    """A test module that pytest has not put on the search path uses what stands in it on workers."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    test = MODULE + textwrap.dedent("""
+        def test_it(tmp_path, monkeypatch):
+            monkeypatch.chdir(tmp_path)
+            assert everything() == "all is well"
+        """)
+    (tmp_path / "deep" / "er" / "test_it.py").write_text(test)
+    options = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "--rootdir=.",
+        "deep",
+    ]
+    done = finish(start_script(tmp_path, "", python=options, cwd=tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -44,7 +44,7 @@ def ask(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
 

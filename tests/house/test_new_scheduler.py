@@ -77,7 +77,7 @@ def espnet3(*words: object, cwd: Path, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
@@ -192,7 +192,7 @@ def test_a_detached_run_from_status_to_merge(queue: Any, tmp_path: Path) -> None
         assert queue.unfinished() == []
         let_go(tmp_path, 0, dead=True)
         run.retry()
-        assert run.wait(150).done, (run.status(), dict(run.logs()))
+        assert run.wait(600).done, (run.status(), dict(run.logs()))
         espnet3("merge", run.path, cwd=tmp_path)
     finally:
         shut(run)

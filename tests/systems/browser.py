@@ -46,7 +46,7 @@ def end(process: subprocess.Popen[str]) -> None:
     """End it as Ctrl-C would."""
     assert process.stdout is not None
     process.send_signal(signal.SIGINT)
-    process.wait(150)
+    process.wait(600)
     process.stdout.close()
     assert process.returncode == 0
 

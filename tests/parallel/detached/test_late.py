@@ -78,7 +78,7 @@ def test_an_item_that_hangs_is_recorded_and_the_shard_goes_on(tmp_path: Path, ho
     """Its process is killed, it is recorded as a timeout with its seconds, all others run, in the same job."""
     bad = {"bad": [5, how]}
     run = run_of(tmp_path / "a", runner=Hanging, config=bad, on_error="record", item_timeout=0.5)
-    status = run.wait(90)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 11, 1), (status, dict(run.logs()))
     failure = run.merge()[5]
     assert isinstance(failure, ItemFailure)
@@ -97,13 +97,13 @@ def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
     """With max_retries=1 it has two attempts; with on_error="raise" the second stops the run with its name."""
     bad = {"bad": [5, "sleep"]}
     run = run_of(tmp_path / "a", runner=Hanging, config=bad, item_timeout=0.3, max_retries=1)
-    status = run.wait(90)
+    status = run.wait(600)
     assert status.shards[1].state is JobState.FAILED, (status, dict(run.logs()))
     assert status.shards[1].note.startswith("item 5 failed: TimeoutError: it took longer than item_timeout")
     assert calls(tmp_path / "a")[5] == 2
     (tmp_path / "a/repaired").touch()
     run.retry()  # what it was given up for is forgotten
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert [result["square"] for result in run.merge()] == [i * i for i in range(12)]
 
 
@@ -112,7 +112,7 @@ def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
     bad = {"bad": [5, "sleep"]}
     options = {"batch_size": 4, "on_error": "record", "item_timeout": 0.5}
     run = run_of(tmp_path / "a", runner=Hanging, config=bad, **options)
-    assert run.wait(90).done
+    assert run.wait(600).done
     results = run.merge()
     assert [k for k, result in enumerate(results) if isinstance(result, ItemFailure)] == [5]
     assert results[5].cause == "timeout"
@@ -124,7 +124,7 @@ def test_a_runner_with_writers_goes_on_without_the_late_item(tmp_path: Path) -> 
     run = run_of(
         tmp_path / "a", n=3, runner=HangingFiles, config=bad, on_error="record", item_timeout=0.5, workers=1
     )
-    status = run.wait(90)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 2, 1), (status, dict(run.logs()))
     assert run.merge() == "0 0\n2 4\n"
     assert [(failure.index, failure.cause) for failure in Results(run.path).failures()] == [(1, "timeout")]
@@ -136,7 +136,7 @@ def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:
     run = run_of(
         tmp_path / "a", n=2, shards=1, runner=Hanging, config=bad, on_error="record", item_timeout=0.5
     )
-    assert run.wait(90).done
+    assert run.wait(600).done
     assert not Path("/proc", (tmp_path / "a/child").read_text()).exists()
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     for idx in (0, 1):
         let_go(folder, idx, dead=True)
     run.retry()
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert calls(folder) == {0: 2, 1: 2}
 
 
@@ -175,6 +175,6 @@ def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     mark = Layout(run.path).shard(0) / "mark.json"
     wait_until(lambda: "stopping" in mark.read_text())  # the child says that it knows
     let_go(folder, 0)
-    assert run.wait(150).done and len(run.merge()) == 2
+    assert run.wait(600).done and len(run.merge()) == 2
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[0]

@@ -46,7 +46,7 @@ def ran(code: str, folder: Path) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr

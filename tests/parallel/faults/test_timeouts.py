@@ -246,7 +246,7 @@ def test_a_late_item_is_known_by_its_place_in_a_long_step() -> None:
 
     def one(x: int) -> int:
         if x == 9000:
-            told.wait(10)
+            told.wait(600)
         return x
 
     with on_a_worker(report):
@@ -268,7 +268,7 @@ def test_an_item_of_a_run_within_an_item_is_known() -> None:
 
     def inner(x: str) -> str:
         if x == "c":
-            told.wait(10)
+            told.wait(600)
         return x
 
     def outer(shard: str) -> list[str]:

@@ -52,7 +52,7 @@ def script(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[s
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -220,7 +220,7 @@ def test_idle_processes_end_by_themselves() -> None:
     """After `idle_timeout` seconds nothing of a call is left: no process, no thread, no folder."""
     set_parallel({**TWO, "idle_timeout": 0.2})
     found = pids()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
 
 
 def test_none_stays_where_that_is_asked() -> None:
@@ -278,7 +278,7 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
         if killed:
             os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
 
 
 def test_no_more_processes_than_items() -> None:
@@ -288,7 +288,7 @@ def test_no_more_processes_than_items() -> None:
         assert len(first) == 1
     with borrowed(config, 3) as grown:
         assert grown is first
-        wait_until(lambda: len(grown) == 3, 30)
+        wait_until(lambda: len(grown) == 3)
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,4 +393,4 @@ def test_fifty_runs_grow_nothing() -> None:
             end_idle()  # five starts among them
     run(range(20))
     # threads that were told to end take a moment
-    wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)), 30)
+    wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)))

@@ -31,7 +31,7 @@ def script(text: str, **more: Any) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", textwrap.dedent(text)]
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=120, check=False, **more
+        command, capture_output=True, text=True, env=environment, timeout=600, check=False, **more
     )
 
 
@@ -67,7 +67,7 @@ def test_many_calls_are_all_answered() -> None:
 
     def ask(first: int) -> None:
         futures = {x: parallel_submit(pow, x, 2) for x in range(first, first + 100)}
-        wait(futures.values(), timeout=150)
+        wait(futures.values(), timeout=600)
         found.update({x: future.result() for x, future in futures.items()})
 
     threads = [threading.Thread(target=ask, args=(100 * k,)) for k in range(4)]
@@ -85,7 +85,7 @@ def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
     held = parallel_submit(pipe.read_text)
     assert [parallel_submit(abs, -x).result() for x in range(100)] == list(range(100))
     pipe.write_text("go")
-    assert held.result(timeout=150) == "go"
+    assert held.result(timeout=600) == "go"
 
 
 def end(how: str) -> None:
@@ -101,8 +101,8 @@ def test_a_call_that_ends_its_process_is_named(how: str) -> None:
     """A call that ends every process it is run in is an error that names it; the others have their results."""
     others = [parallel_submit(abs, -x) for x in range(20)]
     with pytest.raises(PoisonItemError, match=rf"end\('{how}'\)"):
-        parallel_submit(end, how).result(timeout=150)
-    assert [future.result(timeout=150) for future in others] == list(range(20))
+        parallel_submit(end, how).result(timeout=600)
+    assert [future.result(timeout=600) for future in others] == list(range(20))
 
 
 def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
@@ -117,27 +117,27 @@ def test_a_call_whose_process_is_shot_once_runs_again(tmp_path: Path) -> None:
         threading.Event().wait()
         return "never"
 
-    assert parallel_submit(first_time).result(timeout=150) == "again"
+    assert parallel_submit(first_time).result(timeout=600) == "again"
 
 
 def test_a_result_that_cannot_travel_says_so() -> None:
     """A lock as a result is an error that names the call and the type."""
     with pytest.raises(ItemError, match=r"lock\(\).* of type lock cannot be sent back"):
-        parallel_submit(threading.Lock).result(timeout=150)
+        parallel_submit(threading.Lock).result(timeout=600)
 
 
 def test_leaving_is_an_exception_of_the_call() -> None:
     """A call that leaves by sys.exit has raised SystemExit, and the workers go on."""
     with pytest.raises(SystemExit):
-        parallel_submit(sys.exit, 5).result(timeout=150)
-    assert parallel_submit(abs, -1).result(timeout=150) == 1
+        parallel_submit(sys.exit, 5).result(timeout=600)
+    assert parallel_submit(abs, -1).result(timeout=600) == 1
 
 
 def test_a_changed_environment_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in the environment when a call is submitted is what it finds."""
     for value in ("one", "two"):
         monkeypatch.setenv("ESPNET3_TEST_SUBMITTED", value)
-        assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=150) == value
+        assert parallel_submit(os.getenv, "ESPNET3_TEST_SUBMITTED").result(timeout=600) == value
 
 
 def test_a_program_ends_without_the_calls_that_nobody_waits_for() -> None:

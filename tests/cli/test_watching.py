@@ -178,7 +178,7 @@ def test_q_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
             os.close(theirs)
             seen = b""
             while b"q leaves" not in seen:
-                assert select.select([ours], [], [], 60)[0], seen
+                assert select.select([ours], [], [], 600)[0], seen
                 seen += os.read(ours, 4096)
             os.write(ours, b"q")
             while True:

@@ -96,7 +96,7 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
     """Open workers over SSH."""
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
-    with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}) as client:
+    with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": options}) as client:
         yield client
 
 

@@ -49,7 +49,7 @@ def over_ssh(folder: Path, connect: dict[str, Any]) -> Any:
         "scheduler_options": {"host": "127.0.0.1", "port": 0},
         "worker_options": {"host": "127.0.0.1", "nthreads": 1},
     }
-    return {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}
+    return {"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": options}
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_nanny_that_closes_does_not_wait_for_a_worker_that_cannot_connect(tmp_
             while nanny.process is None or nanny.process.pid is None:  # noqa: ASYNC110  # Dask has no event for it
                 await asyncio.sleep(0.01)
             worker = psutil.Process(nanny.process.pid)
-            await asyncio.wait_for(nanny.close(), 120)
+            await asyncio.wait_for(nanny.close(), 600)
             worker.wait(600)
             with pytest.raises(Exception, match=r"Nanny failed to start"):
                 await starting

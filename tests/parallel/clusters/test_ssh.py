@@ -30,7 +30,7 @@ def square(x: int) -> int:
 
 def with_driver(options: dict[str, Any], folder: Path) -> list[int]:
     """Square four numbers on workers of this process, once both are there."""
-    block = {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": {**options, **COMMON}}
+    block = {"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": {**options, **COMMON}}
     with get_client(block) as client:
         client.wait_for_workers(2, timeout=600)
         return parallel_map(square, range(4))

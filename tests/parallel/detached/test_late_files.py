@@ -113,7 +113,7 @@ def test_wait_goes_on_until_late_files_are_there(tmp_path: Path) -> None:
             seen.append(status)
             disk.show()
 
-        assert run.wait(150, look).done
+        assert run.wait(600, look).done
         assert seen[0].shards[2].state is JobState.UNKNOWN and seen[0].alive
 
 

@@ -24,7 +24,7 @@ from tests.parallel.local import items
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-TWO = {"env": "local", "n_workers": 2}
+TWO = {"env": "local", "n_workers": 2, "idle_timeout": 600}
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_an_edited_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert set(parallel_map(items.value_of, ["edited_between_calls"] * 50)) == {value}
 
 
-@pytest.mark.parametrize("idle_timeout", [0, 5])
+@pytest.mark.parametrize("idle_timeout", [0, 600])
 def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float, tmp_path: Path) -> None:
     """A global that items set is there in the next call while the processes stay, and never with `idle_timeout: 0`."""
     set_parallel({**TWO, "idle_timeout": idle_timeout})
@@ -337,11 +337,11 @@ def test_an_option_of_dask_takes_the_way_over_dask(options: dict[str, Any], alon
     assert without_dask(ParallelConfig.parse({**TWO, "options": options})) is alone
 
 
-def test_options_are_kept() -> None:
+def test_options_are_kept(tmp_path: Path) -> None:
     """`threads_per_worker` and `env` reach the processes."""
     set_parallel({**TWO, "options": {"threads_per_worker": 2, "env": {"OWN_WORKERS": "yes"}}})
     assert {env for _, env in parallel_map(items.surroundings, range(50))} == {"yes"}
-    used = set(parallel_map(items.thread, range(400)))
+    used = set(parallel_map(items.thread, range(400), folder=str(tmp_path)))
     assert len({pid for pid, _ in used}) < len(used) <= 4
 
 

@@ -159,16 +159,15 @@ def test_ctrl_c_while_waiting_ends_the_program() -> None:
     """A KeyboardInterrupt in `result()` is the program's, which ends with its workers."""
     done = script(
         """
-        import os, signal, threading, time
+        import os, signal, time
         from espnet3.parallel import parallel_submit, set_parallel
         set_parallel({"env": "local", "n_workers": 2})
-        def hold():
+        def interrupt(driver):
+            os.kill(driver, signal.SIGINT)
             time.sleep(3600)
         print(parallel_submit(os.getpid).result(), flush=True)
-        future = parallel_submit(hold)
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
-            future.result()
+            parallel_submit(interrupt, os.getpid()).result()
         except KeyboardInterrupt:
             print("stopped")
         """

@@ -138,7 +138,7 @@ def block(env, **options):
     """Return a `parallel` block."""
     own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
     wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
-    return {"env": env, "n_workers": 2, "start_timeout": 30, "options": wanted}
+    return {"env": env, "n_workers": 2, "start_timeout": 600, "options": wanted}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
+from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map, set_parallel
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late
@@ -189,6 +189,7 @@ def test_on_a_cluster_of_the_users_own() -> None:
     """On a plain LocalCluster the nanny replaces the worker that was given up."""
     from distributed import Client, LocalCluster
 
+    set_parallel({"env": "local", "start_timeout": 600})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as own,

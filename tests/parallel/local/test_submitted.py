@@ -16,6 +16,7 @@ import pytest
 
 from espnet3.parallel import ItemError, PoisonItemError, parallel_submit, set_parallel
 from espnet3.parallel.local import submitted
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 TWO = {"env": "local", "n_workers": 2}
@@ -152,7 +153,7 @@ def test_a_program_ends_without_the_calls_that_nobody_waits_for() -> None:
         """
     )
     assert done.returncode == 0, done.stderr
-    assert not Path(f"/proc/{done.stdout.strip()}").exists()
+    wait_until(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
 
 def test_ctrl_c_while_waiting_ends_the_program() -> None:
@@ -173,7 +174,7 @@ def test_ctrl_c_while_waiting_ends_the_program() -> None:
         """
     )
     assert done.returncode == 0 and done.stdout.endswith("stopped\n"), done.stderr
-    assert not Path(f"/proc/{done.stdout.split()[0]}").exists()
+    wait_until(lambda: not Path(f"/proc/{done.stdout.split()[0]}").exists())
 
 
 def test_a_forked_child_has_processes_of_its_own() -> None:

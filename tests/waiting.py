@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(
-    true: Callable[[], object], seconds: float = 60.0, every: float = 0.01, said: Callable[[], object] = str
+    true: Callable[[], object], seconds: float = 600.0, every: float = 0.01, said: Callable[[], object] = str
 ) -> None:
     """Wait until something is so.
 

@@ -46,7 +46,7 @@ class Case:
         once: Items append their name to the file `calls`; each may do so once.
         answers: It has to end with an answer; an error, however clear, is a fault.
         killed: It ends by SIGKILL, on purpose.
-        limit: Seconds one run may take on a busy machine.
+        limit: Seconds after which a run counts as hanging, on the busiest machine.
         slow: Takes too long for the default suite.
     """
 
@@ -60,7 +60,7 @@ class Case:
     once: bool = False
     answers: bool = False
     killed: bool = False
-    limit: float = 30.0
+    limit: float = 300.0
     slow: bool = False
 
     def program(self) -> str:

@@ -103,7 +103,6 @@ def _refused(block: str) -> Case:
         _USES,
         parallel=False,
         workers=(0,),
-        limit=20,
     )
 
 

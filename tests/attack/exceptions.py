@@ -169,7 +169,6 @@ right = [3, 4, "file", "x", "why", 1]
         "exceptions: 20,000 items, a tenth of which fail",
         _many("found = runner(range(20_000))"),
         answers=True,
-        limit=60,
     ),
     Case(
         "exceptions: 20,000 items, a tenth of which fail, in threads of a client",
@@ -179,7 +178,6 @@ right = [3, 4, "file", "x", "why", 1]
         ),
         workers=(2,),
         answers=True,
-        limit=60,
     ),
     Case(
         "exceptions: a text that exits, and standard error that cannot be written to",

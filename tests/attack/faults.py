@@ -82,7 +82,6 @@ def draw(rng: Random) -> Case:
         workers=workers,
         own=own,
         answers=harmless,
-        limit=60,
     )
 
 
@@ -99,7 +98,6 @@ right = "an error that names close_writers"
 """,
         uses=_USES,
         workers=(2,),
-        limit=60,
     ),
     *(
         Case(
@@ -158,7 +156,6 @@ right = list(range(120))
 """,
         uses=_USES,
         workers=(2,),
-        limit=60,
     ),
     Case(
         "faults: a client closed in the middle of a run",

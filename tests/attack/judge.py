@@ -21,7 +21,7 @@ from tests.attack.case import Case
 
 REPO = Path(__file__).resolve().parents[2]
 TOKEN = "ESPNET3_ATTACK_TOKEN"  # in the environment of every process that a program starts, directly or not
-PATIENCE = 15.0  # seconds for a busy machine to take away what a program's end should take away
+PATIENCE = 120.0  # seconds for a busy machine to take away what a program's end should take away
 # what a Python process prints of an exception that nobody was there to catch
 _NOISE = re.compile(
     r"Exception ignored in|Exception in thread|Fatal Python error|leaked \w+ objects|never (awaited|retrieved)"

@@ -81,7 +81,6 @@ with get_client({"env": "local", "n_workers": W}) as client:
 """,
         uses=_USES,
         answers=True,
-        limit=60,
     ),
     Case("long items: seeds of sets", _seeds("[frozenset({'a', 'b', 'c', 'd'}), frozenset('efghi')]"), _USES),
     Case("long items: seeds of objects", _seeds("[Plain(1), Plain(2)]"), _USES),

@@ -23,7 +23,7 @@ def test_the_figures_of_a_few_workers_are_taken_and_no_process_stays(tmp_path):
         "--out",
         str(out),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert "µs per empty item" in done.stdout
     report = json.loads(out.read_text())

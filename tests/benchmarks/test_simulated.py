@@ -12,7 +12,7 @@ def test_simulated_workers_do_all_items(tmp_path):
     out = tmp_path / "simulated.json"
     command = [sys.executable, "-m", "benchmarks.simulated", "--workers", "30", "--seconds", "0.5"]
     done = subprocess.run(
-        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert "driver, of a core" in done.stdout, done.stderr
     (point,) = (simulated.Point(**figures) for figures in json.loads(out.read_text())["points"])

@@ -16,7 +16,7 @@ import pytest
 from espnet3.cli import main as command
 
 FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
-PATIENCE = 60  # seconds
+PATIENCE = 600  # seconds
 HERE = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 

@@ -305,7 +305,7 @@ def test_on_a_terminal_lines_break_between_words(tmp_path):
         said = b""
         while part := _read(driver):
             said += part
-        assert doctor.wait(60) == 0
+        assert doctor.wait(600) == 0
     os.close(driver)
     lines = said.decode().replace("\r\n", "\n").splitlines()
     assert any(line.startswith(" " * 13) for line in lines), "some finding takes two lines"

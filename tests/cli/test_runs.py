@@ -86,7 +86,7 @@ def test_a_run_with_jobs_that_a_driver_finished_is_complete(tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     run.retry(failed_items=True)
     assert not run.status().merged
-    run.wait(150)
+    run.wait(600)
     shut(run)
 
 

@@ -123,7 +123,7 @@ def ask(folder: Path, *arguments: str) -> tuple[int, str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     return done.returncode, " ".join((done.stdout + done.stderr).split())

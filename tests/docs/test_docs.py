@@ -97,7 +97,7 @@ def test_the_code_of_a_page_runs_as_one_script_and_prints_what_it_says(page: Pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

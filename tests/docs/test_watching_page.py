@@ -25,7 +25,7 @@ def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     (conf,) = blocks(PAGE, "yaml")
     (tmp_path / "conf.yaml").write_text("\n".join(conf.lines))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "letters.py"], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "letters.py"], cwd=tmp_path, env=environment, check=True, timeout=600)
     printed: list[str] = []
     found = 0
     for line in (line for block in blocks(PAGE, "console") for line in block.lines):
@@ -40,7 +40,7 @@ def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60,
+                timeout=600,
             )
             printed = [like(each) for each in done.stdout.splitlines()]
         elif line != "...":

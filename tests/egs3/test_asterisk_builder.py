@@ -83,7 +83,7 @@ def test_a_killed_build_goes_on_with_two_workers_and_leaves_equal_bytes(
         finally:
             process.kill()
     assert not (data / "built.json").exists()
-    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=200)
+    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=600)
     assert "resuming" in again.stderr
     assert not [path.name for path in data.iterdir() if path.name.startswith(".")]
     for path in corpus.rglob("*"):

@@ -160,7 +160,7 @@ def test_the_stage_writes_the_same_bytes_for_any_workers_and_batches(corpus: Pat
         way = {"inference_dir": str(folder), "batch_size": size, "parallel": block, "runner": runner}
         run = infer({**config, **way})["test"].run
         if detached:
-            assert run.wait(200).done, dict(run.logs())
+            assert run.wait(600).done, dict(run.logs())
             run.merge()
         names = ("hyp.scp", "ref.scp", "text", "results.jsonl")
         written[folder.name] = [(folder / "test" / name).read_bytes() for name in names]

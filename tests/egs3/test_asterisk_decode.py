@@ -32,7 +32,7 @@ def script(name: str, *args: str, folder: Path) -> subprocess.CompletedProcess[s
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     command = [sys.executable, str(RECIPE / name), *args]
     return subprocess.run(
-        command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=120
+        command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=600
     )
 
 
@@ -108,7 +108,7 @@ def test_detached_jobs_give_the_same_text(one_process: Path, corpus: Path, tmp_p
     assert done.returncode == 0, done.stderr
     run = DetachedRun.open(tmp_path / "exp/inference/prompts")
     try:
-        status = run.wait(120)
+        status = run.wait(600)
     finally:
         run.cancel()
     assert status.done, (status, dict(run.logs()))

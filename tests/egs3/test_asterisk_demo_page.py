@@ -85,7 +85,7 @@ def test_a_page_that_was_killed_is_there_again(corpus: Path, seed: int) -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert len(workers) >= 2
-    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    assert psutil.wait_procs(workers, timeout=600)[1] == []
     process = demo(port)
     try:
         with visited(port) as visit:

@@ -144,7 +144,7 @@ class Home:
             text=True,
             capture_output=True,
             check=False,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         return done.stderr

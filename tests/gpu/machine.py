@@ -80,7 +80,7 @@ class Machine:
             env=self.environment(gpus, visible),
             capture_output=True,
             text=True,
-            timeout=240,  # a busy machine
+            timeout=600,  # a busy machine
             check=False,
         )
 

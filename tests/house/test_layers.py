@@ -1,4 +1,4 @@
-"""Which module may import which, and what must not be imported before it is needed."""
+"""Which module may import which, what must not be imported before it is needed, and the page that says so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "espnet3"
+PAGE = ROOT / "docs" / "architecture.md"
 
 # The rooms of espnet3, from the ground up: a room imports only rooms that stand above it here, function-level imports
 # and those for type checkers included. A room is a module or a package; inside one, modules import each other as they
@@ -62,8 +64,6 @@ AROUND = [
 ]
 ROOMS = [f"parallel.{name}" if name != "__init__" else "parallel" for _, names in LAYERS for name in names]
 ROOMS += [name for _, names in AROUND for name in names]
-MOST_MODULES = {"parallel": 12}  # directly in espnet3/parallel; a room holds at most
-MOST_IN_A_ROOM = 16
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
@@ -190,17 +190,6 @@ def test_imports_point_down() -> None:
     assert not upward, "\n".join(upward)
 
 
-def test_a_room_can_be_taken_in_at_a_glance() -> None:
-    """No folder holds more modules than a reader keeps in mind, and each says in its docstring what goes in and out."""
-    for folder in sorted({path.parent for path in FILES.values()}):
-        name = module_name(folder / "__init__.py")
-        modules = list(folder.glob("*.py"))
-        assert len(modules) <= MOST_MODULES.get(name, MOST_IN_A_ROOM), name
-        if name.startswith("parallel.") and name in ROOMS and name != "parallel.testing":
-            said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-            assert "In:" in said and "Out:" in said, f"{folder}/__init__.py"
-
-
 def test_no_imports_in_a_circle() -> None:
     """No modules import each other in a circle, neither at once nor inside functions."""
     graph = {module: {one.name for one in ours(module)} for module in FILES}
@@ -212,12 +201,12 @@ def test_every_entry_of_layers_exists() -> None:
     assert [name for name in ROOMS if name not in FILES] == []
 
 
-@pytest.mark.parametrize("module", [name for name in FILES if name.split(".")[0] == "parallel"])
-def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
+def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     """A module of espnet3.parallel loads nothing heavy at once, and Dask only on the side that needs it."""
-    loaded = {one.name.split(".")[0] for one in IMPORTS[module] if one.at_once}
-    assert not loaded & HEAVY
-    assert reaches_dask(module) == (module in DASK_SIDE)
+    modules = [name for name in FILES if name.split(".")[0] == "parallel"]
+    at_once = {name: {one.name.split(".")[0] for one in IMPORTS[name] if one.at_once} for name in modules}
+    assert {name: heavy for name, loaded in at_once.items() if (heavy := loaded & HEAVY)} == {}
+    assert {name for name in modules if reaches_dask(name)} == DASK_SIDE
 
 
 def test_what_is_imported_is_declared() -> None:
@@ -250,3 +239,40 @@ def _name(requirement: str) -> str:
     match = re.match(r"[\w.-]+", requirement)
     assert match is not None, requirement
     return match[0]
+
+
+def test_every_room_has_its_row_in_the_order_of_the_layers() -> None:
+    """The table of rooms lists every room of LAYERS, in that order, and those around it are named below it."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.split("| Room | Comes in | Goes out |")[1].split("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    rows = [
+        {name.rstrip("/").replace("/", ".") for name in re.findall(r"`([\w/]+?)(?:\.py|/)`", cell)}
+        for cell in cells
+    ]
+    said = [name for names in rows for name in names]
+    named = [name for _, names in LAYERS for name in names if name != "__init__"]
+    assert sorted(said) == sorted(named)
+    layer = {name: at for at, (_, names) in enumerate(LAYERS) for name in names}
+    order = [[layer[name] for name in names] for names in rows]
+    assert all(max(before) <= min(after) for before, after in pairwise(order))
+    for _, names in AROUND:
+        assert all(f"`{name}/`" in text for name in names)
+
+
+def test_every_module_that_the_page_names_exists() -> None:
+    """Each file that the page names is one of the package's, or of the repository's."""
+    files = {
+        path.relative_to(PACKAGE / "parallel").as_posix()
+        for path in FILES.values()
+        if "parallel" in path.parts
+    }
+    named = set(re.findall(r"`((?:[\w-]+/)*\w+\.py)`", PAGE.read_text(encoding="utf-8")))
+    missing = {
+        name
+        for name in named
+        if name not in files
+        and not (ROOT / name).exists()
+        and not any(file.endswith("/" + name) for file in files if "/" not in name)
+    }
+    assert named and missing == set()

@@ -77,7 +77,7 @@ def espnet3(*words: object, cwd: Path, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
@@ -137,7 +137,7 @@ def test_doctor_starts_a_worker_on_it(queue: Any, tmp_path: Path) -> None:
 def test_a_job_that_dies_at_its_start_is_explained(queue: Any, tmp_path: Path) -> None:
     """The words of its queue and the log of the job reach the error of a driver."""
     options = {**OPTIONS, "python": "false", "log_directory": str(tmp_path)}
-    block = {"env": "example", "n_workers": 1, "options": options, "start_timeout": 60}
+    block = {"env": "example", "n_workers": 1, "options": options, "start_timeout": 600}
     wanted = r"job \d+ has failed \(BROKEN\)[\s\S]*see: exstat --job=\d+"
     with pytest.raises(NoWorkersError, match=wanted), get_client(block):
         parallel_map(str, [1])
@@ -192,7 +192,7 @@ def test_a_detached_run_from_status_to_merge(queue: Any, tmp_path: Path) -> None
         assert queue.unfinished() == []
         let_go(tmp_path, 0, dead=True)
         run.retry()
-        assert run.wait(150).done, (run.status(), dict(run.logs()))
+        assert run.wait(600).done, (run.status(), dict(run.logs()))
         espnet3("merge", run.path, cwd=tmp_path)
     finally:
         shut(run)

@@ -79,7 +79,7 @@ def test_a_runner_runs_under_a_local_block(registered: dict[str, Any]) -> None:
     runner = Times(Numbers({"factor": 3}))
     assert runner(range(40)) == [3 * idx for idx in range(40)]
     with get_client() as client:
-        client.wait_for_workers(registered["n_workers"], timeout=60)
+        client.wait_for_workers(registered["n_workers"], timeout=600)
         threads = registered.get("options", {}).get("threads_per_worker", 1)
         assert list(client.nthreads().values()) == registered["n_workers"] * [threads]
         assert runner(range(40)) == [3 * idx for idx in range(40)]

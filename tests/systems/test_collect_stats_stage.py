@@ -91,7 +91,7 @@ def test_detached_jobs_and_the_stage_again(
     run = collect_stats(config)["train"]
     assert isinstance(run, DetachedRun)
     try:
-        assert run.wait(120).done, dict(run.logs())
+        assert run.wait(600).done, dict(run.logs())
     finally:
         run.cancel()
     del config["collect_stats"]["async_mode"]

@@ -39,7 +39,7 @@ def start(folder: Path, given: dict) -> subprocess.Popen:
 
 def ended(folder: Path, process: subprocess.Popen) -> str:
     """Wait for a process that must end well; return its output."""
-    code = process.wait(timeout=240)
+    code = process.wait(timeout=600)
     said = (folder / "log.txt").read_text()
     assert code == 0, said
     return said
@@ -129,7 +129,7 @@ def test_a_training_that_was_killed_ends_as_one_that_was_not(tmp_path) -> None:
     told = {"_target_": "toy.Told", "folder": str(cut / "told")}
     given = config(cut, max_epochs=6, callbacks=[told, *slow])
     process = start(cut, given)
-    until = time.monotonic() + 200
+    until = time.monotonic() + 600
     while not (cut / "told" / "0-of-1-epoch2").exists():
         assert process.poll() is None and time.monotonic() < until, (cut / "log.txt").read_text()
         time.sleep(0.005)

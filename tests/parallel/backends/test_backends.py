@@ -183,7 +183,7 @@ def test_a_real_local_cluster_takes_options_of_all_three_signatures():
     config = ParallelConfig.parse({"n_workers": 1, "options": options})
     cluster_class = load_cluster_class(row(config.env))
     with cluster_class(n_workers=config.n_workers, **config.options) as cluster, Client(cluster) as client:
-        assert client.submit(os.getenv, "PROBE").result(timeout=30) == "7"
+        assert client.submit(os.getenv, "PROBE").result(timeout=600) == "7"
         assert list(client.nthreads().values()) == [1]
 
 

@@ -10,7 +10,7 @@ from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.keeper import JobKeeper
 
-PATIENCE = 20  # seconds; all of it is over at once
+PATIENCE = 600  # seconds; all of it is over at once
 
 
 class Jobs:

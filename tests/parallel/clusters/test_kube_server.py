@@ -75,7 +75,7 @@ def message(tmp_path: Path) -> Callable[[str | None], str]:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 1

@@ -96,7 +96,7 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
     """Open workers over SSH."""
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
-    with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}) as client:
+    with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": options}) as client:
         yield client
 
 
@@ -117,7 +117,7 @@ def test_no_listener_of_a_cluster_serves_another_account(
     }
     before = listeners(mark)
     with start[env]() as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         assert parallel_map(abs, range(20)) == list(range(20))
         names = named(client)
         table = set()
@@ -169,7 +169,7 @@ def test_a_detached_run_has_no_listener(
         assert psutil.Process(job).environ()[MARK] == mark  # its listeners would be found
         assert listeners(mark) == before
         let_go(tmp_path, 0)
-        assert run.wait(150).done
+        assert run.wait(600).done
 
 
 @pytest.mark.parametrize("env", ["local", "pbs"])

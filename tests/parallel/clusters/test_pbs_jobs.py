@@ -24,7 +24,7 @@ def test_jobs_write_their_own_output_and_pbs_delivers_none(
     monkeypatch.chdir(here)
     with standin("pbs") as queue:
         with get_client({"env": "pbs", "n_workers": 2, "options": OPTIONS}) as client:
-            client.wait_for_workers(2, timeout=120)
+            client.wait_for_workers(2, timeout=600)
             assert parallel_map(abs, [-1, -2]) == [1, 2]
             (folder,) = here.glob("espnet3-pbs-*")
             jobs = queue.jobs()

@@ -49,7 +49,7 @@ def over_ssh(folder: Path, connect: dict[str, Any]) -> Any:
         "scheduler_options": {"host": "127.0.0.1", "port": 0},
         "worker_options": {"host": "127.0.0.1", "nthreads": 1},
     }
-    return {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": options}
+    return {"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": options}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def nannies(client: Any) -> list[psutil.Process]:
 def test_nannies_have_no_semaphore(block: Any) -> None:
     """Neither a nanny nor its worker has one open, so there is none to leave, and a killed worker comes back."""
     with get_client(block) as client:
-        client.wait_for_workers(2, timeout=120)
+        client.wait_for_workers(2, timeout=600)
         assert parallel_map(abs, [-1, -2]) == [1, 2]
         both = nannies(client)
         assert len(both) == 2 and not any(mapped(each.pid) for each in both)
@@ -104,8 +104,8 @@ def test_a_job_that_is_cancelled_while_its_scheduler_is_gone_ends_at_once(
             silent.accept()[0].close()  # the nanny is up
             everybody = [job, *psutil.Process(job.pid).children(recursive=True)]
             job.terminate()
-            job.wait(120)
-            assert not psutil.wait_procs(everybody[1:], timeout=120)[1]
+            job.wait(600)
+            assert not psutil.wait_procs(everybody[1:], timeout=600)[1]
 
 
 def test_a_nanny_that_closes_does_not_wait_for_a_worker_that_cannot_connect(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_a_nanny_that_closes_does_not_wait_for_a_worker_that_cannot_connect(tmp_
             while nanny.process is None or nanny.process.pid is None:  # noqa: ASYNC110  # Dask has no event for it
                 await asyncio.sleep(0.01)
             worker = psutil.Process(nanny.process.pid)
-            await asyncio.wait_for(nanny.close(), 120)
-            worker.wait(120)
+            await asyncio.wait_for(nanny.close(), 600)
+            worker.wait(600)
             with pytest.raises(Exception, match=r"Nanny failed to start"):
                 await starting
 
@@ -148,7 +148,7 @@ def test_a_queue_travels_to_another_process_and_back() -> None:
     process = SPAWN.Process(target=answer, args=(there, back))
     process.start()
     there.put({"op": "stop"})
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
     assert back.get_nowait() == {"op": "stop"}
     there.close()

@@ -30,9 +30,9 @@ def square(x: int) -> int:
 
 def with_driver(options: dict[str, Any], folder: Path) -> list[int]:
     """Square four numbers on workers of this process, once both are there."""
-    block = {"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": {**options, **COMMON}}
+    block = {"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": {**options, **COMMON}}
     with get_client(block) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=600)
         return parallel_map(square, range(4))
 
 
@@ -41,7 +41,7 @@ def detached(options: dict[str, Any], folder: Path) -> list[int]:
     set_parallel({"env": "ssh", "n_workers": 2, "options": options, "detached": {"shards": 2}})
     folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
     run = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)(range(4))
-    status = run.wait(150)
+    status = run.wait(600)
     assert status.done, (status, dict(run.logs()))
     return [each["square"] for each in run.merge()]
 

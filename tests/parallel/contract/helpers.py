@@ -14,7 +14,7 @@ import espnet3
 
 REPOSITORY = Path(espnet3.__file__).resolve().parents[1]
 TWO = {"env": "local", "n_workers": 2}
-GUARD = 120  # seconds until a script counts as hanging: many times what the longest needs, for a busy machine
+GUARD = 600  # seconds until a script counts as hanging, beside any load
 
 
 def clean_environment(**more):

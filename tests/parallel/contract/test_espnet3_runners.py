@@ -44,7 +44,7 @@ def call(mode, tmp_path):
         set_parallel({"env": "local", "n_workers": 2})
         run = cls(provider, async_mode=True, async_specs_dir=tmp_path / "specs", **options)(indices)
         try:
-            status = run.wait(timeout=120)
+            status = run.wait(timeout=600)
             assert status.done, "\n".join(text for _, text in run.logs())
             # another process's merge: it makes the runner again
             return type(run).open(run.path).merge()

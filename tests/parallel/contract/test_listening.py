@@ -58,7 +58,7 @@ def test_the_dashboards_address_is_printed_once(options, bokeh, capsys):
         assert len([line for line in others if line.startswith("Times: ")]) == 2
         assert not any("dashboard" in line for line in others)
         try:
-            code = WITH_COOKIES.open(address, timeout=10).status
+            code = WITH_COOKIES.open(address, timeout=600).status
         except urllib.error.HTTPError as error:
             code = error.code
         assert code == (200 if find_spec("bokeh") else 404)  # it answers, and has no page without bokeh

@@ -209,7 +209,7 @@ def test_workers_that_are_threads_run_side_by_side(tmp_path):
         with get_client(config):
             import builtins
             builtins.barrier = barrier
-            assert sorted(parallel_map(lambda x: __import__("builtins").barrier.wait(20), range(2))) == [0, 1]
+            assert sorted(parallel_map(lambda x: __import__("builtins").barrier.wait(600), range(2))) == [0, 1]
         """,
         THREADS,
     )

@@ -90,7 +90,7 @@ def test_an_error_inside_restores_the_outer_client():
 
 def test_each_thread_uses_its_own_client():
     """Two threads with a client each never use each other's, nor the main thread's."""
-    seen, barrier = {}, threading.Barrier(2, timeout=60)
+    seen, barrier = {}, threading.Barrier(2, timeout=600)
 
     def in_thread(name):
         with opened(name) as client:

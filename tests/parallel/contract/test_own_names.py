@@ -126,7 +126,7 @@ def test_a_runner_with_any_names_runs_detached(cls, merged, tmp_path):
         folders = {"async_specs_dir": tmp_path / "specs", "output_dir": tmp_path / "run"}
         detached = cls(provider(), async_mode=True, progress=False, **folders)(range(4))
         try:
-            assert detached.wait(timeout=120).done, "\n".join(text for _, text in detached.logs())
+            assert detached.wait(timeout=600).done, "\n".join(text for _, text in detached.logs())
             assert list(detached.merge()) == merged
             assert list(type(detached).open(tmp_path / "run").merge()) == merged
         finally:

@@ -119,7 +119,7 @@ def test_a_host_that_cannot_be_reached_shows_no_frames_of_dask() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         hosts = {"hosts": ["127.0.0.1", "127.0.0.1"], "connect_options": {"port": port}}
-        set_parallel({"env": "ssh", "n_workers": 2, "start_timeout": 20, "options": hosts})
+        set_parallel({"env": "ssh", "n_workers": 2, "start_timeout": 60, "options": hosts})
         with pytest.raises(NoWorkersError, match=f"no connection to port {port}") as caught:
             work.Times(work.Provider({"factor": 2}), progress=False)(range(4))
     text = shown(caught.value)
@@ -156,7 +156,7 @@ class Sleeps(EnvironmentProvider):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_setup_that_takes_too_long_shows_the_providers_frames(workers: int) -> None:
     """The message of setup_timeout has the stack from `build_env_local` on, on workers that have loaded its module."""
-    set_parallel({"env": "local", "n_workers": workers, "setup_timeout": 3})
+    set_parallel({"env": "local", "n_workers": workers, "setup_timeout": 8})
     with pytest.raises(WorkerSetupError, match="the provider was here") as caught:
         work.Times(Sleeps({}), progress=False)(range(2))
     stack = str(caught.value).partition("the provider was here")[2]

@@ -242,7 +242,7 @@ class BadFiles(Files):
 def detached(folder: Path, cls: type, bad: str, **options: Any) -> Path:
     """Run a runner as jobs to its end; return its folder."""
     run = run_of(folder, N, 1, 1, runner=cls, config={"bad": bad}, on_error="record", **options)
-    status = run.wait(150)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, N - 1, 1), (status, dict(run.logs()))
     run.merge()
     return Path(run.path)

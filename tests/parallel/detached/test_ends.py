@@ -58,7 +58,7 @@ def test_a_shard_that_met_its_walltime_says_timeout(
     """An item that outlives the job's walltime leaves `timeout`, by the job's own word, also where it is forgotten."""
     hold(tmp_path, 0)
     with standin(name, habits=habits):
-        run = submit(name, tmp_path, walltime="00:00:06")
+        run = submit(name, tmp_path, walltime="00:00:20")
         held(tmp_path, 0)
         ended = run.path / "detached/shard.0/ended.json"
         wait_until(ended.exists)

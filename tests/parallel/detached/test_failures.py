@@ -40,7 +40,7 @@ def test_failures_of_all_shards_count(
     folder = tmp_path / "a"
     options = {"on_error": "record", "max_failures": limit, "runner": runner}
     run = run_of(folder, n=n, shards=4, workers=1, **options)
-    status = run.wait(90)
+    status = run.wait(600)
     failed = [shard for shard in status.shards if shard.state is JobState.FAILED]
     assert [shard.note for shard in failed] == [
         f"{n_failed} of {n} items failed, and max_failures is {limit:g}"
@@ -48,12 +48,12 @@ def test_failures_of_all_shards_count(
     assert not status.done and n - 1 not in calls(folder)
     (folder / "repaired").touch()
     run.retry(failed_items=True)
-    assert run.wait(90).done
+    assert run.wait(600).done
     assert run.status().failed == 0
 
 
 def test_failures_below_the_limit_are_recorded(tmp_path: Path) -> None:
     """A run with as many failures as the limit allows is complete."""
     run = run_of(tmp_path / "a", n=12, runner=Failing, on_error="record", max_failures=3)
-    status = run.wait(90)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 9, 3), (status, dict(run.logs()))

@@ -39,7 +39,7 @@ def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...],
         held(tmp_path, 0)
         looked_at(run)
         let_go(tmp_path, 0)
-        status = run.wait(90)
+        status = run.wait(600)
         assert status.done, (status, dict(run.logs()))
         assert len(run.merge()) == 4
         assert len({each.job for each in queue.jobs()}) == 1
@@ -79,7 +79,7 @@ def test_a_server_without_history_lists_what_waits_and_runs(
         states = [shard.state for shard in run.status().shards]
         monkeypatch.undo()
         let_go(tmp_path, 0)
-        assert run.wait(90).done
+        assert run.wait(600).done
     assert set(states) <= {JobState.RUNNING, JobState.PENDING}
     assert [command[1:3] for command in asked[:2]] == [["-t", "-x"], ["-t", "-u"]]
     assert asked[2:] == [["qstat", "-f", "1[]"]]  # why the array waits

@@ -34,9 +34,7 @@ class Provider(EnvironmentProvider):
 class Slow(BaseRunner):
     @staticmethod
     def forward(idx, begin):
-        end = time.monotonic() + 0.1
-        while time.monotonic() < end:
-            pass
+        time.sleep(11 if idx == 3 else 0)
         return [os.getcwd(), os.environ.get("MINE"), os.environ.get("OTHER")]
 """
 
@@ -68,7 +66,7 @@ sys.exit(worker.main(sys.argv[1:]))
 def test_a_signal_at_a_jobs_very_end_interrupts_nothing(tmp_path: Path) -> None:
     """Told to stop before its env is built, and signalled while it gives its lease back, it writes both down."""
     run = run_of(tmp_path / "a", n=4, shards=1)
-    assert run.wait(150).done
+    assert run.wait(600).done
     layout = Layout(run.path)
     for file in (layout.shard(0) / "done", layout.shard(0) / "mark.json", *run.path.glob("split.*/*.jsonl")):
         file.unlink(missing_ok=True)
@@ -92,7 +90,7 @@ def test_a_signal_at_a_jobs_very_end_interrupts_nothing(tmp_path: Path) -> None:
 def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     """With too little time for another item it ends `unfinished` and asks to be queued again; no item runs twice."""
     run = run_of(tmp_path / "a", n=4, shards=1)
-    assert run.wait(150).done
+    assert run.wait(600).done
     spec = json.loads(run[0].spec.read_text())
     layout = Layout(run.path)
     for name in ("done", "mark.json"):
@@ -102,7 +100,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     reference = {"module": "slow", "file": str(slow), "script": False}
     changed = {
         **spec,
-        "walltime": 3.0,
+        "walltime": 20.0,  # item 3 takes more than half of it: after that there is no time for another like it
         "items": {"range": [0, 40, 1]},
         "runner": {**reference, "name": "Slow"},
         "provider": {**reference, "name": "Provider"},
@@ -120,7 +118,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
     assert ended["state"] == "unfinished" and ended["why"].startswith("its walltime is nearly over")
     assert wants_requeue(read_spec(file))
     first = (run.path / "split.9/results.jsonl").read_text().splitlines()
-    assert 0 < len(first) < 40
+    assert [json.loads(line)["n"] for line in first] == list(range(4))
     file.write_text(json.dumps({**changed, "walltime": None}))
     assert worker(file) == EXIT_DONE
     lines = (run.path / "split.9/results.jsonl").read_text().splitlines()
@@ -130,7 +128,7 @@ def test_a_job_stops_before_its_walltime_and_goes_on(tmp_path: Path) -> None:
 def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
     """The element's index picks the spec, and what the job prints goes to the shard's log."""
     run = run_of(tmp_path / "a", n=4, shards=2)
-    assert run.wait(150).done
+    assert run.wait(600).done
     layout = Layout(run.path)
     (layout.shard(1) / "done").unlink()
     tasks = tmp_path / "tasks.json"
@@ -147,7 +145,7 @@ def test_an_element_of_an_array_runs_its_spec(tmp_path: Path) -> None:
 def test_the_documented_entry_runs_a_spec(tmp_path: Path) -> None:
     """`python espnet3/parallel/base_runner.py SPEC` is a job's process, too."""
     run = run_of(tmp_path / "a", n=2, shards=1)
-    assert run.wait(150).done
+    assert run.wait(600).done
     (Layout(run.path).shard(0) / "done").unlink()
     command = [sys.executable, ROOT / "espnet3/parallel/base_runner.py", run[0].spec]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=True)
@@ -171,7 +169,7 @@ def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MINE": "a b", "TZ": "UTC"}
     subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
     run = DetachedRun.open(tmp_path / "run")
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert json.loads(run[0].spec.read_text())["surroundings"]["variables"]["MINE"] == "a b"
     assert list(run.merge()) == [[str(tmp_path), "a b", None]]
 
@@ -207,7 +205,7 @@ def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) 
         from mine.runner import Provider, Times
         set_parallel({{"env": "local", "detached": {{"shards": 1, "snapshot": {snapshot}}}}})
         run = Times(Provider(), output_dir="run", async_mode=True)(range(3))
-        run.wait(150)
+        run.wait(600)
         run.cancel()
         """)
     )
@@ -219,7 +217,7 @@ def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) 
     (code / "late.py").write_text("shift = 1000\n")
     notes = run.status().notes
     run.retry()
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert list(run.merge()) == ([0, 2, 4] if snapshot else [1000, 1100, 1200])
     assert bool(notes) is not snapshot
     assert snapshot or str(code / "times.py") in notes[0]

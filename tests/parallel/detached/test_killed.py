@@ -91,7 +91,7 @@ def test_a_killed_job_is_started_again(tmp_path: Path) -> None:
     pid = held(folder, 4)
     let_go(folder, 4, dead=True)
     kill(pid)
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
@@ -108,7 +108,7 @@ def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
     states = [shard.state for shard in run.status().shards]
     assert states == [JobState.DONE, JobState.LOST, JobState.LOST]
     espnet3("retry", run.path, cwd=tmp_path)
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
 
 
@@ -124,7 +124,7 @@ def test_job_and_supervisor_are_killed(tmp_path: Path) -> None:
     assert status_json(run.path, tmp_path)["states"] == {"done": 1, "lost": 2}
     let_go(folder, 4, dead=True)
     run.retry()
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
@@ -154,7 +154,7 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
     pid = held(folder, 4)
     os.kill(pid, signal.SIGUSR1)
     let_go(folder, 4)
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[1]
 
@@ -162,7 +162,7 @@ def test_a_job_that_is_asked_to_end_finishes_its_item(tmp_path: Path) -> None:
 def test_an_item_that_kills_its_jobs_is_poison(tmp_path: Path) -> None:
     """It is named and set aside after it took two jobs with it alone; its neighbours run once."""
     run = run_of(tmp_path / "a", config={"bad": [5, "die"]}, on_error="record")
-    status = run.wait(150)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 11, 1)
     failure = run.merge()[5]
     assert (failure.index, failure.cause, failure.error_type) == (5, "poison", "WorkerDied")
@@ -176,12 +176,12 @@ def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
 
     run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
     kill(supervisor(run))
-    status = run.wait(150)
+    status = run.wait(600)
     assert not status.done
     (run.path / "split.2").mkdir(exist_ok=True)
     (run.path / "split.2/text").write_text("half a li")
     run.retry()
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert run.merge() == "0 0\n1 1\n2 4\n"
 
 
@@ -219,7 +219,7 @@ def die_in(hook: str, bad: Any) -> None:
 def test_a_job_that_dies_in_a_hook_names_the_hook(hook: str, how: str, end: str, tmp_path: Path) -> None:
     """A shard whose jobs end in a writer hook has failed, and its note says in which hook; no item is blamed."""
     run = run_of(tmp_path / "a", n=1, shards=1, runner=DiesInAHook, config={"bad": [hook, how]})
-    (shard,) = run.wait(150).shards
+    (shard,) = run.wait(600).shards
     assert shard.state is JobState.FAILED, shard
     assert f"its process {end} in {hook}" in shard.note
     assert shard.failed == 0
@@ -245,6 +245,6 @@ def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(
         provider = Provider({"folder": str(folder), "bad": ["close_writers", "killed"]})
         folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
         run = DiesInAHook(provider, **folders, async_mode=True, progress=False)(range(2))
-        shard = run.wait(150).shards[0]
+        shard = run.wait(600).shards[0]
         assert not shard.state.alive and shard.state is not JobState.DONE
         assert shard.note.endswith("; it was in close_writers"), shard

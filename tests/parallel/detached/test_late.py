@@ -77,14 +77,14 @@ def hang(how: str, folder: Path) -> None:
 def test_an_item_that_hangs_is_recorded_and_the_shard_goes_on(tmp_path: Path, how: str) -> None:
     """Its process is killed, it is recorded as a timeout with its seconds, all others run, in the same job."""
     bad = {"bad": [5, how]}
-    run = run_of(tmp_path / "a", runner=Hanging, config=bad, on_error="record", item_timeout=0.5)
-    status = run.wait(90)
+    run = run_of(tmp_path / "a", runner=Hanging, config=bad, on_error="record", item_timeout=2.0)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 11, 1), (status, dict(run.logs()))
     failure = run.merge()[5]
     assert isinstance(failure, ItemFailure)
     assert (failure.index, failure.cause, failure.error_type) == (5, "timeout", "TimeoutError")
-    assert failure.attempts == 1 and failure.seconds is not None and failure.seconds > 0.5
-    assert "item_timeout = 0.5 s" in failure.message
+    assert failure.attempts == 1 and failure.seconds is not None and failure.seconds > 2.0
+    assert "item_timeout = 2 s" in failure.message
     assert ("in hang" in failure.traceback) is (how == "sleep")
     counted = calls(tmp_path / "a")
     # its neighbours may have been done in the same 50 ms, and be computed again
@@ -96,23 +96,23 @@ def test_an_item_that_hangs_is_recorded_and_the_shard_goes_on(tmp_path: Path, ho
 def test_a_late_item_is_tried_again_as_the_policy_says(tmp_path: Path) -> None:
     """With max_retries=1 it has two attempts; with on_error="raise" the second stops the run with its name."""
     bad = {"bad": [5, "sleep"]}
-    run = run_of(tmp_path / "a", runner=Hanging, config=bad, item_timeout=0.3, max_retries=1)
-    status = run.wait(90)
+    run = run_of(tmp_path / "a", runner=Hanging, config=bad, item_timeout=2.0, max_retries=1)
+    status = run.wait(600)
     assert status.shards[1].state is JobState.FAILED, (status, dict(run.logs()))
     assert status.shards[1].note.startswith("item 5 failed: TimeoutError: it took longer than item_timeout")
     assert calls(tmp_path / "a")[5] == 2
     (tmp_path / "a/repaired").touch()
     run.retry()  # what it was given up for is forgotten
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert [result["square"] for result in run.merge()] == [i * i for i in range(12)]
 
 
 def test_of_a_late_batch_only_one_item_is_late(tmp_path: Path) -> None:
     """The items of a batch that took too long go again one by one."""
     bad = {"bad": [5, "sleep"]}
-    options = {"batch_size": 4, "on_error": "record", "item_timeout": 0.5}
+    options = {"batch_size": 4, "on_error": "record", "item_timeout": 2.0}
     run = run_of(tmp_path / "a", runner=Hanging, config=bad, **options)
-    assert run.wait(90).done
+    assert run.wait(600).done
     results = run.merge()
     assert [k for k, result in enumerate(results) if isinstance(result, ItemFailure)] == [5]
     assert results[5].cause == "timeout"
@@ -122,9 +122,9 @@ def test_a_runner_with_writers_goes_on_without_the_late_item(tmp_path: Path) -> 
     """Its shard starts over, and the late item is left out of its files."""
     bad = {"bad": [1, "sleep"]}
     run = run_of(
-        tmp_path / "a", n=3, runner=HangingFiles, config=bad, on_error="record", item_timeout=0.5, workers=1
+        tmp_path / "a", n=3, runner=HangingFiles, config=bad, on_error="record", item_timeout=2.0, workers=1
     )
-    status = run.wait(90)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 2, 1), (status, dict(run.logs()))
     assert run.merge() == "0 0\n2 4\n"
     assert [(failure.index, failure.cause) for failure in Results(run.path).failures()] == [(1, "timeout")]
@@ -134,10 +134,10 @@ def test_what_a_late_item_has_started_ends_with_it(tmp_path: Path) -> None:
     """Also a process that it had put into a session of its own."""
     bad = {"bad": [1, "child"]}
     run = run_of(
-        tmp_path / "a", n=2, shards=1, runner=Hanging, config=bad, on_error="record", item_timeout=0.5
+        tmp_path / "a", n=2, shards=1, runner=Hanging, config=bad, on_error="record", item_timeout=2.0
     )
-    assert run.wait(90).done
-    assert not Path("/proc", (tmp_path / "a/child").read_text()).exists()
+    assert run.wait(600).done
+    gone(int((tmp_path / "a/child").read_text()))
 
 
 def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     folder.mkdir()
     hold(folder, 0)
     hold(folder, 1)
-    run = run_of(folder, n=2, shards=2, item_timeout=100.0)
+    run = run_of(folder, n=2, shards=2, item_timeout=1000.0)
     children = [held(folder, 0), held(folder, 1)]
     jobs = [
         int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1]) for pid in children
@@ -159,7 +159,7 @@ def test_nothing_is_left_of_a_killed_job(tmp_path: Path) -> None:
     for idx in (0, 1):
         let_go(folder, idx, dead=True)
     run.retry()
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert calls(folder) == {0: 2, 1: 2}
 
 
@@ -168,13 +168,13 @@ def test_a_signal_reaches_the_child(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     hold(folder, 0)
-    run = run_of(folder, n=2, shards=1, item_timeout=100.0)
+    run = run_of(folder, n=2, shards=1, item_timeout=1000.0)
     child = held(folder, 0)
     job = int(Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(job, signal.SIGUSR1)
     mark = Layout(run.path).shard(0) / "mark.json"
     wait_until(lambda: "stopping" in mark.read_text())  # the child says that it knows
     let_go(folder, 0)
-    assert run.wait(150).done and len(run.merge()) == 2
+    assert run.wait(600).done and len(run.merge()) == 2
     assert set(calls(folder).values()) == {1}
     assert "unfinished: it was sent SIGUSR1" in dict(run.logs())[0]

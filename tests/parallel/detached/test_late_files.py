@@ -60,7 +60,7 @@ def test_no_delay_of_files_makes_a_finished_shard_lost(
     draw = random.Random(name)  # no secret
     with standin(name, slots=SHARDS) as queue:
         run = submit(name, tmp_path, n=SHARDS, shards=SHARDS)
-        assert run.wait(150).done
+        assert run.wait(600).done
         wait_until(lambda: not queue.unfinished())
         monkeypatch.setenv("ESPNET3_STANDIN", str(queue.folder))
         scheduler = BadScheduler(0)
@@ -103,7 +103,7 @@ def test_wait_goes_on_until_late_files_are_there(tmp_path: Path) -> None:
     """`wait` does not end with a shard whose job has ended and whose `done` comes late."""
     with standin("moab", slots=SHARDS) as queue:
         run = submit("moab", tmp_path, n=SHARDS, shards=SHARDS)
-        assert run.wait(150).done
+        assert run.wait(600).done
         wait_until(lambda: not queue.unfinished())
         disk = Disk(run)
         disk.hide(2, whole=False)
@@ -113,7 +113,7 @@ def test_wait_goes_on_until_late_files_are_there(tmp_path: Path) -> None:
             seen.append(status)
             disk.show()
 
-        assert run.wait(150, look).done
+        assert run.wait(600, look).done
         assert seen[0].shards[2].state is JobState.UNKNOWN and seen[0].alive
 
 
@@ -121,7 +121,7 @@ def test_an_end_that_the_job_has_written_needs_no_patience(tmp_path: Path) -> No
     """A shard whose job has written how it ended is shown so at once."""
     with standin("pbs", slots=SHARDS) as queue:
         run = submit("pbs", tmp_path, n=SHARDS, shards=SHARDS)
-        assert run.wait(150).done
+        assert run.wait(600).done
         wait_until(lambda: not queue.unfinished())
         folder = Layout(run.path).shard(0)
         done = (folder / "done").rename(folder / "hidden")

@@ -35,7 +35,7 @@ DEFINED = """
 """
 SUBMITTED = """
 run = Times(Provider({"factor": 3}), output_dir="run", async_mode=True)(range(4))
-assert run.wait(150).done, run.status()
+assert run.wait(600).done, run.status()
 print(list(run.merge()))
 """
 
@@ -52,7 +52,7 @@ def python(text: str, folder: Path, *, as_file: bool = True) -> subprocess.Compl
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -189,7 +189,7 @@ def test_a_secret_of_the_environment_is_not_written(tmp_path: Path, monkeypatch:
         Provider(config), output_dir=tmp_path / "a/run", async_specs_dir=tmp_path / "specs", async_mode=True
     )
     detached = run(range(2))
-    assert detached.wait(150).done
+    assert detached.wait(600).done
     texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert any("${oc.env:MY_TOKEN}" in text for text in texts)
     assert not any("hush-hush" in text for text in texts)

@@ -43,7 +43,7 @@ def test_an_array_gives_the_results_of_this_process(name: str, shards: int, tmp_
     folder.mkdir()
     with standin(name):
         run = submit(name, folder, shards=shards)
-        status = run.wait(150)
+        status = run.wait(600)
         assert status.done, (status, dict(run.logs()))
         run.merge()
     assert (folder / "run/results.jsonl").read_bytes() == here(tmp_path / "b", n=6)
@@ -62,6 +62,6 @@ def test_states_and_cancel(name: str, tmp_path: Path) -> None:
         assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: 3}
         let_go(tmp_path, 0, dead=True)
         run.retry()
-        status = run.wait(150)
+        status = run.wait(600)
         assert status.done, (status, dict(run.logs()))
     assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}

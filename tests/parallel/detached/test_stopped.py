@@ -58,7 +58,7 @@ class Deaf(Squares):
 def test_writers_stop_the_run_too(tmp_path: Path) -> None:
     """An item that fails in a runner with writers stops the other shards, as it does in any other runner."""
     run = run_of(tmp_path / "a", n=6, workers=1, runner=BadFiles)
-    first, *others = run.wait(150).shards
+    first, *others = run.wait(600).shards
     assert (first.state, first.note) == (JobState.FAILED, STOPPED.partition(": ")[2])
     assert {(shard.state, shard.note) for shard in others} == {(JobState.NOT_STARTED, STOPPED)}
 
@@ -66,7 +66,7 @@ def test_writers_stop_the_run_too(tmp_path: Path) -> None:
 def test_a_job_that_starts_after_the_stop_has_not_begun(tmp_path: Path) -> None:
     """A scheduler starts queued jobs of a stopped run: each ends at once, as not started, with the reason."""
     run = run_of(tmp_path / "a", n=4, shards=2, workers=1, config={"bad": [0, "raise"]})
-    assert not run.wait(150).alive
+    assert not run.wait(600).alive
     ended = Layout(run.path).shard(1) / "ended.json"
     ended.unlink()
     worker(run[1].spec)
@@ -110,7 +110,7 @@ def test_an_item_that_does_not_end_is_excused(runner: type[Squares], said: str, 
     held(folder, 0)  # until the other job has begun: a run that is stopped before would not start it
     held(folder, 1)
     let_go(folder, 0)
-    shard = run.wait(150).shards[1]
+    shard = run.wait(600).shards[1]
     let_go(folder, 1, dead=True)
     assert shard.state is JobState.UNFINISHED, shard
     assert shard.note == STOPPED + said
@@ -122,13 +122,13 @@ def test_an_item_that_does_not_end_is_excused(runner: type[Squares], said: str, 
 def test_a_retry_that_stops_again_says_so_and_can_record(tmp_path: Path) -> None:
     """The retry names the item that may stop the run again, the state says that it did; `--on-error record` goes on."""
     run = run_of(tmp_path / "a", config={"bad": [5, "raise"]}, workers=1)
-    assert any(f"retry {run.path} --on-error record" in note for note in run.wait(150).notes)
+    assert any(f"retry {run.path} --on-error record" in note for note in run.wait(600).notes)
     said = espnet3("retry", run.path, cwd=tmp_path).stdout
     assert "item 5 stopped this run before" in " ".join(said.split())
-    status = run.wait(150)
+    status = run.wait(600)
     assert status.shards[1].note == "item 5 failed again: ValueError: no square of 5"
     espnet3("retry", run.path, "--on-error", "record", cwd=tmp_path)
-    status = run.wait(150)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed, status.notes) == (True, 11, 1, ())
     results = DetachedRun.open(run.path).merge()
     assert isinstance(results[5], ItemFailure) and results[6]["square"] == 36
@@ -138,17 +138,17 @@ def test_a_retry_that_stops_again_says_so_and_can_record(tmp_path: Path) -> None
 def test_writers_that_stop_again_say_so(tmp_path: Path) -> None:
     """The same holds for a runner with writers."""
     run = run_of(tmp_path / "a", n=4, shards=1, runner=BadFiles)
-    assert not run.wait(150).alive
+    assert not run.wait(600).alive
     run.retry()
-    assert run.wait(150).shards[0].note == "item 0 failed again: ValueError: no square of 0"
+    assert run.wait(600).shards[0].note == "item 0 failed again: ValueError: no square of 0"
     run.retry(on_error="record")
-    assert run.wait(150).done
+    assert run.wait(600).done
 
 
 def test_an_on_error_that_is_neither_is_refused(tmp_path: Path) -> None:
     """`retry` takes the two words that a runner takes, and nothing is submitted for another."""
     run = run_of(tmp_path / "a", n=2, shards=1)
-    assert run.wait(150).done
+    assert run.wait(600).done
     with pytest.raises(
         ConfigError, match=r"on_error must be \"raise\" or \"record\" \(did you mean 'record'\?\)"
     ):
@@ -161,7 +161,7 @@ def test_a_submission_says_that_one_item_will_stop_it(
 ) -> None:
     """Where one bad item would end the whole run, that is said when it is submitted."""
     run = run_of(tmp_path / "a", n=2, shards=2, on_error=on_error, progress=True)
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert ('With on_error="record" its failure is recorded' in capfd.readouterr().err) is warned
 
 
@@ -169,13 +169,13 @@ def test_a_result_folder_beside_an_output_dir_is_a_warning(tmp_path: Path) -> No
     """A given `async_result_dir` that is not used is said to be; the default one is nobody's wish."""
     with pytest.warns(UserWarning, match=r"async_result_dir = mine is not used: the run is in output_dir"):
         run = run_of(tmp_path / "a", n=2, shards=1, async_result_dir="mine")
-    assert run.wait(150).done
+    assert run.wait(600).done
 
 
 def test_a_verb_that_has_nothing_to_do_says_so(tmp_path: Path) -> None:
     """retry of a run that is complete, and cancel of one that has ended, say that they have done nothing."""
     run = run_of(tmp_path / "a", n=2, shards=1)
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert "nothing was submitted: every item has an outcome" in run.retry().notes
     assert run.submit().notes[-1].startswith("nothing was submitted: every shard was before; `espnet3 retry ")
     assert "no job was queued or at work: there was nothing to cancel" in run.cancel().notes

@@ -27,7 +27,7 @@ from tests.parallel.detached.work import (
 def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
     """Detached jobs leave the same bytes as a run in this process, and `merge` returns the same sequence."""
     run = run_of(tmp_path / "a", batch_size=2)
-    assert run.wait(150).done
+    assert run.wait(600).done
     results = run.merge()
     assert (tmp_path / "a/run/results.jsonl").read_bytes() == here(tmp_path / "b", batch_size=2)
     assert list(results) == [{"square": i * i, "text": f"«{i}»"} for i in range(12)]
@@ -37,7 +37,7 @@ def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
 def test_a_run_is_a_sequence_of_job_records(tmp_path: Path) -> None:
     """Each record has the job's id, a spec that is JSON, and the file its results are in."""
     run = run_of(tmp_path / "a")
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert len(run) == 3 and [job.job_id for job in run] == ["local.0", "local.1", "local.2"]
     first = run[0]
     assert first.spec.parent.parent == tmp_path / "a/specs"
@@ -50,7 +50,7 @@ def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:
     """Spaces, quotes, `$()`, a semicolon, a newline and non-ASCII in every path are just names."""
     name = "sp ace 'q' \"d\" $(touch injected) `touch injected`; touch injected\n«ü»"
     run = run_of(tmp_path / name, n=4, shards=2)
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert len(run.merge()) == 4
     assert json.loads(espnet3("status", tmp_path / name / "run", "--json", cwd=tmp_path).stdout)["merged"]
     assert not list(tmp_path.rglob("injected"))
@@ -59,7 +59,7 @@ def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:
 def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
     """Every file that a run leaves, specs included, is text, and JSON but for the logs."""
     run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
-    assert run.wait(150).done
+    assert run.wait(600).done
     run.merge()
     files = [f for f in (tmp_path / "a").rglob("*") if f.is_file() and not f.name.startswith("calls.")]
     assert len(files) > 20
@@ -74,13 +74,13 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
 def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
     """With on_error="record" a failure takes its item's place, and `retry` runs it again when asked to."""
     run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
-    status = run.wait(150)
+    status = run.wait(600)
     assert (status.done, status.ok, status.failed) == (True, 11, 1)
     failure = run.merge()[3]
     assert isinstance(failure, ItemFailure) and failure.error_type == "ValueError"
     (tmp_path / "a/repaired").touch()
     run.retry(failed_items=True)
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert run.merge()[3]["square"] == 9
     assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
 
@@ -88,7 +88,7 @@ def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
 def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
     """With on_error="raise" the shard fails with the item's name, `merge` refuses, `retry` completes it."""
     run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, workers=1)
-    status = run.wait(150)
+    status = run.wait(600)
     states = [shard.state for shard in status.shards]
     assert states == [JobState.FAILED, JobState.NOT_STARTED, JobState.NOT_STARTED]
     assert status.shards[0].note == "item 3 failed: ValueError: no square of 3"
@@ -98,7 +98,7 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
         run.merge()
     (tmp_path / "a/repaired").touch()
     assert run.retry().alive
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 3 else 1 for i in range(12)}
 
@@ -106,7 +106,7 @@ def test_a_failed_item_stops_the_run(tmp_path: Path) -> None:
 def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
     """With on_error="raise" a run whose last item failed is complete, and its merge raises that `ItemError`."""
     run = run_of(tmp_path / "a", n=3, shards=1, config={"bad": [2, "raise"]})
-    assert not run.wait(150).done
+    assert not run.wait(600).done
     with pytest.raises(ItemError, match="item 2 failed .* no square of 2") as caught:
         run.merge()
     assert isinstance(caught.value, ValueError)
@@ -115,7 +115,7 @@ def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
 def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
     """Where every result of the jobs is None, the merge warns as a run in this process does."""
     run = run_of(tmp_path / "a", runner=Forgets)
-    assert run.wait(150).done
+    assert run.wait(600).done
     with pytest.warns(UserWarning, match=r"Forgets.forward returned None for all 12 items: .*`return`"):
         assert list(run.merge()) == [None] * 12
 
@@ -123,7 +123,7 @@ def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:
     """The state says why, and the log holds the provider's traceback."""
     run = run_of(tmp_path / "a", config={"broken": True}, shards=1)
-    (shard,) = run.wait(150).shards
+    (shard,) = run.wait(600).shards
     assert shard.state is JobState.FAILED and "the model is not there" in shard.note
     assert "in build_env_local" in dict(run.logs())[0]
 
@@ -140,7 +140,7 @@ def test_the_same_run_twice_is_refused_while_it_lives(tmp_path: Path) -> None:
             again()
     assert "FolderInUseError" in espnet3("retry", folder / "run", cwd=tmp_path, ok=False).stderr
     let_go(folder, 5)
-    assert DetachedRun.open(folder / "run").wait(150).done
+    assert DetachedRun.open(folder / "run").wait(600).done
     again = run_of(folder)
     assert again.status().done and len(again.merge()) == 12
     assert len(run_of(folder, async_mode=False)) == 12
@@ -156,7 +156,7 @@ def test_jobs_go_on_where_a_call_in_this_process_stopped(tmp_path: Path) -> None
     assert set(before) == set(range(6))
     (tmp_path / "a/repaired").touch()
     run = run_of(tmp_path / "a", **bad)
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 5 else 1 for i in range(12)}
 
 
@@ -176,7 +176,7 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     assert status_json(folder / "run", tmp_path)["states"] == {"done": 1, "cancelled": 2}
     let_go(folder, 4, dead=True)
     run.retry()
-    assert run.wait(150).done and len(run.merge()) == 12
+    assert run.wait(600).done and len(run.merge()) == 12
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
@@ -191,7 +191,7 @@ class Quiet(Files):
 def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothing(tmp_path: Path) -> None:
     """A count and the folder, in place of None."""
     run = run_of(tmp_path / "a", n=3, runner=Quiet)
-    assert run.wait(150).done
+    assert run.wait(600).done
     printed = espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout
     assert printed == f"merged 3 items, none failed, in {tmp_path / 'a/run'}\n"
 
@@ -199,7 +199,7 @@ def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothin
 def test_a_runner_with_writers_gives_the_same_files(tmp_path: Path) -> None:
     """Hooks run for each shard, and `merge` gets the folders, also in a process that only has the run folder."""
     run = run_of(tmp_path / "a", n=6, runner=Files, shards=6)
-    assert run.wait(150).done
+    assert run.wait(600).done
     text = "".join(f"{i} {i * i}\n" for i in range(6))
     assert run.merge() == text
     assert DetachedRun.open(tmp_path / "a/run").merge() == text
@@ -213,4 +213,4 @@ def test_a_run_without_output_dir_gets_a_folder(tmp_path: Path) -> None:
     """Its folder is a new one under `async_result_dir`, named after the runner."""
     run = run_of(tmp_path / "a", n=2, shards=1, output_dir=None, async_result_dir=tmp_path / "results")
     assert run.path.parent == tmp_path / "results" and run.path.name.startswith("Squares-")
-    assert run.wait(150).done and len(run.merge()) == 2
+    assert run.wait(600).done and len(run.merge()) == 2

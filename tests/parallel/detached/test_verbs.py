@@ -30,7 +30,7 @@ def test_verbs_exclude_each_other_and_say_who_is_at_work(
 ) -> None:
     """While one verb has the run's lease every other one is refused, with the name and the process of the first."""
     run = run_of(tmp_path / "a")
-    assert run.wait(150).done
+    assert run.wait(600).done
     monkeypatch.setattr(verbs, "_PATIENCE", 0.0)  # cancel waits for the others, which take seconds
     lease = Lease(run.path)
     lease.acquire("merge-of-a-test")

@@ -153,7 +153,7 @@ def here(folder: Path, n: int = 12, **arguments: Any) -> bytes:
 
 
 def espnet3(
-    *words: object, cwd: Path, ok: bool = True, seconds: float = 120
+    *words: object, cwd: Path, ok: bool = True, seconds: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Run the command `espnet3` as another process does, somewhere else."""
     done = subprocess.run(
@@ -183,7 +183,7 @@ def shut(run: DetachedRun) -> None:
         run.cancel(grace=0.2)
 
 
-def gone(pid: int, seconds: float = 30.0) -> None:
+def gone(pid: int, seconds: float = 600.0) -> None:
     """Wait until a process that is no child of ours has ended."""
     try:
         fd = os.pidfd_open(pid)
@@ -200,7 +200,7 @@ def kill(pid: int) -> None:
     fd = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(fd, signal.SIGKILL)
-        assert select.select([fd], [], [], 30)[0]
+        assert select.select([fd], [], [], 600)[0]
     finally:
         os.close(fd)
 

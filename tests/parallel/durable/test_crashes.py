@@ -18,7 +18,7 @@ from tests.parallel.durable.work import Files, Provider, calls, note
 
 N = 60
 BAD = 17
-LIMIT = 0.5
+LIMIT = 2.0  # seconds: far more than any item needs that does not hang
 
 
 def misbehave(idx: int, log: str | None, stop: Any) -> None:
@@ -28,7 +28,7 @@ def misbehave(idx: int, log: str | None, stop: Any) -> None:
         return
     kind, mark = stop
     if kind == "hang":
-        time.sleep(60)
+        time.sleep(1000)
     elif kind == "leave":
         os._exit(3)
     elif kind == "segfault":
@@ -36,7 +36,7 @@ def misbehave(idx: int, log: str | None, stop: Any) -> None:
     elif kind == "shot once" and not os.path.exists(mark):  # as an operator would
         open(mark, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(1000)
 
 
 class Items(BaseRunner):

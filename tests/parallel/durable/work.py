@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
+from tests.waiting import wait_until
 
 
 class Provider(EnvironmentProvider):
@@ -50,17 +51,25 @@ class Squares(BaseRunner):
         return [Squares.forward(idx, log, stop) for idx in indices]
 
 
-class SlowSquares(BaseRunner):
-    """Squares that keep a core busy for some time each."""
+class KeptSquares(BaseRunner):
+    """Squares of over ten milliseconds, each of which ends once the one before it in its process is on disk."""
+
+    before: int | None = None
 
     @staticmethod
-    def forward(idx: int, log: str | None, seconds: float, **_: Any) -> int:
+    def forward(idx: int, log: str | None, run: str, **_: Any) -> int:
         """Return the square."""
         note(log, idx)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
+        time.sleep(0.015)
+        before, KeptSquares.before = KeptSquares.before, idx
+        wait_until(lambda: before is None or is_on_disk(Path(run), before))
         return idx * idx
+
+
+def is_on_disk(run: Path, idx: int) -> bool:
+    """Tell whether a split of a run folder has the outcome of an index."""
+    line = f'"index":{idx},'.encode()
+    return any(line in path.read_bytes() for path in run.glob("split.*/results.jsonl"))
 
 
 class Values(BaseRunner):

@@ -109,7 +109,7 @@ def test_one_of_two_idle_workers() -> None:
 
 def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
     """A process that ends while it builds the env is a clear error after a few tries, not a crash loop."""
-    set_parallel({**TWO, "start_timeout": 8})
+    set_parallel({**TWO, "start_timeout": 600})
     with (
         nothing_left(),
         pytest.raises(ParallelError, match=r"(?s)env.*(exited with code 3|died|ended)"),
@@ -121,7 +121,7 @@ def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
 
 def test_a_setup_fn_that_kills_its_worker() -> None:
     """The same with a `setup_fn`."""
-    set_parallel({**TWO, "start_timeout": 8})
+    set_parallel({**TWO, "start_timeout": 600})
     with nothing_left(), pytest.raises(ParallelError, match="env"):
         parallel_map(abs, range(10), setup_fn=dying_env)
 

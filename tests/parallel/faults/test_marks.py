@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import get_client, parallel_map
+from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.pilots.dask.pools import pool_of
@@ -316,6 +316,7 @@ def test_on_a_cluster_of_the_users_own() -> None:
     """In a plain LocalCluster with nannies too, the item in progress is known, and is all that is lost."""
     from distributed import Client, LocalCluster
 
+    set_parallel({"env": "local", "start_timeout": 600})  # both workers are restarted, which may take a while
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as own,

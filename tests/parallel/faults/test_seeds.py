@@ -165,7 +165,7 @@ def in_a_new_process(n_workers: int, hash_seed: int) -> Any:
         env={**os.environ, "PYTHONPATH": str(REPO), "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True,
         check=True,
-        timeout=100,
+        timeout=600,
     )
     return json.loads(done.stdout)
 

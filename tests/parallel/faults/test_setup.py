@@ -23,8 +23,8 @@ from tests.parallel.faults.workloads import ENVS, BadProvider, Square, SquareFil
 
 TWO = {"env": "local", "n_workers": 2}
 CAUSES = {"raising_env": ValueError, "exiting_env": SystemExit, "missing_module_env": ModuleNotFoundError}
-TIMEOUT = 2.0  # seconds that the env which hangs may take; it takes 100
-PLENTY = 60.0  # seconds that the others may take, on a busy machine
+TIMEOUT = 8.0  # seconds that the env which hangs may take; it takes 100
+PLENTY = 600.0  # seconds that the others may take, on a busy machine
 
 
 def config(n_workers: int, kind: str) -> dict[str, Any]:

@@ -236,10 +236,13 @@ def test_a_tail_that_an_ordered_stream_waits_for(n_workers: int, folder: Path, m
     results.close()
 
 
-def let_go(folder: Path, mailbox: Mailbox, data: Counted, enough: float = float("inf")) -> int:
+def let_go(
+    folder: Path, mailbox: Mailbox, data: Counted, enough: float = float("inf"), least: int = 0
+) -> int:
     """Let the item go that the stream waits for, once the others can do no more; return how far they got."""
     mailbox.take()
     try:
+        wait_until(lambda: data.pulled > least)
         return data.stands_still(enough)
     finally:
         (folder / "gate").touch()
@@ -284,7 +287,7 @@ def test_nobody_runs_far_ahead_of_an_ordered_stream(n_workers: int, folder: Path
     results = parallel_for(first_waits, data, ordered=True, root=str(folder))
     bound = 10 * at_most_ahead(n_workers, ordered=True)  # 50 ms are ten of these items
     pulled = []
-    with acting(lambda: pulled.append(let_go(folder, mailbox, data, bound))):
+    with acting(lambda: pulled.append(let_go(folder, mailbox, data, bound, BUFFERED))):
         assert [next(results) for _ in range(200)] == list(range(200))
     assert BUFFERED < pulled[0] <= bound
     results.close()

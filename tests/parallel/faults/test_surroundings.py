@@ -43,7 +43,7 @@ def ran(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
     assert family() == []

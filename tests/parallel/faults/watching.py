@@ -21,7 +21,7 @@ from espnet3.parallel.local.idle import end_idle
 
 REPO = Path(__file__).resolve().parents[3]
 TOKEN = "ESPNET3_FAULTS_TOKEN"  # in the environment of every process that a test starts, directly or not
-PATIENCE = 40.0  # seconds for a busy machine to take away what has been killed, or to replace it
+PATIENCE = 300.0  # seconds for a busy machine to take away what has been killed, or to replace it
 
 
 # --- messages from items ---------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Mailbox:
         self._fd = os.open(path, os.O_RDWR)  # also for writing: it never ends, and no writer waits
         self._rest = b""
 
-    def take(self, lines: int = 1, guard: float = 90.0) -> list[str]:
+    def take(self, lines: int = 1, guard: float = 600.0) -> list[str]:
         """Wait for so many lines and return them."""
         end = time.monotonic() + guard
         while self._rest.count(b"\n") < lines:
@@ -198,7 +198,7 @@ class Driver:
         """Send it a signal, or its whole process group, as a terminal does."""
         (os.killpg if group else os.kill)(self.pid, number)
 
-    def end(self, guard: float = 60.0) -> int:
+    def end(self, guard: float = 600.0) -> int:
         """Wait until it has ended and return its exit code."""
         try:
             return self.process.wait(guard)

@@ -98,7 +98,7 @@ def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
     places = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
     detached = quietly(scaled, range(8), on_error="record", async_mode=True, setup=setup, **places)
     try:
-        assert detached.wait(150).done
+        assert detached.wait(600).done
     finally:
         if detached.status().alive:
             detached.cancel(grace=0.2)

@@ -59,7 +59,7 @@ def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     """By the server's version, and with the same results."""
     run = submit(tmp_path)
     assert len(cluster.jobs) == jobs
-    assert run.wait(150).done
+    assert run.wait(600).done
     assert [value["square"] for value in run.merge()] == SQUARES
 
 
@@ -68,19 +68,19 @@ def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
 def test_a_shard_that_fails_is_final_and_keeps_its_reason(cluster: Cluster, tmp_path: Path) -> None:
     """An item that fails ends its index at once: no other pod would do better; `retry` goes on once it is mended."""
     run = submit(tmp_path, {"bad": [5, "raise"]})
-    status = run.wait(150)
+    status = run.wait(600)
     assert status.shards[1].state is JobState.FAILED and "no square of 5" in status.shards[1].note
     assert len(cluster.pods) == 2
     (tmp_path / "repaired").touch()
     run.retry()
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
     assert len(cluster.jobs) == 1  # the one before is deleted
 
 
 def test_a_pod_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
     """A crash is charged to its item, and another pod goes on with the rest of the shard."""
     run = submit(tmp_path, {"bad": [5, "die"]})
-    status = run.wait(150)
+    status = run.wait(600)
     assert len(cluster.pods) > 2 and status.shards[0].state is JobState.DONE
     assert "5" in str(status.shards[1].note)
 
@@ -101,7 +101,7 @@ def test_a_pod_that_is_evicted_costs_no_attempt(
     for item in range(3):
         held(tmp_path, item)
         cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
     assert not any(course.attempts for course in cluster.courses.values())
 
 
@@ -118,10 +118,10 @@ def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
     for item in range(3):  # one more than two shards may fail together
         held(tmp_path, item)
         cluster.take(0, "EvictionByEvictionAPI", lambda item=item: let_go(tmp_path, item, dead=True))
-    shard = run.wait(150).shards[0]
+    shard = run.wait(600).shards[0]
     assert shard.state is JobState.FAILED and "BackoffLimitExceeded" in shard.note
     run.retry()
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
 def test_a_pod_that_somebody_deletes_costs_no_attempt(
@@ -135,7 +135,7 @@ def test_a_pod_that_somebody_deletes_costs_no_attempt(
     for item in range(3):
         held(tmp_path, item)
         cluster.take(0, None, lambda item=item: let_go(tmp_path, item))
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
 DIES_AS_FIRST = """#!/bin/sh
@@ -162,11 +162,11 @@ def test_a_shard_whose_pods_die_at_once_uses_up_its_attempts(
     )
     python.chmod(0o755)
     run = submit(tmp_path, python=str(python))
-    shard = run.wait(150).shards[0]
+    shard = run.wait(600).shards[0]
     assert shard.state is JobState.FAILED and reason in shard.note and "status 137" in shard.note
     (tmp_path / "mended").touch()
     run.retry()
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
 def test_no_more_pods_run_than_there_are_workers(cluster: Cluster, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_no_more_pods_run_than_there_are_workers(cluster: Cluster, tmp_path: Pat
     held(tmp_path, 1)
     assert len(cluster.pods) == 1
     let_go(tmp_path, 1)
-    assert run.wait(150).done and [value["square"] for value in run.merge()] == SQUARES
+    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
 def test_what_waits_says_why_and_cancel_removes_it(cluster: Cluster, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_job_is_lost_only_where_the_server_has_none(cluster: Cluster, tmp_path
 def test_logs_come_through_the_api(cluster: Cluster, tmp_path: Path) -> None:
     """What a pod printed before its worker began is kept as a file of the run; one list of pods is for all shards."""
     run = submit(tmp_path, python="echo")
-    run.wait(150)
+    run.wait(600)
     cluster.asked.clear()
     assert len(dict(run.logs())) == 2
     assert cluster.asked["/api/v1/namespaces/default/pods"] == 1

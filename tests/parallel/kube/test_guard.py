@@ -36,7 +36,7 @@ def test_a_cluster_is_deleted_where_its_driver_left_it(
             "ours",
             str(os.getpid()),
         ]
-        subprocess.run(command, input=said, timeout=60, check=True)
+        subprocess.run(command, input=said, timeout=600, check=True)
         assert ("mine" in server.clusters) is stays
 
 
@@ -63,8 +63,8 @@ def test_a_child_that_outlives_the_driver_does_not_keep_the_cluster(
             [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, start_new_session=True
         ) as driver:
             try:
-                driver.wait(150)
-                server.deleted.wait(150)
+                driver.wait(600)
+                server.deleted.wait(600)
                 assert "mine" not in server.clusters
             finally:
                 os.killpg(driver.pid, signal.SIGKILL)  # the child

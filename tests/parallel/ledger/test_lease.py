@@ -150,7 +150,7 @@ def test_another_hosts_lease_is_taken_over_when_it_is_silent(tmp_path: Path, hou
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_jumped_does_not_kill_a_holder(tmp_path: Path, hours: int) -> None:
     """However wrong its times are, a file of another host that keeps being touched keeps its folder."""
-    file = held_by(tmp_path / "lease.1.json", host="elsewhere")
+    file = held_by(tmp_path / "lease.1.json", host="elsewhere", beat=60)
     then = time.time() + 3600 * hours
     os.utime(file, (then, then))
     stop = threading.Event()

@@ -6,7 +6,6 @@ import gc
 import importlib
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,13 @@ def envs_alive(x: int) -> int:
     return sum(isinstance(each, Model) for each in gc.get_objects())
 
 
-def thread(x: int) -> tuple[int, int]:
-    """Return process and thread, after a moment in which others work too."""
-    time.sleep(0.005)
+def thread(x: int, folder: str) -> tuple[int, int]:
+    """Return process and thread, once two threads of a process are there."""
+    Path(folder, f"{os.getpid()}.{threading.get_ident()}").touch()
+
+    def two_of_one() -> bool:
+        names = os.listdir(folder)
+        return len({name.partition(".")[0] for name in names}) < len(names)
+
+    wait_until(two_of_one)
     return os.getpid(), threading.get_ident()

@@ -30,7 +30,7 @@ class Wait(BaseRunner):
     @staticmethod
     def forward(idx, passed):
         if idx == 0:
-            assert passed.wait(30), "no other item was under way"
+            assert passed.wait(600), "no other item was under way"
         else:
             passed.set()
         return idx * idx
@@ -74,7 +74,7 @@ def test_one_worker_keeps_to_its_memory_limit():
         def forward(idx):
             if idx == 3:
                 held = bytearray(os.urandom(1 << 20) * 900)
-                threading.Event().wait(150)
+                threading.Event().wait(600)
                 return len(held)
             return idx
 
@@ -95,7 +95,7 @@ def test_calls_get_the_process_that_the_options_ask_for(call):
     seen = {
         "map": lambda: parallel_map(variable, range(3)),
         "for": lambda: list(parallel_for(variable, range(3))),
-        "submit": lambda: [parallel_submit(variable, 0).result(60)],
+        "submit": lambda: [parallel_submit(variable, 0).result(600)],
     }[call]()
     assert set(seen) == {"yes"}
 

@@ -41,7 +41,7 @@ def program(code: str) -> str:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from tests.parallel.local import items
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-TWO = {"env": "local", "n_workers": 2}
+TWO = {"env": "local", "n_workers": 2, "idle_timeout": 600}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def script(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[s
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -202,7 +202,7 @@ def test_an_edited_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert set(parallel_map(items.value_of, ["edited_between_calls"] * 50)) == {value}
 
 
-@pytest.mark.parametrize("idle_timeout", [0, 5])
+@pytest.mark.parametrize("idle_timeout", [0, 600])
 def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float, tmp_path: Path) -> None:
     """A global that items set is there in the next call while the processes stay, and never with `idle_timeout: 0`."""
     set_parallel({**TWO, "idle_timeout": idle_timeout})
@@ -220,7 +220,7 @@ def test_idle_processes_end_by_themselves() -> None:
     """After `idle_timeout` seconds nothing of a call is left: no process, no thread, no folder."""
     set_parallel({**TWO, "idle_timeout": 0.2})
     found = pids()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
 
 
 def test_none_stays_where_that_is_asked() -> None:
@@ -278,7 +278,7 @@ def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
         if killed:
             os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found), 30)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in found))
 
 
 def test_no_more_processes_than_items() -> None:
@@ -288,7 +288,7 @@ def test_no_more_processes_than_items() -> None:
         assert len(first) == 1
     with borrowed(config, 3) as grown:
         assert grown is first
-        wait_until(lambda: len(grown) == 3, 30)
+        wait_until(lambda: len(grown) == 3)
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,11 +337,11 @@ def test_an_option_of_dask_takes_the_way_over_dask(options: dict[str, Any], alon
     assert without_dask(ParallelConfig.parse({**TWO, "options": options})) is alone
 
 
-def test_options_are_kept() -> None:
+def test_options_are_kept(tmp_path: Path) -> None:
     """`threads_per_worker` and `env` reach the processes."""
     set_parallel({**TWO, "options": {"threads_per_worker": 2, "env": {"OWN_WORKERS": "yes"}}})
     assert {env for _, env in parallel_map(items.surroundings, range(50))} == {"yes"}
-    used = set(parallel_map(items.thread, range(400)))
+    used = set(parallel_map(items.thread, range(400), folder=str(tmp_path)))
     assert len({pid for pid, _ in used}) < len(used) <= 4
 
 
@@ -393,4 +393,4 @@ def test_fifty_runs_grow_nothing() -> None:
             end_idle()  # five starts among them
     run(range(20))
     # threads that were told to end take a moment
-    wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)), 30)
+    wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)))

@@ -66,7 +66,7 @@ def test_who_leaves_starts_no_other_worker(
     with caplog.at_level("INFO"):
         own.leave()
         leave()
-        server.process.wait(60)
+        server.process.wait(600)
     own.pool.close()
     assert "starting another" not in caplog.text
 

@@ -199,7 +199,7 @@ def test_what_a_worker_said_last_arrives_though_it_has_not_read_all(tcp_pair):
     assert driver.recv() == last
     assert thread.is_alive()  # until the other end is closed
     driver.close()
-    thread.join(30)
+    thread.join(600)
     assert not thread.is_alive()
 
 

@@ -72,7 +72,7 @@ def test_a_silent_peer_keeps_no_worker_waiting(opened: Open, came: queue.Queue[H
     door = opened(limit=3600)
     with silent(door):
         worker = greet(door)
-        assert came.get(timeout=30) == HELLO
+        assert came.get(timeout=600) == HELLO
         worker.close()
 
 
@@ -82,7 +82,7 @@ def test_the_time_to_introduce_oneself_is_limited_as_a_whole(opened: Open) -> No
     with silent(door) as peer:
         peer.settimeout(0.2)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(150):  # half a minute
+            while True:
                 peer.send(b"\0")
                 try:
                     peer.recv(64)
@@ -107,10 +107,10 @@ def test_a_greeting_that_cannot_be_read_is_reported_and_the_next_one_is_served(
     door = opened()
     peer = connect(door.address, KEY)
     peer.send(greeting)
-    peer.sock.settimeout(30)
+    peer.sock.settimeout(600)
     assert peer.sock.recv(1) == b""  # dropped
     worker = greet(door)
-    assert came.get(timeout=30) == HELLO
+    assert came.get(timeout=600) == HELLO
     assert "another version" in caplog.text
     peer.close()
     worker.close()
@@ -118,14 +118,14 @@ def test_a_greeting_that_cannot_be_read_is_reported_and_the_next_one_is_served(
 
 def test_a_greeting_cut_short_ends_nothing_else(opened: Open, came: queue.Queue[Hello]) -> None:
     """A peer that announces more than it sends is dropped at the limit, and others are served."""
-    door = opened(limit=0.5)
+    door = opened(limit=3.0)
     peer = connect(door.address, KEY)
     blob = pickle.dumps(HELLO)
     peer.sock.sendall(struct.pack("!QI", len(blob) + 1, 0) + blob)
-    peer.sock.settimeout(30)
+    peer.sock.settimeout(600)
     assert peer.sock.recv(1) == b""
     worker = greet(door)
-    assert came.get(timeout=30) == HELLO
+    assert came.get(timeout=600) == HELLO
     peer.close()
     worker.close()
 
@@ -139,11 +139,11 @@ def test_a_moment_without_descriptors_does_not_end_the_door(opened: Open, came: 
         worker.settimeout(0.3)
         with pytest.raises(TimeoutError):  # nobody can accept it
             worker.recv(1)
-    worker.settimeout(30)
+    worker.settimeout(600)
     assert worker.recv(1)  # the door's first word
     worker.close()
     late = greet(door)
-    assert came.get(timeout=30) == HELLO
+    assert came.get(timeout=600) == HELLO
     late.close()
 
 
@@ -154,7 +154,7 @@ def test_a_closed_door_accepts_nobody(opened: Open) -> None:
     with silent(door) as peer:
         assert peer.recv(32)  # its greeting has begun
         door.close()
-        peer.settimeout(30)
+        peer.settimeout(600)
         while peer.recv(64):
             pass
     with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
@@ -172,14 +172,14 @@ def test_over_tls_too_a_silent_peer_keeps_no_worker_waiting(came: queue.Queue[He
         kept.append(channel)
         came.put(hello)
 
-    door = Door(socket.create_server(("127.0.0.1", 0)), KEY, admit, listening, limit=2.0)
+    door = Door(socket.create_server(("127.0.0.1", 0)), KEY, admit, listening, limit=5.0)
     with socket.create_connection(door.address) as peer:  # type: ignore[arg-type]  # a host and a port
         worker = connect(door.address, KEY, tls=tls_to_connect(security, "worker"))
         worker.send(HELLO)
-        assert came.get(timeout=30) == HELLO
+        assert came.get(timeout=600) == HELLO
         kept[0].send("hello")
         assert worker.recv() == "hello"
-        peer.settimeout(30)
+        peer.settimeout(600)
         assert peer.recv(1) == b""  # shut down
         worker.close()
         kept[0].close()

@@ -62,7 +62,7 @@ def main(kind, folder, options):
     if runner.async_mode:
         run = runner(range(10))
         print(json.dumps([str(run.path), len(run)]))
-        run.wait(150)
+        run.wait(600)
         return
     print(json.dumps(list(runner(range(10)))), flush=True)
 

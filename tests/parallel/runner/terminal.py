@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.parallel.contract.helpers import clean_environment
 
-GUARD = 60  # seconds after which what is awaited does not come
+GUARD = 600  # seconds after which what is awaited does not come
 COLUMNS = 160
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from espnet3.parallel.testing import BackendContract, standin
+from tests.waiting import wait_until
 
 
 class TestLocal(BackendContract):
@@ -48,7 +49,8 @@ class OnStandIn(BackendContract):
         assert cls.queue.unfinished() == [] or all(each.ended_by for each in cls.queue.unfinished())
         cls.queue.cancel_all()
         assert len(cls.queue.jobs()) == 2
-        assert not [each for each in cls.queue.jobs() if each.pid and os.path.exists(f"/proc/{each.pid}")]
+        pids = [each.pid for each in cls.queue.jobs() if each.pid]
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
         assert set(Path.cwd().iterdir()) == cls.before
 
 

@@ -138,7 +138,7 @@ def block(env, **options):
     """Return a `parallel` block."""
     own = {"disk": "1GB", "walltime": None} if env == "htcondor" else {}
     wanted = {name: value for name, value in {**OPTIONS, **own, **options}.items() if value is not None}
-    return {"env": env, "n_workers": 2, "start_timeout": 30, "options": wanted}
+    return {"env": env, "n_workers": 2, "start_timeout": 600, "options": wanted}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
     with standin("pbs", slots=4) as queue:
         with get_client({**block("pbs"), "n_workers": 1}) as client:
             client.cluster.scale(2)
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=600)
             first, second = queue.jobs()
             run("qdel", str(second.job))
             results = parallel_for(slow_square, range(120), ordered=True)
@@ -220,7 +220,7 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
     looks = tmp_path / "looks"
     looks.touch()
     with standin("pbs", slots=1) as queue, get_client(block("pbs")) as client:
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=600)
         wait_until(lambda: len(queue.jobs()) == 2)
         qstat = queue.folder / "bin/qstat"
         real = qstat.read_text()
@@ -244,7 +244,7 @@ def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with standin(env, habits=habits) as queue:
         with get_client(block(env)) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=600)
             assert parallel_map(square, range(20)) == [x * x for x in range(20)]
         wait_until(lambda: not queue.unfinished())
         assert len(queue.jobs()) == 2

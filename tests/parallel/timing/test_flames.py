@@ -22,8 +22,8 @@ class Nothing(EnvironmentProvider):
 class Spins(BaseRunner):
     @staticmethod
     def forward(idx):
-        end = time.perf_counter() + 0.5
-        while time.perf_counter() < end:
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
             sum(range(1000))
 
 if __name__ == "__main__":
@@ -33,9 +33,9 @@ SEEN = 0.5  # seconds of work, of which a sample is taken five hundred times a s
 
 
 def spin_visibly(seconds: float) -> None:
-    """Be busy for so long."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    """Use the processor for so long."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
         sum(range(1000))
 
 
@@ -80,8 +80,8 @@ def test_replay_draws_the_item_where_it_is_called(command: str, tmp_path: Path) 
     there = tmp_path / "elsewhere"
     there.mkdir()
     program = Path(sys.executable)
-    subprocess.run([program, "spins.py"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run([program, "spins.py"], cwd=tmp_path, check=True, timeout=600)
     words = [program.with_name("espnet3"), "replay", tmp_path / "run", "0", "--profile"]
-    done = subprocess.run(words, cwd=there, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(words, cwd=there, capture_output=True, text=True, check=True, timeout=600)
     assert f"a flame graph is in {there / 'replay-0.svg'}" in done.stdout
     assert "forward (spins.py" in (there / "replay-0.svg").read_text()

@@ -21,14 +21,14 @@ def test_a_job_that_met_its_walltime_is_in_the_report_also_after_its_retry(tmp_p
     """Before it is submitted again it is so "now"; then the retry's word of it stays, also once all is merged."""
     hold(tmp_path, 0)
     with standin("pbs"):
-        run = submit("pbs", tmp_path, walltime="00:00:06")
+        run = submit("pbs", tmp_path, walltime="00:00:20")
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (now,) = read_facts(run.path).ends
         assert (now.state, now.shards, now.noticed) == ("timeout", (0,), None)
         let_go(tmp_path, 0, dead=True)
         run.retry()
-        assert run.wait(60).done
+        assert run.wait(600).done
         (then,) = read_facts(run.path).ends
         assert (then.state, then.shards) == ("timeout", (0,)) and then.noticed is not None
         assert run.merge() is not None
@@ -44,7 +44,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
     """What only the scheduler knew is noted before it forgets: `retry` writes which shards it found in which state."""
     hold(tmp_path, 0)
     with standin("pbs"):
-        run = submit("pbs", tmp_path, walltime="00:00:06")
+        run = submit("pbs", tmp_path, walltime="00:00:20")
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (run.path / "detached/shard.0/ended.json").unlink()  # as where the whole node went down
@@ -54,7 +54,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
         let_go(tmp_path, 0, dead=True)
         run.retry()
         monkeypatch.undo()
-        assert run.wait(60).done
+        assert run.wait(600).done
     events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
     assert [e["ended"] for e in events if e["event"] == "retried"] == [{"node_fail": [0]}]
     assert "its node went down" in page_of(read_facts(run.path))
@@ -64,7 +64,7 @@ def test_a_report_of_jobs_that_cannot_be_known_has_all_the_rest(tmp_path: Path) 
     """Where the list of jobs is damaged the report is written all the same, and says what it could not tell."""
     with standin("pbs"):
         run = submit("pbs", tmp_path)
-        assert run.wait(60).done
+        assert run.wait(600).done
     (run.path / "detached/jobs.json").write_text("{")
     facts = read_facts(run.path)
     assert facts.ok == 2 and not facts.ends

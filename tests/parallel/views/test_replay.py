@@ -50,7 +50,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ran")
     (folder / "words.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "words.py"], cwd=folder, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "words.py"], cwd=folder, env=environment, check=True, timeout=600)
     return folder
 
 
@@ -75,7 +75,7 @@ def test_the_debugger_opens_where_a_failed_item_fails_again(ran: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert "42" in done.stdout and done.returncode == 1
     assert "item 2 then: failed, ValueError: no letters in 2" in done.stdout
@@ -98,7 +98,7 @@ def test_an_item_of_a_detached_run(tmp_path: Path) -> None:
     """A detached run knows its indices and how its provider is made; an index that is not one of them is refused."""
     run = run_of(tmp_path, n=4, workers=1, shards=1, on_error="record", config={"bad": [2, "raise"]})
     try:
-        assert run.wait(150).done
+        assert run.wait(600).done
     finally:
         shut(run)
     done = espnet3("replay", run.path, "3", cwd=tmp_path)

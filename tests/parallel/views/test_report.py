@@ -168,7 +168,7 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
         live = read_facts(run.path)
         assert live.state == "at work" and live.shards[-1].ended == "alive"
         let_go(tmp_path, 5)
-        assert run.wait(150).done
+        assert run.wait(600).done
     finally:
         shut(run)
     facts = read_facts(run.path)
@@ -214,7 +214,7 @@ def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
     """There is no driver to note them at a session's end: the jobs do, and the report says how many there were."""
     run = run_of(tmp_path, on_error="record", max_retries=2, config={"bad": [2, "raise"]})
     try:
-        assert run.wait(150).failed == 1
+        assert run.wait(600).failed == 1
     finally:
         shut(run)
     facts = read_facts(run.path)

@@ -32,9 +32,13 @@ from espnet3.parallel.views.live import workers_of
 from espnet3.parallel.views.page import page_of
 from tests.parallel.detached.work import Files, Provider, Squares, run_of, shut
 from tests.parallel.views.test_report import Checked
+from tests.waiting import wait_until
 
 SLOW, STEP = 7, 0.3  # the item that takes longest, and the seconds by which it does
-QUICK_SLOW = 300  # the one that takes so long among quick ones
+QUICK_SLOW, QUICK_STEP = (
+    300,
+    3.0,
+)  # the one that takes long among quick ones, far longer than any other may be held up
 LARGE = 300 << 20  # bytes
 
 
@@ -59,7 +63,7 @@ class Quick(Naps):
     @staticmethod
     def forward(idx: int, pause: Any) -> int:
         """Wait as long as the index says."""
-        pause(STEP if idx == QUICK_SLOW else 0.0001)
+        pause(QUICK_STEP if idx == QUICK_SLOW else 0.0001)
         return idx
 
 
@@ -78,27 +82,36 @@ class NapsAndDeath(Naps):
 
 
 class Large(Naps):
-    """The slow item takes memory as well, and gives it back."""
+    """The slow item takes memory as well, and gives it back; every worker has an item."""
 
     @staticmethod
-    def forward(idx: int, pause: Any) -> int:
-        """Nap; return the index."""
-        pause(0.004)
+    def forward(idx: int, pause: Any, folder: Path) -> int:
+        """Wait until each worker is in an item; return the index."""
+        (folder / f"item.{os.getpid()}").touch()
+        wait_until(lambda: len(list(folder.glob("item.*"))) == len(list(folder.glob("env.*"))))
         return idx + len(b"x" * LARGE) - LARGE if idx == SLOW else idx
 
 
 class Patience(EnvironmentProvider):
-    """The env has what waits."""
+    """The env has what waits; it is there once all workers are."""
 
     def build_env_local(self) -> dict[str, Any]:
         """Return it."""
-        return {"pause": time.sleep, "folder": Path(self.config["folder"])}
+        folder = Path(self.config["folder"])
+        (folder / f"env.{os.getpid()}").touch()
+        wait_until(lambda: len(list(folder.glob("env.*"))) >= self.config["workers"])
+        return {"pause": time.sleep, "folder": folder}
 
 
 def naps(folder: Path, workers: int, cls: Any = Naps, n: int = 120, **arguments: Any) -> Path:
     """Run naps; return the run's folder."""
     set_parallel({"env": "local", "n_workers": workers})
-    cls(Patience({"folder": str(folder)}), output_dir=folder / "run", progress=False, **arguments)(range(n))
+    cls(
+        Patience({"folder": str(folder), "workers": workers}),
+        output_dir=folder / "run",
+        progress=False,
+        **arguments,
+    )(range(n))
     return folder / "run"
 
 
@@ -129,7 +142,7 @@ def test_a_slow_item_among_quick_ones_is_named_and_no_other(tmp_path: Path, work
     times = read_facts(naps(tmp_path, workers, cls=Quick, n=400)).times
     assert times.items == 400
     (seconds, _, name), *others = times.slow
-    assert name == str(QUICK_SLOW) and seconds >= STEP
+    assert name == str(QUICK_SLOW) and seconds >= QUICK_STEP
     assert str(QUICK_SLOW) not in [name for _, _, name in others]
 
 
@@ -247,7 +260,9 @@ def test_peak_memory_is_of_this_program_alone() -> None:
     """A program that a larger one started counts its own memory, not that of the one that forked."""
     held = b"x" * LARGE
     ask = "from espnet3.parallel.timing.memory import peak_memory; print(peak_memory())"
-    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=600
+    )
     assert 10**6 < int(said.stdout) < len(held) < peak_memory()
 
 
@@ -264,7 +279,7 @@ def test_detached_jobs_record_the_same(tmp_path: Path, cls: Any) -> None:
     """Jobs write down their items' times, with hooks of their own too, and the report counts each item once."""
     run = run_of(tmp_path, runner=cls)
     try:
-        run.wait(timeout=120)
+        run.wait(timeout=600)
     finally:
         shut(run)
     times = read_times(Path(run.path))

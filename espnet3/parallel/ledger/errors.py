@@ -51,6 +51,16 @@ class DamagedFolderError(LedgerError):
     """The folder holds something that no run leaves behind, and that cannot be repaired safely."""
 
 
+def damaged(file: object, line: int, why: Exception) -> DamagedFolderError:
+    """Return the error for what no run writes; without a file it is a value's, and line 0 means all of the file."""
+    place = f"{file}, line {line}" if line else str(file or "a value")
+    reason = str(why) if type(why) is ValueError else f"{type(why).__name__}: {why}"
+    return DamagedFolderError(
+        f"{place} is damaged, no run writes this: {reason:.300}. Copy the folder again from where it was made, or "
+        "start anew with resume=False"
+    )
+
+
 class ChangedRunError(LedgerError):
     """The folder belongs to another runner, config or index list; the message shows the difference.
 

@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFolderError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")

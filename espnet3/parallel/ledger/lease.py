@@ -173,7 +173,7 @@ class Lease:
                 held = json.loads(file.read_bytes())
             except FileNotFoundError:
                 return  # cleaned up by a later holder: look again
-            except ValueError:
+            except (ValueError, RecursionError):
                 held = {}  # damaged: its age alone has to tell
         held = held if isinstance(held, dict) else {}
         if held.get("released"):

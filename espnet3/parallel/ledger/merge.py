@@ -73,13 +73,16 @@ def read_receipt(path: Path) -> Receipt:
         DamagedFolderError: It is damaged.
     """
     try:
-        return Receipt(**read_json(path / RECEIPT))
+        receipt = Receipt(**read_json(path / RECEIPT))
+        if type(receipt.planned) is int and receipt.planned == receipt.ok + sum(receipt.failed.values()) >= 0:
+            return receipt
+        raise DamagedFolderError(f"{path / RECEIPT} is damaged: its numbers are not those of a merge")
     except FileNotFoundError:
         raise IncompleteRunError(
             f"{path} has no {RECEIPT}: the run is not finished, or was never merged",
             "Run again with the same arguments to finish it; merge a detached run with `espnet3 merge`",
         ) from None
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise DamagedFolderError(f"{path / RECEIPT} is damaged, or of a newer version: {error}") from error
 
 

@@ -25,6 +25,7 @@ from espnet3.parallel.ledger.lines import (
     check_line,
     checked,
     columns,
+    failure_of,
     split_line,
 )
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
@@ -197,7 +198,10 @@ class _Reader:
         found = checked(line)
         if found is None:
             return False
-        placed = place(line, at, *found)
+        try:
+            placed = place(line, at, *found)
+        except ValueError:  # there is no index in it
+            return False
         if placed is None:
             return True
         position, checksum = placed
@@ -212,12 +216,17 @@ class _Reader:
         state[position], sums[position] = outcome, checksum
         if where:
             where[position] = begin
-        if self.taker is not None and outcome == OK:
-            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
-            self.taker.results([position], [body])
-        elif self.taker is not None:
-            self.taker.failure(position, line)
+        if self.taker is not None:
+            self._tell(self.taker, position, line, at, number, outcome)
         return True
+
+    def _tell(self, taker: Taker, position: int, line: bytes, at: int, number: int, outcome: int) -> None:
+        if outcome == OK:
+            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
+            taker.results([position], [body])
+        else:
+            failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
+            taker.failure(position, line)
 
     def _take(self, block: bytes, span: Span | None, offset: int) -> int:
         """Note a block of results; return how many, or 0, and nothing is noted, where one needs a closer look."""
@@ -254,12 +263,15 @@ class _Reader:
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
             return 0
+        found = bodies(block) if self.taker is not None else []
+        if self.taker is not None and len(found) != span.items:
+            return 0
         if where:
             where[begin] = offset
             self.scan.spans[begin] = span
         state[begin:end] = bytes([OK]) * span.items
         if self.taker is not None:
-            self.taker.results(span.positions, bodies(block))
+            self.taker.results(span.positions, found)
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:

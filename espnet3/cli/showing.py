@@ -14,6 +14,7 @@ from typing import TextIO
 
 from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts
 
 _WIDTH = 80
@@ -26,7 +27,12 @@ _EVERY = ((60.0, 10.0), (float("inf"), 60.0))  # without a terminal: until then,
 
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
-    print(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
+    say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
+
+
+def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
+    """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""
+    print(printable(str(text)), file=file, end=end, flush=flush)
 
 
 def status_text(found: RunStatus | FolderStatus) -> str:
@@ -123,11 +129,11 @@ class LiveLine:
             self._seen.popleft()
         text = self._text(found)
         if self._in_place:
-            text = text[: shutil.get_terminal_size().columns - 1]
+            text = printable(text)[: shutil.get_terminal_size().columns - 1]
             print(f"\r{text.ljust(self._width)}", end="", file=self._stream, flush=True)
             self._width = len(text)
         elif now >= self._next:
-            print(text, file=self._stream, flush=True)
+            say(text, self._stream, flush=True)
             self._next = now + next(every for until, every in _EVERY if now - self._begin < until)
 
     def close(self) -> None:

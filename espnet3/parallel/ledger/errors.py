@@ -38,7 +38,7 @@ class ValueTypeError(LedgerError, TypeError):
         self.problem = problem
         self.index = index
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         item = "" if self.index is None else f"item {brief(self.index)}: "
         return f"{item}{self.where} {self.problem}"
 
@@ -73,7 +73,7 @@ class ChangedRunError(LedgerError):
         self.folder = folder
         self.differences = differences
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         return (
             f"{self.folder} holds another run:\n  "
             + "\n  ".join(self.differences)
@@ -95,7 +95,7 @@ class IncompleteRunError(LedgerError):
         self.problem = problem
         self.advice = advice
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         return f"{self.problem}. {self.advice}"
 
 

@@ -20,6 +20,7 @@ from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
+from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
 
 EVENTS = "events.jsonl"
@@ -177,7 +178,9 @@ class OpenRun:
         """Note in `events.jsonl` that something happened now."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         # escaped to ASCII: a message may hold lone surrogates
-        self._events.append([json.dumps({"time": now, "event": kind, **facts}, default=str).encode() + b"\n"])
+        self._events.append(
+            [json.dumps({"time": now, "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
+        )
 
     def sync(self) -> None:
         """Have the disk hold all lines now."""

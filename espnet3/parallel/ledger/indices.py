@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from espnet3.parallel.ledger.errors import ValueTypeError
@@ -104,15 +104,6 @@ class Places:
             return lambda position: template % (position, items[position])
         template = b'{"n":%%d,"index":%%b,"%b":' % key
         return lambda position: template % (position, index_json(items[position]))
-
-    def texts(self, positions: Iterable[int]) -> list[bytes]:
-        """Return the JSON of the indices at planned positions.
-
-        Raises:
-            IndexError: A position was not planned.
-        """
-        write = b"%d".__mod__ if isinstance(self.items, range) else index_json
-        return list(map(write, map(self.items.__getitem__, positions)))
 
     def moved(self) -> Callable[[bytes], int | None]:
         """Return the lookup for a split of another list: by index, None for one that is gone.

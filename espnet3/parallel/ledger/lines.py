@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -24,8 +23,6 @@ RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-# the line's bytes before the checksum; in them the position, and the rest with the index in it; the checksum
-_WHOLE = re.compile(rb'(\{"n":(\d{1,18}),("index":(-?\d+|"[^"\\\n]*"),"result":.*)),"crc":(\d{1,18})\}\n')
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
 _DIGITS = 18  # of a position that a line may be for: more are no position, and cost time to read
 _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
@@ -34,7 +31,6 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an Ite
     **dict.fromkeys(("worker", "cause"), (str,)),
     "seconds": (float, int, type(None)),
 }
-_AROUND = len(b',"crc":}\n')
 
 
 def encode_line(position: int, index: Any, value: Any) -> bytes:
@@ -51,47 +47,6 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
         except ValueTypeError as error:
             raise ValueTypeError(error.where, error.problem, index) from None
     return b'%b,"crc":%d}\n' % (head, crc32(head))
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """A block of whole lines of results, one value a line in each column.
-
-    Attributes:
-        positions: `n` of each.
-        indices: The JSON of each index, which is a number or a text without an escape.
-        bodies: What stands between `n` and the checksum: `"index":5,"result":1`.
-        sums: The checksums.
-        sizes: Bytes of each line.
-    """
-
-    positions: list[int]
-    indices: tuple[bytes, ...]
-    bodies: tuple[bytes, ...]
-    sums: list[int]
-    sizes: list[int]
-
-
-def columns(block: bytes) -> Columns | None:
-    """Return a block of lines as columns, all checksums compared: a third of the time of line by line.
-
-    Args:
-        block: Lines with their ends.
-
-    Returns:
-        None where any line is damaged, or is none of these results.
-    """
-    found = _WHOLE.findall(block)
-    if not found:
-        return None
-    heads, numbers, bodies, indices, digits = zip(*found, strict=True)
-    sums = list(map(crc32, heads))
-    if sums != list(map(int, digits)):
-        return None
-    sizes = [len(head) + len(number) + _AROUND for head, number in zip(heads, digits, strict=True)]
-    if sum(sizes) != len(block):
-        return None
-    return Columns(list(map(int, numbers)), indices, bodies, sums, sizes)
 
 
 def bodies(block: bytes) -> list[bytes]:

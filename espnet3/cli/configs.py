@@ -21,11 +21,7 @@ conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=Fal
 
 
 def read_file(path: str) -> Any:
-    """Return what a YAML file holds, as OmegaConf's mapping.
-
-    Raises:
-        ConfigError: It cannot be read, or holds something else.
-    """
+    """Return what a YAML file holds, as OmegaConf's mapping."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -61,11 +57,7 @@ def has_block(path: str) -> bool:
 
 
 def read_block(path: str) -> ParallelConfig:
-    """Return the `parallel` block of a YAML file, or the whole file if it is one.
-
-    Raises:
-        ConfigError: The file has none, or it is wrong.
-    """
+    """Return the `parallel` block of a YAML file, or the whole file if it is one."""
     from omegaconf.errors import OmegaConfBaseException
 
     loaded = read_file(path)

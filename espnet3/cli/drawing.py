@@ -30,13 +30,7 @@ _FEW = 3  # failures and slow items that are shown
 
 
 def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
-    """Return what is to be shown.
-
-    Args:
-        found: One run, or several.
-        now: In seconds since the epoch.
-        height: Lines of the terminal: so many workers are shown as fit.
-    """
+    """Return what is to be shown."""
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)

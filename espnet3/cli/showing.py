@@ -73,12 +73,7 @@ def _of_jobs(found: RunStatus) -> list[str]:
 
 
 def wrapped(text: str, indent: int = 4) -> str:
-    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole.
-
-    Args:
-        text: Its own lines stay lines.
-        indent: Spaces before the lines that follow a line's first.
-    """
+    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
     after = " " * indent
     lines = [
         textwrap.fill(

@@ -61,11 +61,7 @@ class Words:
         self._at = 0
 
     def __iter__(self) -> Iterator[Word]:
-        """Yield them in their order.
-
-        Raises:
-            ConfigError: A quotation mark or a bracket has no partner.
-        """
+        """Yield them in their order."""
         while self._skip_space():
             line = self._line(self._at)
             if found := _OPERATOR.match(self._text, self._at):

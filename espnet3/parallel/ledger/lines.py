@@ -34,11 +34,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an Ite
 
 
 def encode_line(position: int, index: Any, value: Any) -> bytes:
-    """Return the line of one result.
-
-    Raises:
-        ValueTypeError: JSON cannot hold the index or the result; it names both.
-    """
+    """Return the line of one result."""
     if type(index) is int and type(value) is int and -_SHORT < value < _SHORT:  # a third of the time
         head = b'{"n":%d,"index":%d,"result":%d' % (position, index, value)
     else:
@@ -135,11 +131,7 @@ def index_json(index: Any) -> bytes:
 
 
 def checked(line: bytes) -> tuple[int, int] | None:
-    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed.
-
-    Args:
-        line: With or without its line end.
-    """
+    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed."""
     if line[-1:] == b"\n":
         line = line[:-1]
     at = line.rfind(b',"crc":')
@@ -160,11 +152,7 @@ def check_line(line: bytes) -> int:
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:
-    """Return the JSON of index and outcome of a line that `check_line` found whole.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the JSON of index and outcome of a line that `check_line` found whole."""
     begin = line.index(b",", 5) + len(b',"index":')
     if line[begin : begin + 1] in (b"{", b"["):  # only in these can there be a second ,"result":
         text = line[begin:].decode()

@@ -58,15 +58,7 @@ _dumps = _dumper()
 
 
 def to_json(value: Any, where: str = "result") -> bytes:
-    """Return a value as one line of strict JSON, without the line's end.
-
-    Args:
-        value: What `forward` returned.
-        where: What the value is called in an error.
-
-    Raises:
-        ValueTypeError: JSON and the tags cannot hold it.
-    """
+    """Return a value as one line of strict JSON, without the line's end."""
     if value is None:
         return b"null"
     if type(value) in _SCALARS or _is_plain(value, 0):
@@ -78,16 +70,7 @@ def to_json(value: Any, where: str = "result") -> bytes:
 
 
 def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
-    """Return the value that `to_json` was given.
-
-    Args:
-        data: What it returned.
-        file: Where these bytes stand, for an error.
-        line: The line's number there, from 1.
-
-    Raises:
-        DamagedFolderError: `to_json` writes no such bytes.
-    """
+    """Return the value that `to_json` was given."""
     try:
         text = data.decode()
         plain = _loads(text)

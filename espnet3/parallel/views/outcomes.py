@@ -80,11 +80,7 @@ class Failures:
                 heapq.heappop(self.slowest)
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
-        """Return the groups, the largest first.
-
-        Args:
-            state: One byte a position; positions that have a result by now are left out.
-        """
+        """Return the groups, the largest first."""
         counts: Counter[tuple[str, str, str]] = Counter()
         indices: dict[tuple[str, str, str], list[str]] = {}
         attempts: dict[tuple[str, str, str], int] = {}

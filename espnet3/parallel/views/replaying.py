@@ -103,12 +103,7 @@ class Replay:
         return found
 
     def __call__(self, index: Any, around: AbstractContextManager[Any] | None = None) -> Replayed:
-        """Run one item.
-
-        Args:
-            index: The item.
-            around: Entered for the call alone: a profiler, say.
-        """
+        """Run one item."""
         call, then = self.prepare(), outcome_of(self.run, index)
         result, error = None, None
         with seeded(self._remade.seed) as seed_for:
@@ -157,11 +152,7 @@ class Replay:
 
 
 def index_of(run: Path, text: str) -> Any:
-    """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own.
-
-    Raises:
-        ConfigError: The run is known not to have it.
-    """
+    """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own."""
     candidates = [text]
     for read in (json.loads, ast.literal_eval):
         try:

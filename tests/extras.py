@@ -1,7 +1,8 @@
 """Resolves every extra as pip would install it, alone and all together: `python -m tests.extras [PYTHON...]`.
 
 Nothing is installed. An extra that pip cannot resolve, or only by walking back below a lower bound of `pyproject.toml`,
-is an error. Each PYTHON is an interpreter that has pip; without one, this one is asked.
+is an error; so is one that has no solution with each bound as the version. Each PYTHON is an interpreter that has pip;
+without one, this one is asked.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -26,8 +27,24 @@ def extras() -> list[str]:
     return [*names, ",".join(name for name in names if name != "dev")]
 
 
-def resolve(python: str, extra: str) -> dict[str, str]:
+def lowest() -> list[str]:
+    """Return the lower bounds as versions: what pip may take where each package is the oldest that is allowed."""
+    found = []
+    for each in map(Requirement, metadata("espnet3-parallel").get_all("Requires-Dist") or []):
+        bounds = [bound.version for bound in each.specifier if bound.operator == ">="]
+        markers = str(each.marker or "").split(" and ")
+        marker = next((f"; {one}" for one in markers if one.startswith("python_version")), "")
+        found += [f"{each.name}=={bound}{marker}" for bound in bounds]
+    return found
+
+
+def resolve(python: str, extra: str, constraints: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions that pip would install, by the name of the distribution.
+
+    Args:
+        python: Whose pip is asked.
+        extra: What is to be installed; of several, their names with commas.
+        constraints: Further ones.
 
     Raises:
         RuntimeError: pip finds none that fit together; the message is pip's.
@@ -35,7 +52,9 @@ def resolve(python: str, extra: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
-        command += ["--ignore-installed", "--report", str(report), f"{ROOT}[{extra}]"]
+        limits = Path(folder, "constraints.txt")
+        limits.write_text("\n".join(constraints))
+        command += ["--ignore-installed", "--report", str(report), "-c", str(limits), f"{ROOT}[{extra}]"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
@@ -76,15 +95,17 @@ def main() -> int:
     """Resolve all, and say what was found; return 1 if one of them failed."""
     failed = 0
     for python in sys.argv[1:] or [sys.executable]:
-        for extra in extras():
+        at_lowest = [(extra, lowest()) for extra in extras() if extra != "dev"]  # a tool may be of any age
+        for extra, constraints in [*((extra, []) for extra in extras()), *at_lowest]:
+            what = f"{python} [{extra}]{' at its lowest' if constraints else ''}"
             try:
-                versions = resolve(python, extra)
+                versions = resolve(python, extra, constraints)
             except RuntimeError as error:
                 failed += 1
-                print(f"FAILED  {python} [{extra}]: {error}", flush=True)
+                print(f"FAILED  {what}: {error}", flush=True)
             else:
                 shown = {name: versions[name] for name in SHOWN if name in versions}
-                print(f"ok  {python} [{extra}]: {len(versions)} packages; {shown}", flush=True)
+                print(f"ok  {what}: {len(versions)} packages; {shown}", flush=True)
     return int(failed > 0)
 
 

@@ -21,15 +21,7 @@ Tell = Callable[[bool | None, str], None]
 
 
 def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
-    """Run a runner in several ways, and say whether the results are equal, or what differs first and why.
-
-    Args:
-        whole: The configuration that the provider is made with; None: it is made without.
-        wanted: "module:Class" of the runner and the provider; what is missing is taken from the `_target_` of the
-            configuration's block of that name.
-        n_items: The runner is run on the indices 0 to `n_items - 1`.
-        tell: Told of each finding.
-    """
+    """Run a runner in several ways, and say whether the results are equal, or what differs first and why."""
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
         compared = runner_class

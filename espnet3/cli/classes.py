@@ -13,19 +13,7 @@ from espnet3.parallel.errors import ConfigError
 
 
 def runner_and_provider(whole: Any, runner: str | None, provider: str | None) -> tuple[Any, Any]:
-    """Import both, and make the provider.
-
-    Args:
-        whole: The configuration that the provider is made with; None: it is made without.
-        runner: "module:Class"; None: the `_target_` of the configuration's block `runner`.
-        provider: The same.
-
-    Returns:
-        The runner's class, and the provider.
-
-    Raises:
-        ConfigError: One is not named, cannot be imported, or the provider cannot be made.
-    """
+    """Import both, and make the provider."""
     found = {
         what: name or _target(whole, what) for what, name in (("runner", runner), ("provider", provider))
     }

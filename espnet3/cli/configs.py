@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from espnet3.cli.showing import say
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError, ParallelError
@@ -20,11 +21,7 @@ conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=Fal
 
 
 def read_file(path: str) -> Any:
-    """Return what a YAML file holds, as OmegaConf's mapping.
-
-    Raises:
-        ConfigError: It cannot be read, or holds something else.
-    """
+    """Return what a YAML file holds, as OmegaConf's mapping."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -60,11 +57,7 @@ def has_block(path: str) -> bool:
 
 
 def read_block(path: str) -> ParallelConfig:
-    """Return the `parallel` block of a YAML file, or the whole file if it is one.
-
-    Raises:
-        ConfigError: The file has none, or it is wrong.
-    """
+    """Return the `parallel` block of a YAML file, or the whole file if it is one."""
     from omegaconf.errors import OmegaConfBaseException
 
     loaded = read_file(path)
@@ -90,7 +83,7 @@ def read_block(path: str) -> ParallelConfig:
             return ParallelConfig.parse(block)
         finally:
             for each in said:  # its place would be a line of this program, which says nothing of the file
-                print(f"warning: {path}: {each.message}", file=sys.stderr)
+                say(f"warning: {path}: {each.message}", file=sys.stderr)
 
 
 @click.command()
@@ -103,10 +96,10 @@ def plan(conf: str) -> None:
         if row.kind is Kind.KUBERNETES:
             from espnet3.cli.kubernetes import planned as manifests
 
-            print(manifests(config))
+            say(manifests(config))
             return
         if row.scheduler is None:
-            print(f"{config.n_workers} workers, {row.title}: no job script")
+            say(f"{config.n_workers} workers, {row.title}: no job script")
             return
         from espnet3.parallel.clusters.job_script import plan_jobs
 
@@ -114,17 +107,15 @@ def plan(conf: str) -> None:
     except ParallelError as error:
         _fail(error)
     plural = "s" if planned.workers_per_job > 1 else ""
-    print(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
+    say(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
     if planned.elements > 1:
         arrays = math.ceil(planned.jobs / planned.elements)
-        print(f"# submitted together, as {counted(arrays, 'job array')}")
-    print(planned.script.rstrip())
+        say(f"# submitted together, as {counted(arrays, 'job array')}")
+    say(planned.script.rstrip())
     for warning in planned.warnings:
-        print(
-            f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr
-        )
+        say(f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr)
 
 
 def _fail(error: ParallelError) -> NoReturn:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    say(f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(1)

@@ -13,7 +13,7 @@ import click
 from espnet3.cli.configs import has_block, read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
-from espnet3.cli.showing import wrapped
+from espnet3.cli.showing import say, wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
@@ -70,7 +70,7 @@ def doctor(
     def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         text = str(findings[-1])
-        print(wrapped(text, _INDENT) if sys.stdout.isatty() else text)
+        say(wrapped(text, _INDENT) if sys.stdout.isatty() else text)
 
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
@@ -92,7 +92,7 @@ def doctor(
     wrong = sum(each.good is False for each in findings)
     done = sum(each.good is not None for each in findings)
     left = f", {len(findings) - done} not made" if done < len(findings) else ""
-    print(f"{counted(done, 'check')}, {wrong} wrong{left}")
+    say(f"{counted(done, 'check')}, {wrong} wrong{left}")
     sys.exit(1 if wrong else 0)
 
 

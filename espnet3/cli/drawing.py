@@ -13,6 +13,7 @@ from rich.text import Text
 
 from espnet3.cli.showing import span
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
 
@@ -29,14 +30,8 @@ _FEW = 3  # failures and slow items that are shown
 
 
 def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
-    """Return what is to be shown.
-
-    Args:
-        found: One run, or several.
-        now: In seconds since the epoch.
-        height: Lines of the terminal: so many workers are shown as fit.
-    """
-    hint = Text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
+    """Return what is to be shown."""
+    hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
@@ -46,11 +41,12 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for facts in found:
         status = facts.status
-        table.add_row(
+        _row(
+            table,
             Path(status.run).name,
             _bar(facts),
             f"{status.ok + status.failed:,}/{status.items:,}",
-            Text(f"{status.failed:,}", style="red" if status.failed else "dim"),
+            _text(f"{status.failed:,}", style="red" if status.failed else "dim"),
             f"{facts.rate:,.1f}" if facts.rate else _state(facts),
             span(facts.seconds_left) if facts.seconds_left else "",
         )
@@ -59,9 +55,9 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
 
 def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     status = facts.status
-    head = Text.assemble((Path(status.run).name, "bold"), "  ", (_state(facts), _colour(facts)))
-    head.append(f"  {Path(status.run).parent}", style="dim")
-    counts = Text(f"{status.ok + status.failed:,} of {status.items:,} items")
+    head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (_state(facts), _colour(facts)))
+    head.append(_text(f"  {Path(status.run).parent}", style="dim"))
+    counts = _text(f"{status.ok + status.failed:,} of {status.items:,} items")
     counts.append(", ")
     counts.append(f"{status.failed:,} failed", style="red" if status.failed else "dim")
     if facts.rate:
@@ -79,8 +75,8 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
         lines += [_failures(facts), Text()]
     if facts.slow:
         slow = ", ".join(f"{name} ({span(seconds)})" for seconds, name in facts.slow[:_FEW])
-        lines.append(Text(f"slowest seen: {slow}", style="dim"))
-    lines += [Text(f"note: {note}", style="yellow") for note in status.notes]
+        lines.append(_text(f"slowest seen: {slow}", style="dim"))
+    lines += [_text(f"note: {note}", style="yellow") for note in status.notes]
     return lines
 
 
@@ -115,23 +111,28 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
     shown = workers if len(workers) <= room else workers[: room - 1]
     for worker in shown:
         style = _COLOURS.get(worker.state, "red")
-        table.add_row(
+        _row(
+            table,
             worker.name,
-            Text(worker.state.replace("_", " "), style=style),
+            _text(worker.state.replace("_", " "), style=style),
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
-            _cut(worker.doing or worker.note),
+            _text(worker.doing or worker.note, cut=True),
             span(max(0.0, now - worker.since)) if worker.since else "",
             _memory(worker),
-            _cut(worker.where),
+            _text(worker.where, cut=True),
         )
     if len(shown) < len(workers):
-        table.add_row(f"… {len(workers) - len(shown):,} more")
+        _row(table, f"… {len(workers) - len(shown):,} more")
     return table
 
 
-def _cut(text: str) -> Text:
-    """Return a text that ends with dots where it is longer than its column."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+def _row(table: Table, *cells: RenderableType) -> None:
+    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def _text(text: str, style: str = "", *, cut: bool = False) -> Text:
+    """Return a text as it is: no mark-up, nothing that a terminal obeys; cut, it ends with dots where it is long."""
+    return Text(printable(text), style, no_wrap=cut or None, overflow="ellipsis" if cut else None)
 
 
 def _memory(worker: Worker) -> str:
@@ -147,7 +148,7 @@ def _failures(facts: LiveFacts) -> Table:
     table.add_column("first message", ratio=1, no_wrap=True, overflow="ellipsis")
     for group in facts.failures[:_FEW]:
         message = " ".join(group.message.split())
-        table.add_row(Text(f"{group.count:,}", style="red"), f"{group.cause}: {group.error_type}", message)
+        _row(table, _text(f"{group.count:,}", style="red"), f"{group.cause}: {group.error_type}", message)
     if len(facts.failures) > _FEW:
-        table.add_row("", f"… {len(facts.failures) - _FEW} more kinds", "")
+        _row(table, "", f"… {len(facts.failures) - _FEW} more kinds", "")
     return table

@@ -45,11 +45,7 @@ def existing(path: str) -> str:
 
 @contextmanager
 def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
-    """Keep a mark in each folder while the context lasts.
-
-    Raises:
-        OSError: One cannot be written to.
-    """
+    """Keep a mark in each folder while the context lasts."""
     folders = [Folder(path, f".espnet3-doctor-{secrets.token_hex(8)}") for path in paths]
     try:
         for folder in folders:

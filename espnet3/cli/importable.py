@@ -44,11 +44,7 @@ class Facts:
 
 
 def look(wanted: dict[str, str]) -> Facts:
-    """Import the classes in this process and describe it.
-
-    Args:
-        wanted: "module:Class" for each of "runner" and "provider" that is asked about.
-    """
+    """Import the classes in this process and describe it."""
     facts = Facts(platform.python_version(), sys.executable, versions(_PACKAGES), os.getcwd())
     for what, reference in wanted.items():
         wrong = _wrong(what, reference)

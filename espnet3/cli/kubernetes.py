@@ -41,12 +41,7 @@ _RIGHTS = {
 
 
 def planned(config: ParallelConfig) -> str:
-    """Return the manifests of a block: the DaskCluster of a run with a driver, and the Job of a detached one.
-
-    Raises:
-        ConfigError: The options make none.
-        MissingPackageError: dask-kubernetes is not installed.
-    """
+    """Return the manifests of a block: the DaskCluster of a run with a driver, and the Job of a detached one."""
     load_cluster_class(BACKENDS[config.env])
     options = dict(config.options)
     parts = [
@@ -83,11 +78,7 @@ def _text(manifest: dict[str, Any]) -> str:
 
 
 def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
-    """Ask the API server what can be asked before a pod is started.
-
-    Raises:
-        ConfigError: No API server can be used.
-    """
+    """Ask the API server what can be asked before a pod is started."""
     with Server(config.options.get("namespace")) as server:
         _ask_all(server, config, tell)
 

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from espnet3.cli.runs import explained
-from espnet3.cli.showing import span, wrapped
+from espnet3.cli.showing import say, span, wrapped
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted
 from espnet3.parallel.records import place_of
@@ -51,11 +51,11 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     try:
         indices = failed_indices(folder) if index is None else [index_of(folder, index)]
         for line in again.differences:
-            print(wrapped(f"not as it was: {line}"))
+            say(wrapped(f"not as it was: {line}"))
         for line in again.notes:
-            print(wrapped(f"note: {line}"))
+            say(wrapped(f"note: {line}"))
         if not indices:
-            print("no item of this run has failed")
+            say("no item of this run has failed")
         faulthandler.enable()  # an item that crashes this process shall say where
         raised = [
             one for one in indices if _one(again, one, debug, here if profile else None).error is not None
@@ -63,7 +63,7 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     finally:
         again.close()
     if len(indices) > 1:
-        print(f"{counted(len(indices), 'item')}: {len(raised):,} raised again")
+        say(f"{counted(len(indices), 'item')}: {len(raised):,} raised again")
     sys.exit(1 if raised else 0)
 
 
@@ -74,14 +74,14 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
     if then is not None:
         tries = "1 try" if then.get("attempts") == 1 else f"{then.get('attempts')} tries"
         how = _DEADLY.get(str(then.get("cause")), f"{then.get('type')}: {then.get('message')}")
-        print(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
+        say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
-        print(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")
+        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")
     else:
-        print(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
+        say(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
-        traceback.print_exception(type(shown), shown, shown.__traceback__)
+        say("".join(traceback.format_exception(type(shown), shown, shown.__traceback__)), sys.stderr, end="")
     if around is not None:
         around.print()
     if debug and found.error is not None:
@@ -113,8 +113,8 @@ class _Profiles:
         """Print the table, and where the flame graph is."""
         pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
         if self._flames is None:
-            print("no flame graph: it takes py-spy (pip install py-spy)")
+            say("no flame graph: it takes py-spy (pip install py-spy)")
         elif self._flames.problem:
-            print(wrapped(f"no flame graph by py-spy: {self._flames.problem}"))
+            say(wrapped(f"no flame graph by py-spy: {self._flames.problem}"))
         else:
-            print(f"a flame graph is in {self._file}")
+            say(f"a flame graph is in {self._file}")

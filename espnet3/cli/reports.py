@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from espnet3.cli.runs import explained
+from espnet3.cli.showing import say
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import page_of
@@ -34,7 +34,7 @@ def report(run: str, output: str | None, kind: str) -> None:
     text = page_of(facts) if kind == "html" else _as_json(facts)
     output = output or (_DEFAULT if kind == "html" else "-")
     if output == "-":
-        sys.stdout.write(text)
+        say(text, end="")
         return
     try:
         Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -42,7 +42,7 @@ def report(run: str, output: str | None, kind: str) -> None:
         raise click.ClickException(
             f"{output} cannot be written ({error.strerror}): take another file with -o, or -o - for standard output"
         ) from error
-    print(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")
+    say(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")
 
 
 def _as_json(facts: RunFacts) -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from espnet3.cli.showing import LiveLine, print_status, status_text
+from espnet3.cli.showing import LiveLine, print_status, say, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
 from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, masked
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -37,7 +37,7 @@ def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
             )  # Python writes the rest at its end
             sys.exit(1)
         except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            say(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(1)
 
     return explained
@@ -87,7 +87,7 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
         found = watch(look, timeout, line.show)
     except KeyboardInterrupt:
         line.close()
-        print("not waiting any more; the run goes on", file=sys.stderr)
+        say("not waiting any more; the run goes on", file=sys.stderr)
         sys.exit(130)
     line.close()
     print_status(found, as_json)
@@ -106,7 +106,8 @@ def _redraw(found: RunStatus | FolderStatus) -> None:
     """Print a status in place of the one before, on a terminal; below it elsewhere."""
     begin = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
     end = "" if sys.stdout.isatty() or not found.alive else "\n"
-    print(f"{begin}{status_text(found)}{end}", flush=True)
+    print(begin, end="")
+    say(f"{status_text(found)}{end}", flush=True)
 
 
 @click.command()
@@ -119,7 +120,7 @@ def logs(run: str, failed: bool, follow: bool) -> None:
     opened = DetachedRun.open(run)
     for shard, text in opened.follow(failed) if follow else opened.logs(failed):
         for line in text.splitlines():
-            print(f"{shard}: {line}", flush=follow)
+            say(f"{shard}: {masked(line)}", flush=follow)
 
 
 @click.command()
@@ -158,7 +159,7 @@ def merge(run: str) -> None:
         status = opened.status()
         failed = f"{status.failed:,} of them failed" if status.failed else "none failed"
         found = f"merged {counted(status.ok + status.failed, 'item')}, {failed}, in {opened.path}"
-    print(found)
+    say(found)
 
 
 def _exit_status(found: RunStatus | FolderStatus) -> int:

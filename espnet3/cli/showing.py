@@ -14,6 +14,7 @@ from typing import TextIO
 
 from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
+from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts
 
 _WIDTH = 80
@@ -26,7 +27,12 @@ _EVERY = ((60.0, 10.0), (float("inf"), 60.0))  # without a terminal: until then,
 
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
-    print(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
+    say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
+
+
+def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
+    """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""
+    print(printable(str(text)), file=file, end=end, flush=flush)
 
 
 def status_text(found: RunStatus | FolderStatus) -> str:
@@ -67,12 +73,7 @@ def _of_jobs(found: RunStatus) -> list[str]:
 
 
 def wrapped(text: str, indent: int = 4) -> str:
-    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole.
-
-    Args:
-        text: Its own lines stay lines.
-        indent: Spaces before the lines that follow a line's first.
-    """
+    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
     after = " " * indent
     lines = [
         textwrap.fill(
@@ -123,11 +124,11 @@ class LiveLine:
             self._seen.popleft()
         text = self._text(found)
         if self._in_place:
-            text = text[: shutil.get_terminal_size().columns - 1]
+            text = printable(text)[: shutil.get_terminal_size().columns - 1]
             print(f"\r{text.ljust(self._width)}", end="", file=self._stream, flush=True)
             self._width = len(text)
         elif now >= self._next:
-            print(text, file=self._stream, flush=True)
+            say(text, self._stream, flush=True)
             self._next = now + next(every for until, every in _EVERY if now - self._begin < until)
 
     def close(self) -> None:

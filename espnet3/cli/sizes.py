@@ -12,7 +12,7 @@ import click
 from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
 from espnet3.cli.runs import explained
-from espnet3.cli.showing import wrapped
+from espnet3.cli.showing import say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views.charts import amount, duration
@@ -70,18 +70,18 @@ def size(
     chosen = recommended(there, items, None if within is None else within * 3600, most)
     block = block_for(config, chosen, measured)
     if as_json:
-        print(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
+        say(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
         return
-    print(wrapped(_said_of(measured, items)))
-    print(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
+    say(wrapped(_said_of(measured, items)))
+    say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
     for one in around(there, items, chosen, most):
-        print(_row(one, one.workers == chosen.workers))
+        say(_row(one, one.workers == chosen.workers))
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
-        print(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
+        say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
     if not measured.memory:
-        print("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
-    print(f"\n{_yaml(block)}", end="")
+        say("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
+    say(f"\n{_yaml(block)}", end="")
 
 
 def _measured(

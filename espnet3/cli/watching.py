@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from espnet3.cli.runs import explained
-from espnet3.cli.showing import plain_line
+from espnet3.cli.showing import plain_line, say
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
@@ -43,7 +43,7 @@ def watch(run: str, as_json: bool) -> None:
     watchers: dict[Path, Watcher] = {}
     if as_json:
         facts = [one.to_json() for one in look(folder, watchers)]
-        print(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
+        say(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
         return
     last = _on_terminal(folder, watchers) if sys.stdout.isatty() else _in_lines(folder, watchers)
     sys.exit(max((exit_status(facts) for facts in last), default=0))
@@ -77,7 +77,7 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
         if not alive or time.monotonic() - said >= _LINE:
             said = time.monotonic()
             for facts in found:
-                print(plain_line(facts), flush=True)
+                say(plain_line(facts), flush=True)
         if not alive:
             return found
         time.sleep(min(_pause(begin), _LINE))  # files on a shared disk send no event

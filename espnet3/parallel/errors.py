@@ -29,6 +29,8 @@ from opcode import opmap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from espnet3.parallel.messages import masked, printable
+
 if TYPE_CHECKING:
     from espnet3.parallel.records import ItemFailure
 
@@ -52,7 +54,13 @@ _CARRIERS = sys.stdlib_module_names | {
 
 
 class ParallelError(Exception):
-    """Base of all errors raised by `espnet3.parallel`."""
+    """Base of all errors raised by `espnet3.parallel`; their text has no secrets, and nothing that a terminal obeys."""
+
+    def __str__(self) -> str:
+        return printable(masked(self._espnet3_text()))
+
+    def _espnet3_text(self) -> str:
+        return super().__str__()
 
 
 class ConfigError(ParallelError, ValueError):
@@ -114,7 +122,7 @@ class ItemError(ParallelError, RuntimeError):
         self.index = failure.index
         self.worker = failure.worker
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         f = self.failure
         again = f" after {f.attempts} attempts" if f.attempts > 1 else ""
         return f"{f.name} failed {f.place}{again}: {f.error_type}: {f.message}"
@@ -160,7 +168,7 @@ class SubmissionError(NoWorkersError):
         self.stderr = stderr
         self.hint = hint
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"
         printed = self.stderr.strip() or "(it printed nothing)"
         hint = f"\n{self.hint}" if self.hint else ""
@@ -237,7 +245,7 @@ def add_note(error: BaseException, note: str) -> None:
     if not isinstance(notes, list):
         notes = []
         error.__notes__ = notes
-    notes.append(note)
+    notes.append(printable(masked(note)))
 
 
 def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:

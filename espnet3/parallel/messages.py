@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -11,13 +12,55 @@ from typing import Any
 _WIDTH = 80  # characters of a value that a message shows
 _MASK = "***"
 _LONGEST_NAME = 100  # characters; for a text beyond, such as a whole file's, the search would take minutes
-# not "tokenizer", which every speech config has
-_SECRET_WORDS = r"pass(?:word|wd|phrase)|secret|token(?!i[sz])|credential|(?:api|access|private)[-_]?key"
-_SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
-# Scheduler options hold shell text: "export WANDB_API_KEY=..." or "--token=..." names its secret there.
-# The name is found as a whole and once, by a look ahead: going back over a text of thousands of letters takes minutes.
-_SECRET_ASSIGNMENT = re.compile(
-    rf"(?<![\w-])(?=[\w-]*?(?:{_SECRET_WORDS}))(?=([\w-]+))\1(\s*=\s*)(\S+)", re.IGNORECASE
+# control characters but for tab and newline, and those that turn the direction of writing: a terminal obeys them
+_OBEYED = [
+    *range(9),
+    *range(11, 32),
+    *range(127, 160),
+    0x61C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+]
+_VISIBLE = {code: f"\\u{code:04x}" for code in (*_OBEYED, 0x2028, 0x2029)}
+# A name is a secret's by its words. Every speech config has tokens, so of those only a name that ends with the word
+# "token" is one, and not after a word that says what the token stands for: pad_token.
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_NAME = re.compile(
+    r"pass(?:word|wd|phrase|code)|secret(?!ar)|credential|authorization|(?:api|access|private|signing|encryption)_?key"
+    r"|(?:^|_)(?:pwd|(?:db|user|smtp|mysql|redis|root)_pass|(?:o|basic|http|proxy)?auth|bearer|jwt|dsn|(?:set)?cookies?"
+    r"|(?:api|auth|access|hub)?token)(?:_\d+)?$"
+)
+_SPOKEN = re.compile(
+    r"_?(?:sos|eos|bos|pad|unk|mask|cls|sep|blank|special|start|end|begin|stop|lang|language|task|next|first|last|space|sil"
+    r"|oov|word|sub|per|each|max|min|num|by|sentence|segment|speaker|turn|audio|text|speech|image|video|noise|time"
+    r"|timestamp|target|source|src|tgt|prompt|input|output)_token(?:_\d+)?$"
+)
+# Texts name a secret as well: export API_KEY=..., --token ..., 'password': ..., Cookie: ...
+_HINT = re.compile(r"pass|pwd|secret|token|credential|key|auth|bearer|jwt|dsn|cookie", re.IGNORECASE)
+_OF_NAMES = string.ascii_letters + string.digits + "_-"
+_REST = re.compile(rf"[\w-]{{0,{_LONGEST_NAME}}}")
+_SIGN = re.compile(r"\\*[\"']?(?:\s{0,9}(?P<sign>[=:])\s{0,9}|[ \t]{1,9}(?!-))")
+_VALUE = re.compile(
+    r"(?!None\b|null\b|True\b|False\b|\*\*\*)"
+    r"""(?:\\*"(?:[^"\\\n]|\\.)*"?|\\*'(?:[^'\\\n]|\\.)*'?|\S+)"""
+)
+_LINE = re.compile(r"[^\"'\n]+")
+_CALL = re.compile(r"[A-Za-z_][\w.]*[(\[]")
+_ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words of which text has more than one meaning
+# What is a secret by itself, or by what stands around it: the parts in groups stay
+_SECRETS = re.compile(
+    r"(?P<url>://[^\s/:@\"']{0,200}:)[^\s/\"']{1,500}(?=@)|(?P<user>://)[\w-]{20,200}(?=@)"
+    r"|(?P<bearer>\b[Bb](?i:earer)\s{1,9})(?=[^\s\"']{0,99}\d|[^\s\"']{16})[\w.~+/=-]{6,}"
+    r"|(?P<query>[?&][\w-]{0,30}(?i:signature|sig|key)=)[^&\s\"']+"
+    r"|\b(?:hf_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z0-9]{0,16}[A-Z])(?=[A-Za-z0-9]{0,16}\d)[A-Za-z0-9]{8,})"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
+    r"|sk-(?=[\w-]{0,60}\d)[\w-]{16,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?)"
+    r"|(?P<pem>-----BEGIN [A-Z0-9 ]{1,60}-----)(?s:.)*?(?=-----END [A-Z0-9 ]{1,60}-----|\Z)"
+)
+_MARKS = re.compile(
+    r"://|earer|EARER|[?&]|hf_|AKIA|ASIA|gh[pousr]_|github_pat|glpat|sk-|xox|AIza|eyJ|-----BEGIN"
 )
 
 
@@ -43,24 +86,90 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def printable(text: str) -> str:
+    """Return a text that a terminal shows and does not obey: other control characters than tab and newline are named.
+
+    It is done where a text is printed that may come from an item, a file or a scheduler; names are as in JSON, so that
+    what is JSON stays it.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
 def masked(value: Any, name: object = "") -> Any:
     """Return a copy of `value` in which what looks like a secret is replaced by `***`.
+
+    Whatever is recorded or printed comes through here: a config, a command line, an exception's text, a log.
 
     Args:
         value: Any value; mappings and sequences are walked, other objects are kept.
         name: The key the value stands under: `password: x` is a secret because of its key.
     """
-    if isinstance(name, str) and _SECRET_NAME.search(name) and value is not None:
+    if isinstance(name, str) and not (value is None or isinstance(value, bool)) and _is_secret(name):
         return _MASK
     if isinstance(value, str):
-        return _SECRET_ASSIGNMENT.sub(rf"\1\2{_MASK}", value)
+        return _masked_text(value)
     if isinstance(value, Mapping):
         # Kubernetes writes variables as {"name": "API_TOKEN", "value": "..."}: the name is a value.
         named = value.get("name")
         return {k: masked(v, named if k == "value" else k) for k, v in value.items()}
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray)):
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        # of a command line: "--token", "x"
+        before = ["", *(word.lstrip("-") if _is_option(word) else "" for word in value)]
+        return [
+            masked(item, "" if _is_option(item) else word) for word, item in zip(before, value, strict=False)
+        ]
+    if isinstance(value, Set):
         return [masked(item) for item in value]
     return value
+
+
+def _is_option(word: object) -> bool:
+    return isinstance(word, str) and word.startswith("-") and "=" not in word
+
+
+def _is_secret(name: str) -> bool:
+    words = "_".join(_WORDS.findall(name[-_LONGEST_NAME:])).lower()
+    return _SECRET_NAME.search(words) is not None and not _SPOKEN.search(words)
+
+
+def _masked_text(text: str) -> str:
+    if _MARKS.search(text):
+        text = _SECRETS.sub(lambda found: "".join(filter(None, found.groups())) + _MASK, text)
+    parts, at = list[str](), 0
+    for hint in _HINT.finditer(text):
+        if hint.start() < at:
+            continue
+        before = text[max(at, hint.start() - _LONGEST_NAME) : hint.start()]
+        begin = hint.start() - len(before) + len(before.rstrip(_OF_NAMES))
+        end = _REST.match(text, hint.end()).end()  # type: ignore[union-attr]  # it matches nothing, too
+        sign = _SIGN.match(text, end)
+        value = (
+            _value_of(text, begin, text[begin:end], sign) if sign and _is_secret(text[begin:end]) else None
+        )
+        if sign and value:
+            parts += [text[at : sign.end()], _MASK]
+            at = value.end()
+    return "".join([*parts, text[at:]])
+
+
+def _value_of(text: str, begin: int, name: str, sign: re.Match[str]) -> re.Match[str] | None:
+    """Return where the value of a secret's name is; None where it has none, as a word in a sentence."""
+    word, end = name.lower().lstrip("-"), sign.end()
+    if sign["sign"] == ":" and ("authorization" in word or "cookie" in word):  # a header
+        return _LINE.match(text, end) or _VALUE.match(text, end)
+    if not sign["sign"] and not name.startswith("-"):
+        return None
+    if "token" in word and _CALL.match(text, end):  # a line of code
+        return None
+    before = text[max(0, begin - _LONGEST_NAME) : begin]
+    if sign["sign"] == ":" and not before.endswith(("'", '"')):
+        # the place of a value in a message, such as options.password: must be ...; a word, as in "unknown token: x"
+        line = before.rpartition("\n")[2].strip(" \t-")
+        if before.endswith(".") or (line and word in _ORDINARY):
+            return None
+        if not line:  # of YAML
+            return _LINE.match(text, end) or _VALUE.match(text, end)
+    return _VALUE.match(text, end)
 
 
 def named(key: Any) -> str:
@@ -117,4 +226,4 @@ def warn_caller(message: str) -> None:
         and frame.f_globals.get("__name__", "").startswith("espnet3.")
     ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=level)
+    warnings.warn(printable(masked(message)), UserWarning, stacklevel=level)

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from espnet3.parallel.messages import brief, html_table
+from espnet3.parallel.messages import brief, html_table, printable
 
 # Signals that a process earns by what is done in it: nobody sends these, and the memory's guards send SIGKILL
 _CRASHES = frozenset(
@@ -102,7 +102,9 @@ class ItemFailure:
     def __repr__(self) -> str:
         message = " ".join(self.message.split())
         tries = f", {self.attempts} attempts" if self.attempts > 1 else ""
-        return f"<ItemFailure: {self.name}, {self.error_type}: {message:.200}, {self.place}{tries}>"
+        return printable(
+            f"<ItemFailure: {self.name}, {self.error_type}: {message:.200}, {self.place}{tries}>"
+        )
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the facts, with the traceback to unfold."""

@@ -11,6 +11,7 @@ from typing import Any
 from espnet3.components.data.dataset_builder import SourceError
 from espnet3.parallel import ChangedRunError, DetachedRun, FolderInUseError, ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.messages import printable
 from espnet3.systems.base.inference import InferResult
 from espnet3.systems.configs.loading import StageConfigs, load_configs
 from espnet3.systems.configs.mistakes import StageConfigError
@@ -66,7 +67,7 @@ def launch(
     try:
         results = made.run([each.name for each in stages])
     except SourceError as error:
-        print(f"create_dataset: {error}", file=sys.stderr)
+        print(f"create_dataset: {printable(str(error))}", file=sys.stderr)
         return 1
     except (ConfigError, MissingPackageError) as error:
         parser.error(_with_place(error, configs) if isinstance(error, StageConfigError) else str(error))

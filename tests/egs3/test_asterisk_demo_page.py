@@ -30,17 +30,16 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def demo(port: int) -> subprocess.Popen[str]:
+def demo(port: int) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, str(RECIPE / "run.py"), "--stages", "demo", f"ui.port={port}"]
     return start(command, RECIPE, port)
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    port = free_port()
-    process = demo(port)
+def link() -> Iterator[str]:
+    process, link = demo(free_port())
     try:
-        yield port
+        yield link
     finally:
         end(process)
 
@@ -54,10 +53,10 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_prompt_is_recognised_and_a_text_file_refused(
-    port: int, corpus: Path, notes: Path, look: str
+    link: str, corpus: Path, notes: Path, look: str
 ) -> None:
     """Wide, narrow and dark: prompts give their words, a text file a sentence, and nothing leaves the machine."""
-    with visited(port, **LOOKS[look]) as visit:
+    with visited(link, **LOOKS[look]) as visit:
         for name, words in HEARD.items():
             visit.give(corpus / "wav" / f"{name}.wav")
             visit.says(words)
@@ -76,8 +75,8 @@ def test_a_page_that_was_killed_is_there_again(corpus: Path, seed: int) -> None:
     """SIGKILL while somebody waits for a text: the workers end too, and the same command shows the page at its port."""
     name, words = random.Random(seed).choice(list(HEARD.items()))
     port = free_port()
-    process = demo(port)
-    with visited(port) as visit:
+    process, link = demo(port)
+    with visited(link) as visit:
         visit.give(corpus / "wav" / f"{name}.wav")
         workers = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGKILL)
@@ -86,9 +85,9 @@ def test_a_page_that_was_killed_is_there_again(corpus: Path, seed: int) -> None:
         process.stdout.close()
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=600)[1] == []
-    process = demo(port)
+    process, link = demo(port)
     try:
-        with visited(port) as visit:
+        with visited(link) as visit:
             visit.give(corpus / "wav" / f"{name}.wav")
             visit.says(words)
     finally:

@@ -33,13 +33,13 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def start(command: Sequence[str], cwd: Path, port: int) -> subprocess.Popen[str]:
-    """Start a stage demo in a process group of its own; return when the page is there."""
+def start(command: Sequence[str], cwd: Path, port: int) -> tuple[subprocess.Popen[str], str]:
+    """Start a stage demo in a process group of its own; return it and its link when the page is there."""
     process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     first = process.stdout.readline()
-    assert f"http://127.0.0.1:{port}/" in first, first
-    return process
+    assert f"http://127.0.0.1:{port}/?token=" in first, first
+    return process, first[first.index("http:") :].split()[0]
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -84,11 +84,11 @@ class Visit:
 
 
 @contextmanager
-def visited(port: int, **how: Any) -> Iterator[Visit]:
+def visited(link: str, **how: Any) -> Iterator[Visit]:
     """Open a page in Chromium; what it asks of other machines is refused, and remembered.
 
     Args:
-        port: On this machine.
+        link: To a page on this machine.
         **how: Of playwright's `new_page`: `viewport`, `color_scheme`, ...
     """
     asked: list[str] = []
@@ -101,7 +101,7 @@ def visited(port: int, **how: Any) -> Iterator[Visit]:
         page.set_default_timeout(SECONDS * 1000)
         page.on("request", lambda request: asked.append(request.url))
         page.route("**/*", lambda route: route.continue_() if is_here(route.request.url) else route.abort())
-        page.goto(f"http://127.0.0.1:{port}/")
+        page.goto(link)
         yield Visit(page, asked)
         browser.close()
 

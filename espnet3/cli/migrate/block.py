@@ -50,17 +50,7 @@ class Block:
 def make_block(
     call: Call, jobs: Entry, file: OptionsFile | None = None, hosts: Sequence[Setting] = ()
 ) -> Block:
-    """Return the block for a command.
-
-    Args:
-        call: The command.
-        jobs: The number of jobs (`nj`), and where it came from.
-        file: The options of its script, where it reads any.
-        hosts: The machines of ssh.pl.
-
-    Raises:
-        ConfigError: Something of it cannot be read, or the script would refuse it.
-    """
+    """Return the block for a command."""
     why = f'{call.setting.origin}, {call.variable}="{call.setting.value}"'
     limit = call.options.get("max_jobs_run")
     wanted = Wanted(at_once=Entry(limit.value, str(limit.origin)) if limit else None)

@@ -51,11 +51,7 @@ class Given:
     why: str
 
     def words(self) -> list[str]:
-        """Return the words of the flags, as the shell of the submit command separates them.
-
-        Raises:
-            ConfigError: A quotation mark has no partner.
-        """
+        """Return the words of the flags, as the shell of the submit command separates them."""
         try:
             return shlex.split(self.flags)
         except ValueError as error:
@@ -63,11 +59,7 @@ class Given:
 
 
 def read_call(variable: str, setting: Setting) -> Call:
-    """Take a command apart.
-
-    Raises:
-        ConfigError: Its script is not known, an option has no value, or a word is no option.
-    """
+    """Take a command apart."""
     # the shell separates the words of "${decode_cmd}" at spaces alone: quotation marks within are letters
     words = setting.value.split()
     if not words:
@@ -120,16 +112,7 @@ def _value(rest: Iterator[str], option: str, setting: Setting) -> str:
 
 
 def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Given]:
-    """Return the flags that the submit command is given for a call, those that count least first.
-
-    Args:
-        call: The call.
-        file: The options of its script.
-        notes: Gains what the script ignores.
-
-    Raises:
-        ConfigError: The script refuses an option that the file does not have.
-    """
+    """Return the flags that the submit command is given for a call, those that count least first."""
     # in the order of queue.pl and slurm.pl: what the file of options adds counts more than what cmd.sh hands through
     found = [
         Given(file.command.value.partition(" ")[2], str(file.command.origin)),

@@ -44,15 +44,7 @@ class Inputs:
 
 
 def read_inputs(paths: Iterable[str], fixed: Mapping[str, Setting]) -> Inputs:
-    """Read files of any of the three kinds.
-
-    Args:
-        paths: The files, named as in messages and comments.
-        fixed: Variables whose value the scripts do not change.
-
-    Raises:
-        ConfigError: A file cannot be read, or there is no shell script among them.
-    """
+    """Read files of any of the three kinds."""
     found = Inputs()
     scripts: list[Script] = []
     for path in paths:
@@ -95,11 +87,7 @@ def _hosts(path: str, text: str) -> list[Setting]:
 
 
 def choose_call(inputs: Inputs, stage: str) -> Call:
-    """Return the command that does a stage's work, with the `--gpu 1` that asr.sh adds for `gpu_inference`.
-
-    Raises:
-        ConfigError: No such command is assigned, or only a shell can compute it.
-    """
+    """Return the command that does a stage's work, with the `--gpu 1` that asr.sh adds for `gpu_inference`."""
     on_gpu = stage == "inference" and _gpu_inference(inputs)
     wanted = _ON_GPU if on_gpu else _STAGES[stage]
     for name in wanted:
@@ -139,11 +127,7 @@ def _gpu_inference(inputs: Inputs) -> bool:
 
 
 def choose_jobs(inputs: Inputs, stage: str) -> Entry:
-    """Return how many jobs a stage has: `inference_nj` or `nj`, whichever is said, or asr.sh's own 32.
-
-    Raises:
-        ConfigError: It is no positive number.
-    """
+    """Return how many jobs a stage has: `inference_nj` or `nj`, whichever is said, or asr.sh's own 32."""
     for name in ("inference_nj", "nj") if stage == "inference" else ("nj",):
         setting = inputs.variables.get(name)
         if setting is None:
@@ -158,11 +142,7 @@ def choose_jobs(inputs: Inputs, stage: str) -> Entry:
 
 
 def choose_options(inputs: Inputs, call: Call) -> OptionsFile | None:
-    """Return the options of a command's script, from the file that it would read.
-
-    Raises:
-        ConfigError: It names a file that is not there.
-    """
+    """Return the options of a command's script, from the file that it would read."""
     if not call.script.own:
         return None
     named = call.options.get("config")

@@ -60,16 +60,7 @@ class OptionsFile:
 
 
 def read_options(name: str, lines: Iterable[str], *, numbered: bool = True) -> OptionsFile:
-    """Read such a file.
-
-    Args:
-        name: What it is called in comments and messages.
-        lines: Its lines.
-        numbered: False: it is no file of the user's, so its lines have no numbers.
-
-    Raises:
-        ConfigError: A line is none of the three kinds, or there is no `command`.
-    """
+    """Read such a file."""
     command: Setting | None = None
     rules: list[Rule] = []
     defaults: dict[str, Setting] = {}

@@ -38,11 +38,7 @@ def is_pbs(flags: Iterable[Given]) -> bool:
 
 
 def read_sge(flags: Iterable[Given], wanted: Wanted) -> None:
-    """Take flags of Grid Engine's qsub.
-
-    Raises:
-        ConfigError: A value cannot be read.
-    """
+    """Take flags of Grid Engine's qsub."""
     for given in flags:
         for name, value in _split(given.words()):
             if name in _SGE_OPTIONS:
@@ -81,11 +77,7 @@ def _sge_resources(value: str, given: Given, wanted: Wanted) -> None:
 
 
 def read_pbs(flags: Iterable[Given], wanted: Wanted) -> None:
-    """Take flags of qsub of PBS or Torque.
-
-    Raises:
-        ConfigError: A value cannot be read.
-    """
+    """Take flags of qsub of PBS or Torque."""
     for given in flags:
         for name, value in _split(given.words()):
             if name in _PBS_OPTIONS:

@@ -56,11 +56,7 @@ _MIB = 1024**2
 
 
 def read_sbatch(flags: Iterable[Given], wanted: Wanted) -> None:
-    """Take flags of sbatch, of which a later one replaces an earlier one of its name.
-
-    Raises:
-        ConfigError: A value cannot be read.
-    """
+    """Take flags of sbatch, of which a later one replaces an earlier one of its name."""
     for given in flags:
         for written, name, value in _split(given.words()):
             if name in _ASKED:

@@ -53,16 +53,7 @@ Statement = list[tuple[int, str]]  # words with their lines
 
 
 def read_script(name: str, text: str, fixed: Mapping[str, Setting] | None = None) -> Script:
-    """Read a script.
-
-    Args:
-        name: The file, for messages.
-        text: The script.
-        fixed: Variables with a value that the script's own assignments do not change.
-
-    Raises:
-        ConfigError: It is no shell script: a quotation mark without a partner, an `if` without `fi`.
-    """
+    """Read a script."""
     reader = _Reader(Script(name), dict(fixed or {}))
     for statement in _statements(name, text):
         reader.take(statement)

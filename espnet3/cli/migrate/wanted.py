@@ -65,16 +65,7 @@ class Wanted:
         self.options[name] = Entry(value, given.why)
 
     def take_time(self, value: str, given: Given, *, unit: int) -> None:
-        """Take a limit of time.
-
-        Args:
-            value: As it was written.
-            given: Where.
-            unit: Seconds of a number without colons.
-
-        Raises:
-            ConfigError: It is no time.
-        """
+        """Take a limit of time."""
         seconds = int(value) * unit if value.isdigit() else walltime_seconds(value)
         if value.lower() in _ENDLESS:
             self.left_out(
@@ -86,17 +77,7 @@ class Wanted:
             self.take_option("walltime", clock(seconds), given)
 
     def take_memory(self, value: str, given: Given, *, unit: int = 1, per_core: bool) -> None:
-        """Take a size of memory.
-
-        Args:
-            value: As it was written.
-            given: Where.
-            unit: Bytes of a number without a unit.
-            per_core: Whether it is for each core, rather than for the job.
-
-        Raises:
-            ConfigError: It is no size.
-        """
+        """Take a size of memory."""
         found = _SIZE.fullmatch(value)
         if found is None:
             raise ConfigError(f"{given.why}: {value!r} is no size of memory; write it as 4G or 500M")
@@ -112,11 +93,7 @@ class Wanted:
         self.memory_per_core = per_core
 
     def take_cores(self, value: str, given: Given) -> None:
-        """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order.
-
-        Raises:
-            ConfigError: It is none.
-        """
+        """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order."""
         if not value.isdigit() or not int(value):
             raise ConfigError(f"{given.why}: {value!r} is no number of cores; write 1 or more")
         if self.cores is None or int(value) > self.cores.value:

@@ -17,12 +17,7 @@ _WIDTH = 110
 
 
 def yaml_text(block: Block, head: str) -> str:
-    """Return the text of a file with the block.
-
-    Args:
-        block: The block.
-        head: What the file says of itself, without the sign of a comment.
-    """
+    """Return the text of a file with the block."""
     lines = [f"# {head}", *_aligned(_lines(block))]
     if block.notes:
         lines += ["", "# Notes, and what has no equivalent here:"]

@@ -65,11 +65,12 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
             **options: Any,
         ) -> None:
             words = list(worker_extra_args or [])
-            if security is not None:  # dask-jobqueue would not quote the paths
+            if security is not None:
                 for part, path in security.get_tls_config_for_role("worker").items():
                     if path is not None and part != "ciphers":
                         words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
-            super().__init__(scheduler, quoted_word(str(name)), worker_extra_args=words, **options)
+            address = None if scheduler is None else quoted_word(str(scheduler))
+            super().__init__(address, quoted_word(str(name)), worker_extra_args=words, **_quoted(options))
             self.name = name
 
         def job_script(self) -> str:
@@ -99,6 +100,12 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
 
     WatchedJob.__name__ = WatchedJob.__qualname__ = job_class.__name__
     return WatchedJob
+
+
+def _quoted(options: dict[str, Any]) -> dict[str, Any]:
+    """Quote what dask-jobqueue joins to the worker's command as it is."""
+    words = {name for name in ("interface", "protocol") if options.get(name) is not None}
+    return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
 
 
 class KeptCluster(WorkerCluster):

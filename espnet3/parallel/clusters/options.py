@@ -171,7 +171,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
             made = wanted = tempfile.mkdtemp(prefix=f"espnet3-{row.name}-", dir=os.getcwd())
         else:
             wanted = os.path.abspath(os.path.expanduser(str(wanted)))
-            os.makedirs(wanted, exist_ok=True)
+            os.makedirs(wanted, mode=0o700, exist_ok=True)
         if not os.access(wanted, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:

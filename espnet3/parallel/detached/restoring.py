@@ -38,7 +38,7 @@ def restored_runner(layout: Layout) -> Any:
     cls: Any = load(spec.runner)
     runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
     for name, value in read_json(layout.folder / RUNNER).items():
-        setattr(runner, name, decode(value))
+        setattr(runner, name, decode(value, layout.folder / RUNNER))
     return runner
 
 

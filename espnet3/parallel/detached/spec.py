@@ -12,7 +12,7 @@ from espnet3.parallel.detached.code import ClassRef
 from espnet3.parallel.detached.surroundings import Surroundings
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.records import Policy
@@ -121,6 +121,8 @@ def read_spec(path: Path) -> JobSpec:
     """
     try:
         return JobSpec.from_json(read_json(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, 0, error) from error
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
 

@@ -269,7 +269,7 @@ def disk_now(folder: Path) -> int:
     """Return the time in nanoseconds by the clock of a folder's disk, or this host's where it is read-only."""
     probe = folder / f".now.{uuid.uuid4().hex}.tmp"
     try:
-        probe.touch()
+        probe.touch(0o600)
     except OSError:
         return time.time_ns()
     try:

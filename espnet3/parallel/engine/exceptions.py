@@ -13,7 +13,7 @@ from typing import Any
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.errors import PoisonItemError, add_note, is_ours
 from espnet3.parallel.item_errors import item_error_of
-from espnet3.parallel.messages import brief
+from espnet3.parallel.messages import brief, masked, printable
 from espnet3.parallel.records import ItemFailure
 
 # what a user's class may raise while it is pickled, loaded or shown; a KeyboardInterrupt is the user's own
@@ -38,7 +38,7 @@ _SPOILING = (
 
 
 def describe_error(error: BaseException) -> tuple[str, str, str]:
-    """Return an exception's type name, message and traceback text."""
+    """Return an exception's type name, message and traceback text; secrets in them are masked."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
@@ -47,7 +47,8 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
         raise
     except BaseException as wrong:  # user classes may raise anything here, SystemExit too
         text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
-    return name, text, "".join(traceback.format_exception(kind, error, below_ours(error.__traceback__)))
+    trace = "".join(traceback.format_exception(kind, error, below_ours(error.__traceback__)))
+    return name, masked(text), masked(trace)
 
 
 def below_ours(trace: TracebackType | None) -> TracebackType | None:
@@ -116,7 +117,7 @@ class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the wo
     """Shows the worker's traceback under the exception that came from there."""
 
     def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
+        return printable(masked(f"\n\n{self.args[0]}"))
 
 
 _MOST_CAUSES = 10  # that travel with an exception

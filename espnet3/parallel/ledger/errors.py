@@ -38,7 +38,7 @@ class ValueTypeError(LedgerError, TypeError):
         self.problem = problem
         self.index = index
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         item = "" if self.index is None else f"item {brief(self.index)}: "
         return f"{item}{self.where} {self.problem}"
 
@@ -49,6 +49,16 @@ class FolderWriteError(LedgerError, OSError):
 
 class DamagedFolderError(LedgerError):
     """The folder holds something that no run leaves behind, and that cannot be repaired safely."""
+
+
+def damaged(file: object, line: int, why: Exception) -> DamagedFolderError:
+    """Return the error for what no run writes; without a file it is a value's, and line 0 means all of the file."""
+    place = f"{file}, line {line}" if line else str(file or "a value")
+    reason = str(why) if type(why) is ValueError else f"{type(why).__name__}: {why}"
+    return DamagedFolderError(
+        f"{place} is damaged, no run writes this: {reason:.300}. Copy the folder again from where it was made, or "
+        "start anew with resume=False"
+    )
 
 
 class ChangedRunError(LedgerError):
@@ -63,7 +73,7 @@ class ChangedRunError(LedgerError):
         self.folder = folder
         self.differences = differences
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         return (
             f"{self.folder} holds another run:\n  "
             + "\n  ".join(self.differences)
@@ -85,7 +95,7 @@ class IncompleteRunError(LedgerError):
         self.problem = problem
         self.advice = advice
 
-    def __str__(self) -> str:
+    def _espnet3_text(self) -> str:
         return f"{self.problem}. {self.advice}"
 
 

@@ -67,15 +67,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        DamagedFolderError: It does not.
-        FileNotFoundError: There is none.
-    """
+    """Read a JSON file that holds an object."""
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFolderError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
@@ -105,12 +100,7 @@ class Appender:
             self.append([b"\n"])
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines, each with its end, in one write.
-
-        Raises:
-            FolderWriteError: Not all could be written; then none of them is there.
-            DamagedFolderError: The file is gone from its folder.
-        """
+        """Append lines, each with its end, in one write."""
         if self._broken:
             raise FolderWriteError(
                 f"{self.path} could not be cut back after a failed write: start again to go on"

@@ -62,15 +62,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def acquire(self, who: str) -> None:
-        """Take the lease.
-
-        Args:
-            who: The run's id, for people.
-
-        Raises:
-            FolderInUseError: A living driver holds it; the message names host, pid and since when.
-            FolderWriteError: The folder is not writable.
-        """
+        """Take the lease."""
         for _ in range(_ATTEMPTS):
             number = max(self._numbers(), default=0)
             if number:
@@ -83,11 +75,7 @@ class Lease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Whether somebody holds the folder's lease now, and lives; takes nothing.
-
-        Raises:
-            FolderWriteError: It cannot be found out.
-        """
+        """Whether somebody holds the folder's lease now, and lives; takes nothing."""
         try:
             self._refuse_if_alive(max(self._numbers(), default=0))
         except FolderInUseError:
@@ -173,7 +161,7 @@ class Lease:
                 held = json.loads(file.read_bytes())
             except FileNotFoundError:
                 return  # cleaned up by a later holder: look again
-            except ValueError:
+            except (ValueError, RecursionError):
                 held = {}  # damaged: its age alone has to tell
         held = held if isinstance(held, dict) else {}
         if held.get("released"):

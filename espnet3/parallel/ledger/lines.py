@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from espnet3.parallel.ledger.errors import ValueTypeError
+from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.values import from_json, to_json
 from espnet3.parallel.records import ItemFailure
 
@@ -24,18 +23,18 @@ RESULT = b"result"
 FAILURE = b"failure"
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-# the line's bytes before the checksum; in them the position, and the rest with the index in it; the checksum
-_WHOLE = re.compile(rb'(\{"n":(\d+),("index":(-?\d+|"[^"\\\n]*"),"result":.*)),"crc":(\d+)\}\n')
-_BODY = re.compile(rb'\{"n":\d+,(.*),"crc":\d+\}\n')
-_AROUND = len(b',"crc":}\n')
+_BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
+_DIGITS = 18  # of a position that a line may be for: more are no position, and cost time to read
+_FIELDS: dict[str, tuple[type, ...]] = {  # of a failure, in the order of an ItemFailure's
+    **dict.fromkeys(("type", "message", "traceback"), (str,)),
+    "attempts": (int,),
+    **dict.fromkeys(("worker", "cause"), (str,)),
+    "seconds": (float, int, type(None)),
+}
 
 
 def encode_line(position: int, index: Any, value: Any) -> bytes:
-    """Return the line of one result.
-
-    Raises:
-        ValueTypeError: JSON cannot hold the index or the result; it names both.
-    """
+    """Return the line of one result."""
     if type(index) is int and type(value) is int and -_SHORT < value < _SHORT:  # a third of the time
         head = b'{"n":%d,"index":%d,"result":%d' % (position, index, value)
     else:
@@ -44,47 +43,6 @@ def encode_line(position: int, index: Any, value: Any) -> bytes:
         except ValueTypeError as error:
             raise ValueTypeError(error.where, error.problem, index) from None
     return b'%b,"crc":%d}\n' % (head, crc32(head))
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """A block of whole lines of results, one value a line in each column.
-
-    Attributes:
-        positions: `n` of each.
-        indices: The JSON of each index, which is a number or a text without an escape.
-        bodies: What stands between `n` and the checksum: `"index":5,"result":1`.
-        sums: The checksums.
-        sizes: Bytes of each line.
-    """
-
-    positions: list[int]
-    indices: tuple[bytes, ...]
-    bodies: tuple[bytes, ...]
-    sums: list[int]
-    sizes: list[int]
-
-
-def columns(block: bytes) -> Columns | None:
-    """Return a block of lines as columns, all checksums compared: a third of the time of line by line.
-
-    Args:
-        block: Lines with their ends.
-
-    Returns:
-        None where any line is damaged, or is none of these results.
-    """
-    found = _WHOLE.findall(block)
-    if not found:
-        return None
-    heads, numbers, bodies, indices, digits = zip(*found, strict=True)
-    sums = list(map(crc32, heads))
-    if sums != list(map(int, digits)):
-        return None
-    sizes = [len(head) + len(number) + _AROUND for head, number in zip(heads, digits, strict=True)]
-    if sum(sizes) != len(block):
-        return None
-    return Columns(list(map(int, numbers)), indices, bodies, sums, sizes)
 
 
 def bodies(block: bytes) -> list[bytes]:
@@ -125,23 +83,41 @@ def encode_failure(position: int, failure: ItemFailure) -> bytes:
     return _sealed(head)
 
 
-def decode_failure(index: bytes, failure: bytes) -> ItemFailure:
+def read_merged(line: bytes, file: object, number: int) -> dict[str, Any]:
+    """Return a line of a merged file; one that is none is a `DamagedFolderError` with its file and number."""
+    record = from_json(line, file, number)
+    if type(record) is dict and "index" in record:
+        return record
+    raise damaged(file, number, ValueError("it has no index"))
+
+
+def merged_failure(line: bytes, file: object, number: int) -> ItemFailure:
+    """Return the record of a failed item from its line in the merged file."""
+    facts = read_merged(line, file, number)
+    return _failure(facts["index"], facts, file, number)
+
+
+def failure_of(line: bytes, file: object, number: int) -> ItemFailure:
+    """Return the record of a failed item from a whole line of a split."""
+    try:
+        index, failure = split_line(line)
+    except ValueError as error:
+        raise damaged(file, number, error) from error
+    return decode_failure(index, failure, file, number)
+
+
+def decode_failure(index: bytes, failure: bytes, file: object = "", number: int = 0) -> ItemFailure:
     """Return the record of a failed item from the two parts of its line."""
-    return failure_from(from_json(index), from_json(failure))
+    return _failure(from_json(index, file, number), from_json(failure, file, number), file, number)
 
 
-def failure_from(index: Any, facts: dict[str, Any]) -> ItemFailure:
-    """Return the record of a failed item from its index and the facts of its line."""
-    return ItemFailure(
-        index=index,
-        error_type=facts["type"],
-        message=facts["message"],
-        traceback=facts["traceback"],
-        attempts=facts["attempts"],
-        worker=facts["worker"],
-        cause=facts["cause"],
-        seconds=facts.get("seconds"),
-    )
+def _failure(index: Any, facts: Any, file: object, number: int) -> ItemFailure:
+    found = facts if type(facts) is dict else {}
+    wrong = [name for name, kinds in _FIELDS.items() if type(found.get(name)) not in kinds]
+    if wrong:
+        raise damaged(file, number, ValueError(f"a failure has no right {', '.join(wrong)}"))
+    values: list[Any] = [found.get(name) for name in _FIELDS]
+    return ItemFailure(index, *values)
 
 
 def index_json(index: Any) -> bytes:
@@ -155,20 +131,16 @@ def index_json(index: Any) -> bytes:
 
 
 def checked(line: bytes) -> tuple[int, int] | None:
-    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed.
-
-    Args:
-        line: With or without its line end.
-    """
+    """Return the position a line is for and its checksum, None for a damaged one; no JSON is parsed."""
     if line[-1:] == b"\n":
         line = line[:-1]
     at = line.rfind(b',"crc":')
     digits = line[at + 7 : -1]
-    if at < 0 or line[-1:] != b"}" or not digits.isdigit():
+    if at < 0 or line[-1:] != b"}" or not digits.isdigit() or len(digits) > _DIGITS:
         return None
     checksum = crc32(line[:at])
     position = line[5 : line.find(b",", 5)]
-    if checksum != int(digits) or line[:5] != b'{"n":' or not position.isdigit():
+    if checksum != int(digits) or line[:5] != b'{"n":' or not position.isdigit() or len(position) > _DIGITS:
         return None
     return int(position), checksum
 
@@ -184,7 +156,10 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     begin = line.index(b",", 5) + len(b',"index":')
     if line[begin : begin + 1] in (b"{", b"["):  # only in these can there be a second ,"result":
         text = line[begin:].decode()
-        end = begin + len(text[: json.JSONDecoder().raw_decode(text)[1]].encode())
+        try:
+            end = begin + len(text[: json.JSONDecoder().raw_decode(text)[1]].encode())
+        except RecursionError as error:
+            raise ValueError("its index is nested too deep") from error
     else:
         end = min(at for at in (line.find(b',"result":', begin), line.find(b',"failure":', begin)) if at > 0)
     outcome = line.index(b":", end) + 1
@@ -194,4 +169,7 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
 def read_line(line: bytes) -> tuple[int, bytes, bytes] | None:
     """Return position, and the JSON of index and outcome; None for a line that is not whole."""
     position = check_line(line)
-    return None if position == DAMAGED else (position, *split_line(line))
+    try:
+        return None if position == DAMAGED else (position, *split_line(line))
+    except ValueError:
+        return None

@@ -11,10 +11,9 @@ from typing import Any, overload
 
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.lines import failure_from
+from espnet3.parallel.ledger.lines import merged_failure, read_merged
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
-from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure
 
@@ -119,9 +118,10 @@ class Results(Sequence[Any]):
 
     def failures(self) -> Iterator[ItemFailure]:
         """Yield the records of the failed items, in order."""
-        with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
-            for line in file:
-                yield _failure(line)
+        path = self.path / ERRORS
+        with open(path, "rb", buffering=_BUFFER) as file:
+            for number, line in enumerate(file, 1):
+                yield merged_failure(line, path, number)
 
     # --- reading ---
 
@@ -145,16 +145,16 @@ class Results(Sequence[Any]):
         offset, skip = 0, start
         if start:
             offset, skip = self._offset(start // _STRIDE), start % _STRIDE
-        buffer = _BUFFER if stop - start > _STRIDE else 8 << 10
-        with open(self.path / RESULTS, "rb", buffering=buffer) as file:
+        path, buffer = self.path / RESULTS, _BUFFER if stop - start > _STRIDE else 8 << 10
+        with open(path, "rb", buffering=buffer) as file:
             file.seek(offset)
             for _ in range(skip):
                 file.readline()
             for position in range(start, stop):
                 line = file.readline()
                 if line[-2:] != b"}\n":
-                    raise DamagedFolderError(f"{self.path / RESULTS} ends before position {position}")
-                record = from_json(line)
+                    raise DamagedFolderError(f"{path} ends before position {position}")
+                record = read_merged(line, path, position + 1)
                 yield (
                     record["index"],
                     record["result"] if "result" in record else self._failed(position),
@@ -178,7 +178,8 @@ class Results(Sequence[Any]):
             positions, offsets, at = array("q"), array("q"), 0
             with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
                 for line in file:
-                    positions.append(int(line[5 : line.index(b",", 5)]))
+                    digits = line[5 : line.find(b",", 5)]
+                    positions.append(int(digits) if digits.isdigit() and len(digits) < 19 else -1)
                     offsets.append(at)
                     at += len(line)
             self._errors = positions, offsets
@@ -190,7 +191,7 @@ class Results(Sequence[Any]):
             )
         with open(self.path / ERRORS, "rb") as file:
             file.seek(offsets[place])
-            return _failure(file.readline())
+            return merged_failure(file.readline(), self.path / ERRORS, place + 1)
 
     def _stamp_now(self) -> tuple[int, int]:
         """Return what changes when the merged file does; the same on every host that sees it."""
@@ -228,8 +229,3 @@ def _table(records: Iterable[tuple[Any, Any]], any_failed: bool) -> Any:
         columns = {**{key: None for key in columns if key not in _OF_FAILURES}, **dict.fromkeys(_OF_FAILURES)}
     data = {key: [row.get(key) for row in rows] for key in columns}
     return pandas.DataFrame(data, index=pandas.Index(indices, name="index", tupleize_cols=False))
-
-
-def _failure(line: bytes) -> ItemFailure:
-    facts = from_json(line)
-    return failure_from(facts["index"], facts)

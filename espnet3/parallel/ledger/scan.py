@@ -1,7 +1,7 @@
 """Reads what all sessions wrote: which positions are done, where their lines are, what is damaged.
 
-Results are read in blocks of whole lines: those of a span with one look at its checksum, others as columns. A block
-with anything unusual in it, and failures, are read line by line.
+Results are read in blocks of whole lines: those of a span with one look at its checksum. Others, and failures, are read
+line by line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from zlib import crc32
@@ -20,11 +19,10 @@ from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import (
     FAILURE,
     RESULT,
-    Columns,
     bodies,
     check_line,
     checked,
-    columns,
+    failure_of,
     split_line,
 )
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
@@ -100,18 +98,6 @@ def scan_splits(
     A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
-
-    Args:
-        path: The run's folder.
-        places: The present index list.
-        indices_sha256: Its hash.
-        offsets: Note where each position's line is: 13 bytes a position in memory instead of 5.
-        kind: What the folders of the sessions are called.
-        taker: Told of the outcomes meanwhile.
-
-    Raises:
-        DamagedFolderError: A line is for a position that was never planned or whose index is another
-            one, or two results of one position differ.
     """
     try:
         return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=True).read()
@@ -166,14 +152,14 @@ class _Reader:
         file = self.scan.splits[number] / name
         if not file.exists():
             return 0
-        in_bulk = outcome == OK and self.own[number]
         place = self._own_place(file, outcome) if self.own[number] else self._moved_place()
         offset, lines, whole = number << _OFFSET_BITS, 0, 0
         damage: list[int] = []
-        spans = read_spans(file.parent) if in_bulk and self.in_spans else []
+        in_spans = outcome == OK and self.own[number] and self.in_spans
+        spans = read_spans(file.parent) if in_spans else []
         with open(file, "rb", buffering=BUFFER) as stream:
             for block, span in _blocks(stream, spans):
-                taken = self._take(block, span, offset) if in_bulk else 0
+                taken = 0 if span is None else self._take(block, span, offset)
                 if taken:
                     lines += taken
                     whole += taken
@@ -197,7 +183,10 @@ class _Reader:
         found = checked(line)
         if found is None:
             return False
-        placed = place(line, at, *found)
+        try:
+            placed = place(line, at, *found)
+        except ValueError:  # there is no index in it
+            return False
         if placed is None:
             return True
         position, checksum = placed
@@ -212,54 +201,33 @@ class _Reader:
         state[position], sums[position] = outcome, checksum
         if where:
             where[position] = begin
-        if self.taker is not None and outcome == OK:
-            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
-            self.taker.results([position], [body])
-        elif self.taker is not None:
-            self.taker.failure(position, line)
+        if self.taker is not None:
+            self._tell(self.taker, position, line, at, number, outcome)
         return True
 
-    def _take(self, block: bytes, span: Span | None, offset: int) -> int:
-        """Note a block of results; return how many, or 0, and nothing is noted, where one needs a closer look."""
-        if span is not None:
-            return self._take_span(block, span, offset)
-        found = columns(block)
-        if found is None or not self._are_new(found):
-            return 0
-        state, sums, where = self.scan.state, self.sums, self.scan.where
-        if where:
-            begins = accumulate(found.sizes[:-1], initial=offset)
-            for position, checksum, begin in zip(found.positions, found.sums, begins, strict=True):
-                state[position], sums[position], where[position] = OK, checksum, begin
+    def _tell(self, taker: Taker, position: int, line: bytes, at: int, number: int, outcome: int) -> None:
+        if outcome == OK:
+            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
+            taker.results([position], [body])
         else:
-            for position, checksum in zip(found.positions, found.sums, strict=True):
-                state[position], sums[position] = OK, checksum
-        if self.taker is not None:
-            self.taker.results(found.positions, found.bodies)
-        return len(found.positions)
+            failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
+            taker.failure(position, line)
 
-    def _are_new(self, found: Columns) -> bool:
-        """Whether the lines are for planned positions with the indices they have, none of which has an outcome."""
-        positions = found.positions
-        try:
-            if self.places.texts(positions) != list(found.indices):
-                return False
-        except IndexError:
-            return False
-        return not any(map(self.scan.state.__getitem__, positions)) and len(set(positions)) == len(positions)
-
-    def _take_span(self, block: bytes, span: Span, offset: int) -> int:
-        """Do what `_take` does with the lines of a span."""
+    def _take(self, block: bytes, span: Span, offset: int) -> int:
+        """Note the results of a span; return how many, or 0, and nothing is noted, where one needs a closer look."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
+            return 0
+        found = bodies(block) if self.taker is not None else []
+        if self.taker is not None and len(found) != span.items:
             return 0
         if where:
             where[begin] = offset
             self.scan.spans[begin] = span
         state[begin:end] = bytes([OK]) * span.items
         if self.taker is not None:
-            self.taker.results(span.positions, bodies(block))
+            self.taker.results(span.positions, found)
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:

@@ -20,6 +20,7 @@ from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK, scan_splits
 from espnet3.parallel.ledger.split import DONE, SESSION, SPLIT, SplitWriter
+from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
 
 EVENTS = "events.jsonl"
@@ -79,11 +80,7 @@ class OpenRun:
         return self.state.count(FAILED)
 
     def left(self, retry_failed: bool = False) -> Sequence[int]:
-        """Return the positions still to be computed, in order: a range where that is all of them.
-
-        Args:
-            retry_failed: Take those that failed as well.
-        """
+        """Return the positions still to be computed, in order: a range where that is all of them."""
         if not self.ok and (retry_failed or not self.failed):
             return range(len(self.state))
         found = array("q")
@@ -106,15 +103,6 @@ class OpenRun:
         """Put results on disk: lines of `encode_line`, in one write.
 
         When it returns, they survive the death of this process; a power failure may cost the last second.
-
-        Args:
-            lines: With their ends.
-            positions: What the first of them is the result of, the second, ...; a range of these makes them quick to
-                read again.
-
-        Raises:
-            FolderWriteError: The disk is full, ...: none of these lines is there, all earlier ones are.
-            LeaseLostError: Another driver took the folder over.
         """
         self._before_write()
         self._split.append(lines, positions if isinstance(positions, range) else None)
@@ -126,12 +114,7 @@ class OpenRun:
         self._split.append_failures(lines)
 
     def has_shard(self, shard: tuple[Path, range], retry_failed: bool = False) -> bool:
-        """Tell whether a shard with writers of its own was finished, and need not be run again.
-
-        Args:
-            shard: Its folder, and its positions in the index list.
-            retry_failed: It must be run again where an item of it failed.
-        """
+        """Tell whether a shard with writers of its own was finished, and need not be run again."""
         folder, positions = shard
         try:
             said = read_json(folder / DONE)
@@ -148,12 +131,6 @@ class OpenRun:
 
         The mark comes first: between the two, the shard counts as not done. A result that an earlier
         session noted is not noted again; the shard may have been repeated for one failed item.
-
-        Args:
-            folder: The shard's.
-            positions: Of its items in the index list.
-            results: Line of each result, by position.
-            failures: Record of each failed item, by position.
         """
         self.lease.check()
         write_json(folder / DONE, self._mark(positions))
@@ -177,19 +154,16 @@ class OpenRun:
         """Note in `events.jsonl` that something happened now."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         # escaped to ASCII: a message may hold lone surrogates
-        self._events.append([json.dumps({"time": now, "event": kind, **facts}, default=str).encode() + b"\n"])
+        self._events.append(
+            [json.dumps({"time": now, "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
+        )
 
     def sync(self) -> None:
         """Have the disk hold all lines now."""
         self._split.sync()
 
     def merge(self) -> Receipt:
-        """Write the merged, ordered files and the receipt that proves them.
-
-        Raises:
-            IncompleteRunError: An index has no outcome; it names the first ones.
-            DamagedFolderError: The splits contradict each other or the index list.
-        """
+        """Write the merged, ordered files and the receipt that proves them."""
         self.lease.check()
         self._split.sync()
         self._split.check()
@@ -208,11 +182,7 @@ class OpenRun:
         return Results(self.path)
 
     def close(self, done: bool = True) -> None:
-        """Close the files and give the lease back; a second call does nothing.
-
-        Args:
-            done: The session ended in order: it leaves a mark in its split.
-        """
+        """Close the files and give the lease back; a second call does nothing."""
         try:
             self._split.close(done)
             if self.lease.missed:

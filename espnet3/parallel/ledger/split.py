@@ -5,8 +5,8 @@ Where the runner's own writers have the `split.<k>` (one for each shard), sessio
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ SPEC = "spec.json"
 SPLIT = "split"
 SESSION = "session"  # beside the shards of a runner with writers of its own, which are the splits there
 
+_SPAN = re.compile(
+    rb'\{"n":(\d{1,18}),"items":(\d{1,18}),"offset":(\d{1,18}),"size":(\d{1,18}),"checksum":(\d{1,18}),"crc":\d+\}'
+)
 _SPAN_ITEMS = 1000  # at most
 _LEAST_ITEMS = 64  # fewer are read line by line
 
@@ -68,18 +71,18 @@ class Span:
 
 
 def read_spans(split: Path) -> list[Span]:
-    """Return the spans of a split in order, none in another; damaged lines are left out."""
+    """Return the spans of a split in order, none in another or beyond the file; damaged lines are left out."""
     try:
-        lines = (split / SPANS).read_bytes().splitlines()
+        lines, size = (split / SPANS).read_bytes().splitlines(), (split / RESULTS).stat().st_size
     except FileNotFoundError:
         return []
     found, end = list[Span](), 0
     for line in lines:
-        if check_line(line) == DAMAGED:
+        facts = _SPAN.fullmatch(line)
+        if facts is None or check_line(line) == DAMAGED:
             continue
-        facts = json.loads(line)
-        span = Span(*(facts[name] for name in Span.__slots__))
-        if span.offset >= end:
+        span = Span(*map(int, facts.groups()))
+        if end <= span.offset <= size - span.size:
             found.append(span)
             end = span.offset + span.size
     return found
@@ -114,12 +117,7 @@ class SplitWriter:
         self._times: list[bytes] = []
 
     def append(self, lines: Sequence[bytes], positions: range | None = None) -> None:
-        """Append lines of results in one write.
-
-        Args:
-            lines: With their ends.
-            positions: What they are the results of, where these are consecutive.
-        """
+        """Append lines of results in one write."""
         if not lines:
             return
         file = self._file(RESULTS)

@@ -15,6 +15,9 @@ Everything else is written as an object with a `__type__`:
                                               "base64": ...}
 
 Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else.
+
+A file may come from anybody: what is read of a tag is written again, and must be the same. So nothing comes back that
+is not written here, and an array holds the bytes of its line, of a kind without pointers.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ import base64
 import json
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError
+from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError, damaged
 from espnet3.parallel.messages import brief
 
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
@@ -54,15 +58,7 @@ _dumps = _dumper()
 
 
 def to_json(value: Any, where: str = "result") -> bytes:
-    """Return a value as one line of strict JSON, without the line's end.
-
-    Args:
-        value: What `forward` returned.
-        where: What the value is called in an error.
-
-    Raises:
-        ValueTypeError: JSON and the tags cannot hold it.
-    """
+    """Return a value as one line of strict JSON, without the line's end."""
     if value is None:
         return b"null"
     if type(value) in _SCALARS or _is_plain(value, 0):
@@ -73,11 +69,15 @@ def to_json(value: Any, where: str = "result") -> bytes:
     return _dumps(_tagged(value, where, 0)).encode()
 
 
-def from_json(data: bytes) -> Any:
+def from_json(data: bytes, file: object = "", line: int = 0) -> Any:
     """Return the value that `to_json` was given."""
-    text = data.decode()
-    # a quote inside a JSON string is escaped: without these bytes there is no tag
-    return decode(_loads(text)) if '"__type__"' in text else _loads(text)
+    try:
+        text = data.decode()
+        plain = _loads(text)
+        # a quote inside a JSON string is escaped: without these bytes, or letters that are escaped, there is no tag
+        return _decoded(plain, 0) if '"__type__"' in text or "\\u" in text else plain
+    except _NOT_WRITTEN as error:
+        raise damaged(file, line, error) from error
 
 
 def encode(value: Any, where: str = "result") -> Any:
@@ -85,15 +85,12 @@ def encode(value: Any, where: str = "result") -> Any:
     return _tagged(value, where, 0)
 
 
-def decode(value: Any) -> Any:
-    """Return what `encode` was given."""
-    if type(value) is dict:
-        if _TAG in value:
-            return _untagged(value)
-        return {key: decode(item) for key, item in value.items()}
-    if type(value) is list:
-        return [decode(item) for item in value]
-    return value
+def decode(value: Any, file: object = "") -> Any:
+    """Return what `encode` was given; what it does not write is a `DamagedFolderError` that names the file."""
+    try:
+        return _decoded(value, 0)
+    except _NOT_WRITTEN as error:
+        raise damaged(file, 0, error) from error
 
 
 # --- writing ---
@@ -168,10 +165,15 @@ def _write_list(value: list[Any], where: str, depth: int) -> Any:
 
 def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
     items = [(key, _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)) for key, item in value.items()]
-    if _TAG not in value and all(type(key) is str and _is_text(key) for key in value):
+    if _is_object(value):
         return dict(items)
     pairs = [[_tagged(key, f"a key of {where}", depth + 1), item] for key, item in items]
     return {_TAG: "dict", "items": pairs}
+
+
+def _is_object(value: dict[Any, Any]) -> bool:
+    """Tell whether a dict is written as an object of JSON."""
+    return _TAG not in value and all(type(key) is str and _is_text(key) for key in value)
 
 
 def _write_tuple(value: tuple[Any, ...], where: str, depth: int) -> Any:
@@ -253,13 +255,50 @@ def _refuse_constant(name: str) -> NoReturn:
 _loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
-def _untagged(value: dict[str, Any]) -> Any:
-    read = _READERS.get(value[_TAG])
+# what the readers below raise where a value is none of those that are written
+_NOT_WRITTEN = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
+_DTYPE = re.compile(r"[<>|][biufcmMSU]\d{1,9}(\[\d{0,9}[A-Za-z]{1,2}\])?")
+_SCALAR = re.compile(r"str|bool|u?int(8|16|32|64)|float(16|32|64)")
+
+
+def _decoded(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"a value is nested more than {_MAX_DEPTH} deep")
+    if type(value) is dict:
+        if _TAG in value:
+            return _untagged(value, depth)
+        return {key: _decoded(item, depth + 1) for key, item in value.items()}
+    if type(value) is list:
+        return [_decoded(item, depth + 1) for item in value]
+    return value
+
+
+def _untagged(value: dict[str, Any], depth: int) -> Any:
+    kind = value[_TAG]
+    if kind in ("tuple", "dict"):
+        return _read_items(kind, depth, **value)
+    read = _READERS.get(kind)
     if read is None:
-        raise LedgerError(
-            f"a value is tagged {value[_TAG]!r}, which this version does not know: read it with a newer one"
+        raise ValueError(
+            f"a value is tagged {brief(kind, 80)}, which this version does not know: read it with a newer one"
         )
-    return read(value)
+    made = read(value)
+    if _tagged(made, "", 0) != value:
+        raise ValueError(f"this is not how a value is written: {brief(value, 80)}")
+    return made
+
+
+def _read_items(kind: str, depth: int, *, items: list[Any], __type__: str) -> Any:
+    if type(items) is not list:
+        raise TypeError(f"the items of a {kind} are a {type(items).__name__}")
+    if kind == "tuple":
+        return tuple(_decoded(item, depth + 1) for item in items)
+    if not all(type(pair) is list for pair in items):
+        raise TypeError("the items of a dict are no pairs")
+    made = {_decoded(key, depth + 1): _decoded(item, depth + 1) for key, item in items}
+    if len(made) != len(items) or _is_object(made):
+        raise ValueError("a dict has a key twice, or needs no tag")
+    return made
 
 
 def _bytes_of(value: dict[str, Any]) -> bytes:
@@ -277,19 +316,34 @@ def _numpy() -> Any:
 
 
 def _read_numpy_scalar(value: dict[str, Any]) -> Any:
+    if "value" not in value:
+        dtype = _dtype(value)
+        if dtype.kind == "S":  # an array drops the zeros at the end
+            return dtype.type(_bytes_of(value)[: dtype.itemsize])
+        return _flat(value)[0]
+    if not _SCALAR.fullmatch(value["dtype"]):
+        raise ValueError(f"no scalar is of dtype {brief(value['dtype'], 80)}")
     numpy = _numpy()
-    if "value" in value:
-        return numpy.dtype(value["dtype"]).type(decode(value["value"]))
-    dtype = numpy.dtype(value["dtype"])
-    if not dtype.itemsize:  # an empty bytes_, whose bytes are none or a zero, as numpy's version has it
-        return dtype.type()
-    return numpy.frombuffer(_bytes_of(value), dtype)[0]
+    with numpy.errstate(over="ignore"):  # what does not fit is not what was written
+        return numpy.dtype(value["dtype"]).type(_decoded(value["value"], 0))
 
 
 def _read_numpy_array(value: dict[str, Any]) -> Any:
-    # a bytearray makes the array writable, as the one that was stored
-    numpy, data, shape = _numpy(), bytearray(_bytes_of(value)), value["shape"]
-    return numpy.ndarray(shape, numpy.dtype(value["dtype"]), data or None)
+    return _flat(value).reshape(value["shape"])
+
+
+def _flat(value: dict[str, Any]) -> Any:
+    """Return the array of exactly these bytes; it is writable, as the one that was stored."""
+    dtype, data = _dtype(value), bytearray(_bytes_of(value))
+    if dtype.kind == "U":  # text with a code beyond Unicode ends in errors elsewhere
+        data.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
+    return _numpy().frombuffer(data, dtype)
+
+
+def _dtype(value: dict[str, Any]) -> Any:
+    if not _DTYPE.fullmatch(value["dtype"]):
+        raise ValueError(f"no array is of dtype {brief(value['dtype'], 80)}")
+    return _numpy().dtype(value["dtype"])
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -298,10 +352,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "str": lambda v: _bytes_of(v).decode("utf-8", "surrogatepass"),
     "bytes": _bytes_of,
     "bytearray": lambda v: bytearray(_bytes_of(v)),
-    "tuple": lambda v: tuple(decode(item) for item in v["items"]),
-    "path": lambda v: pathlib.Path(decode(v["value"])),
-    "purepath": lambda v: pathlib.PurePath(decode(v["value"])),
-    "dict": lambda v: {decode(key): decode(item) for key, item in v["items"]},
+    "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),
+    "purepath": lambda v: pathlib.PurePath(_decoded(v["value"], 0)),
     "numpy.scalar": _read_numpy_scalar,
     "numpy.array": _read_numpy_array,
 }

@@ -242,6 +242,7 @@ def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socke
     os.mkdir(folder, mode=0o700)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(os.path.join(folder, "pool"))
+    os.chmod(os.path.join(folder, "pool"), 0o600)
     door.listen(BACKLOG)
     return door, folder
 

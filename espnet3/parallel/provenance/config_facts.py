@@ -15,7 +15,6 @@ from espnet3.parallel.messages import brief, masked
 from espnet3.parallel.provenance.content import as_containers
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 10_000  # characters of an object's text
 _LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for in other values
@@ -119,7 +118,7 @@ def _without(value: Any, secrets: dict[Path, str], path: Path) -> Any:
         return {key: _without(item, secrets, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):
         return [_without(item, secrets, (*path, place)) for place, item in enumerate(value)]
-    return _URL_PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
+    return value
 
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:

@@ -8,6 +8,7 @@ import time
 import warnings
 from typing import Any
 
+from espnet3.parallel.messages import printable
 from espnet3.parallel.records import RunSummary, Tally
 from espnet3.parallel.runner.figures import advice, last_line, status
 from espnet3.parallel.runner.terminal import TerminalBar
@@ -35,7 +36,7 @@ class Progress:
     def __init__(self, total: int, name: str, enabled: bool) -> None:
         self.tally = Tally()
         self.total = total
-        self.name = name
+        self.name = printable(name)
         self.enabled = enabled
         self.done = self.failed = self._kept = 0
         self._begin = time.perf_counter()
@@ -49,7 +50,7 @@ class Progress:
             self._bar = TerminalBar(
                 _bar_class()(
                     total=total,
-                    desc=name,
+                    desc=self.name,
                     unit="item",
                     bar_format=_FORMAT,
                     file=sys.stderr,
@@ -120,7 +121,7 @@ class Progress:
 def say(line: str) -> None:
     """Print a line on standard error, above any progress bar."""
     if _in_notebook():
-        _bar_class().write(line, file=sys.stderr)
+        _bar_class().write(printable(line), file=sys.stderr)
     else:
         _print(line)  # past a bar on a terminal, as anything that is printed
 
@@ -129,7 +130,9 @@ def _print(line: str) -> None:
     if sys.stderr is None:  # as under pythonw; print would take standard output
         return
     try:
-        print(line, file=sys.stderr, flush=hasattr(sys.stderr, "flush"))  # print needs no more than a write
+        print(
+            printable(line), file=sys.stderr, flush=hasattr(sys.stderr, "flush")
+        )  # print needs no more than a write
     except (OSError, ValueError):  # it is closed, or its reader has gone: there is nobody to say it to
         pass
 

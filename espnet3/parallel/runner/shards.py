@@ -21,8 +21,9 @@ from espnet3.parallel.engine.exceptions import failure_of, pickle_error
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import FolderWriteError
-from espnet3.parallel.ledger.files import writing
+from espnet3.parallel.ledger.files import make_folder, writing
 from espnet3.parallel.ledger.lines import encode_line
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
 from espnet3.parallel.runner.writers.hooks import Hooks, ShardWriters
@@ -182,7 +183,7 @@ class _Attempt:
         try:
             with writing(self.folder):
                 shutil.rmtree(self.folder, ignore_errors=True)
-                self.folder.mkdir(parents=True)
+                make_folder(self.folder)
             self.mark("open_writers")
             writers = ShardWriters(self.hooks, self.env, self.folder, self.shard.number)
             writers.open()
@@ -271,7 +272,7 @@ def marker(shard: Shard) -> Mark:
             if in_progress is None:
                 file.unlink(missing_ok=True)  # a hook may have emptied the folder
             else:
-                file.write_text(json.dumps(in_progress))
+                write_plainly(file, json.dumps(in_progress).encode())
 
     return mark
 

@@ -42,12 +42,7 @@ class ItemTimes:
 
     @classmethod
     def of_steps(cls, steps: Iterable[tuple[int, float]], place: int = 0) -> ItemTimes:
-        """Count steps of this process that follow each other, and look at its memory.
-
-        Args:
-            steps: How many items each held, and how many seconds it took.
-            place: That of the first item.
-        """
+        """Count steps of this process that follow each other, and look at its memory."""
         found = cls(memory=recent_peak())
         for n, seconds in steps:
             if n:

@@ -179,7 +179,7 @@ class TimesReader:
                 self._left -= len(line)
                 try:
                     said = json.loads(line)
-                except ValueError:  # damaged: the others say what they say
+                except (ValueError, RecursionError):  # damaged: the others say what they say
                     continue
                 if isinstance(said, dict):
                     yield said

@@ -91,17 +91,7 @@ class TimesRecorder:
         ago: float = 0.0,
         retries: int = 0,
     ) -> None:
-        """Note that a worker has just come to the end of `n` items.
-
-        Args:
-            worker: Its name.
-            seconds: How long it took over them.
-            n: How many.
-            times: How long each took; places count from 0.
-            positions: Where the items stand in the caller's list.
-            ago: How many seconds ago that was, where it is not just now.
-            retries: How often one of them was tried again.
-        """
+        """Note that a worker has just come to the end of `n` items."""
         now = self._clock() - ago
         begin, period = now - seconds, self._period(now)
         record = self._open.get(worker)

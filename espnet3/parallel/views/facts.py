@@ -123,16 +123,7 @@ class RunFacts:
 
 
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
-    """Read a run's folder.
-
-    Args:
-        run: The folder, absolute.
-        ends: Find out how detached jobs ended, for which their scheduler may be asked.
-
-    Raises:
-        ConfigError: There is no run in it.
-        DamagedFolderError: Its run.json or its receipt is damaged.
-    """
+    """Read a run's folder."""
     try:
         said = read_json(run / RUN)
     except FileNotFoundError:

@@ -11,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.lines import check_line, decode_failure, failure_from, split_line
+from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
-from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.records import ItemFailure
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
@@ -80,11 +80,7 @@ class Failures:
                 heapq.heappop(self.slowest)
 
     def groups(self, state: bytearray | None = None) -> list[FailureGroup]:
-        """Return the groups, the largest first.
-
-        Args:
-            state: One byte a position; positions that have a result by now are left out.
-        """
+        """Return the groups, the largest first."""
         counts: Counter[tuple[str, str, str]] = Counter()
         indices: dict[tuple[str, str, str], list[str]] = {}
         attempts: dict[tuple[str, str, str], int] = {}
@@ -126,11 +122,14 @@ class Outcomes:
     def __init__(self, run: Path, indices: dict[str, Any], kind: str) -> None:
         self.run = run
         self.kind = kind
-        self.state = bytearray(int(indices.get("count", 0)))
+        try:
+            self.state = bytearray(indices.get("count", 0))
+        except (TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise damaged(run / RUN, 0, error) from error
         self.failures = Failures()
         self.foreign: list[str] = []
         self._sha256 = indices.get("sha256")
-        self._read: dict[Path, int] = {}
+        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._own: set[Path] = set()
 
     @property
@@ -152,18 +151,18 @@ class Outcomes:
                 else:
                     self.foreign.append(split.name)
             if split in self._own:
-                for line, position in self._new_lines(split / ERRORS):
+                for line, number, position in self._new_lines(split / ERRORS):
                     if self.state[position] != _OK:
                         self.state[position] = _FAILED
-                        self.failures.add(position, decode_failure(*split_line(line)))
-                for _, position in self._new_lines(split / RESULTS):
+                        self.failures.add(position, failure_of(line, split / ERRORS, number))
+                for _, _, position in self._new_lines(split / RESULTS):
                     self.state[position] = _OK
 
     def look_at_failures(self) -> None:
         """Read the first failed items alone, up to `MOST_FAILURES`: of a run that is too large to be counted."""
         for split in split_folders(self.run, self.kind):
-            for line, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
-                self.failures.add(position, decode_failure(*split_line(line)))
+            for line, number, position in islice(self._new_lines(split / ERRORS), MOST_FAILURES):
+                self.failures.add(position, failure_of(line, split / ERRORS, number))
 
     def _is_of(self, split: Path) -> bool:
         try:
@@ -171,23 +170,23 @@ class Outcomes:
         except (OSError, DamagedFolderError):
             return False
 
-    def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int]]:
-        """Yield whole lines that were not read before, with their position; a torn end waits for the next look."""
+    def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
+        """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
         try:
             stream = open(file, "rb", buffering=1 << 20)  # noqa: SIM115  closed below
         except OSError:
             return
-        n, at = len(self.state), self._read.get(file, 0)
+        n, (at, number) = len(self.state), self._read.get(file, (0, 0))
         with stream:
             stream.seek(at)
             for line in stream:
                 if line[-1:] != b"\n":
                     break
-                at += len(line)
+                at, number = at + len(line), number + 1
                 position = check_line(line)
                 if 0 <= position < n:
-                    yield line, position
-        self._read[file] = at
+                    yield line, number, position
+        self._read[file] = at, number
 
 
 def _begins(split: Path) -> bool:
@@ -196,16 +195,10 @@ def _begins(split: Path) -> bool:
 
 
 def merged_failures(run: Path, failed: int) -> Failures:
-    """Return the failed items of a run that has been merged.
-
-    Args:
-        run: Its folder.
-        failed: How many there are: beyond `MOST_FAILURES` they are only counted.
-    """
+    """Return the failed items of a merged run; beyond `MOST_FAILURES` of the `failed` they are only counted."""
     found = Failures()
     with open(run / ERRORS, "rb", buffering=1 << 20) as file:
-        for place, line in enumerate(islice(file, MOST_FAILURES)):
-            record = from_json(line)
-            found.add(int(record.get("n", place)), failure_from(record["index"], record))
+        for number, line in enumerate(islice(file, MOST_FAILURES), 1):
+            found.add(number, merged_failure(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)
     return found

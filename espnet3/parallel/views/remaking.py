@@ -52,12 +52,6 @@ def remake(run: Path) -> Remade:
     """Import a run's classes and make its provider again.
 
     The working directory and the search path of this process become those of the run.
-
-    Args:
-        run: Its folder, absolute.
-
-    Raises:
-        ConfigError: There is no run in it, or its classes are nowhere on disk, or cannot be imported or made.
     """
     try:
         said = read_json(run / RUN)

@@ -22,7 +22,7 @@ from espnet3.parallel.env.store import adding
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.folder import RUN
-from espnet3.parallel.ledger.lines import index_json, read_line
+from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import from_json
 from espnet3.parallel.messages import did_you_mean
@@ -103,12 +103,7 @@ class Replay:
         return found
 
     def __call__(self, index: Any, around: AbstractContextManager[Any] | None = None) -> Replayed:
-        """Run one item.
-
-        Args:
-            index: The item.
-            around: Entered for the call alone: a profiler, say.
-        """
+        """Run one item."""
         call, then = self.prepare(), outcome_of(self.run, index)
         result, error = None, None
         with seeded(self._remade.seed) as seed_for:
@@ -157,11 +152,7 @@ class Replay:
 
 
 def index_of(run: Path, text: str) -> Any:
-    """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own.
-
-    Raises:
-        ConfigError: The run is known not to have it.
-    """
+    """Return the index that was typed: a number, a quoted or a bare text, a list; one of the run's own."""
     candidates = [text]
     for read in (json.loads, ast.literal_eval):
         try:
@@ -188,19 +179,22 @@ def failed_indices(run: Path) -> list[Any]:
     """Return the indices whose outcome is a failure, in the order in which they are found."""
     if (run / ERRORS).exists():
         with open(run / ERRORS, "rb") as file:
-            return [from_json(line)["index"] for line in file]
+            return [merged_failure(line, run / ERRORS, number).index for number, line in enumerate(file, 1)]
     found = {position: index for position, index, _ in _lines(run, ERRORS)}
     for position, _, _ in _lines(run, RESULTS):
         found.pop(position, None)
-    return [from_json(index) for index in found.values()]
+    return [from_json(index, run) for index in found.values()]
 
 
 def first_indices(run: Path, n: int) -> list[Any]:
     """Return the first indices that have a result, as they stand in the folder: at most `n`."""
     if (run / RESULTS).exists():
         with open(run / RESULTS, "rb") as file:
-            return [record["index"] for line in islice(file, n) if "result" in (record := from_json(line))]
-    return [from_json(index) for _, index, _ in islice(_lines(run, RESULTS), n)]
+            records = [
+                read_merged(line, run / RESULTS, number) for number, line in enumerate(islice(file, n), 1)
+            ]
+        return [record["index"] for record in records if "result" in record]
+    return [from_json(index, run) for _, index, _ in islice(_lines(run, RESULTS), n)]
 
 
 def outcome_of(run: Path, index: Any) -> Then | None:
@@ -212,9 +206,9 @@ def outcome_of(run: Path, index: Any) -> Then | None:
     if (run / RESULTS).exists():
         for name in (ERRORS, RESULTS):
             with open(run / name, "rb") as file:
-                for line in file:
+                for number, line in enumerate(file, 1):
                     if b'"index":%b' % wanted in line[: len(wanted) + 64]:
-                        record = from_json(line)
+                        record = read_merged(line, run / name, number)
                         if record["index"] == index and type(record["index"]) is type(index):
                             return Then(record["result"]) if "result" in record else Then(failure=record)
         return None
@@ -223,7 +217,7 @@ def outcome_of(run: Path, index: Any) -> Then | None:
         for _, one, outcome in _lines(run, name):
             last = outcome if one == wanted else last
         if last is not None:
-            return Then(from_json(last)) if name == RESULTS else Then(failure=from_json(last))
+            return Then(from_json(last, run)) if name == RESULTS else Then(failure=from_json(last, run))
     return None
 
 

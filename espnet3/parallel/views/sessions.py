@@ -118,7 +118,7 @@ def events_of(run: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             try:
                 event = json.loads(line)
-            except ValueError:  # torn: its writer is at it, or was killed there
+            except (ValueError, RecursionError):  # torn: its writer is at it, or was killed there
                 continue
             if isinstance(event, dict):
                 yield event

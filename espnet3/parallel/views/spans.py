@@ -83,12 +83,7 @@ def losses_of(run: Path) -> int:
 
 
 def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
-    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing.
-
-    Args:
-        folder: The shard's.
-        items: The run's indices, by which items are named; None: by their position.
-    """
+    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
     mark = read_or_none(folder / MARK) or {}
     try:
         since = (folder / MARK).stat().st_mtime

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.errors import MissingPackageError
@@ -53,6 +56,60 @@ def require_gradio() -> Any:
             f"the demo stage needs gradio, which is not installed: {pip_line('demo')}", name="gradio"
         ) from error
     return gradio
+
+
+class Door:
+    """Lets requests to the page pass that show the secret of its link, or the cookie that the link has given.
+
+    Every account of a machine can connect to its loopback ports.
+
+    Args:
+        app: What answers them, by ASGI.
+        secret: The link's.
+    """
+
+    def __init__(self, app: Any, secret: str) -> None:
+        self._app = app
+        self._secret = secret
+        # cookies know no ports: two pages of one machine would overwrite each other's
+        self._cookie, self._value = (hashlib.sha256(f"{use} {secret}".encode()).hexdigest() for use in "nv")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] not in ("http", "websocket") or self._may_pass(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif any(_same(value, self._secret) for name, value in _fields(scope) if name == "token"):
+            cookie = f"{self._cookie}={self._value}; Path=/; HttpOnly; SameSite=Strict"
+            await _answer(send, 303, [(b"location", b"."), (b"set-cookie", cookie.encode())])
+        else:
+            # gradio asks with HEAD whether its page is there: 401 tells it so
+            await _answer(send, 401 if scope["method"] == "HEAD" else 403, [])
+
+    def _may_pass(self, scope: Any) -> bool:
+        if scope["path"].endswith("/startup-events"):  # gradio's own first request, which gives away nothing
+            return True
+        sent = b";".join(value for name, value in scope["headers"] if name == b"cookie").decode("latin-1")
+        given = dict(one.strip().partition("=")[::2] for one in sent.split(";"))
+        return _same(given.get(self._cookie, ""), self._value)
+
+
+def _fields(scope: Any) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"))
+
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    text = (
+        b"" if status == 303 else b"This page is open to those who have the link that the demo has printed.\n"
+    )
+    headers = [*headers, (b"content-type", b"text/plain"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
 
 
 def build_page(recognise: Callable[[str | None], str], ui: Mapping[str, Any]) -> Any:

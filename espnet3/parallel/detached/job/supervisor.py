@@ -124,7 +124,7 @@ class Supervisor:
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
-        with _appending(folder / LOG) as log:
+        with appending(folder / LOG) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,  # over SSH every host may have another one than the plan's
                 *("-m", "espnet3.parallel.worker", str(self.plan.spec(shard))),
@@ -201,7 +201,8 @@ class Supervisor:
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
 
 
-def _appending(file: Path) -> BinaryIO:
+def appending(file: Path) -> BinaryIO:
+    """Open a log for its owner alone, whatever the umask is."""
     return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 

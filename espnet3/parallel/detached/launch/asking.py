@@ -211,7 +211,7 @@ def _first_seen(folder: Path, job: str, otherwise: int) -> int:
     file = _note_of_end(folder, job)
     try:
         with contextlib.suppress(FileExistsError):  # the first note counts
-            file.touch(exist_ok=False)
+            file.touch(0o600, exist_ok=False)
         return file.stat().st_mtime_ns
     except OSError:
         return otherwise

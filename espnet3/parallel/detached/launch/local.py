@@ -14,7 +14,7 @@ from typing import Any
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job.supervisor import READY
+from espnet3.parallel.detached.job.supervisor import READY, appending
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
 from espnet3.parallel.detached.surroundings import job_environment
@@ -47,7 +47,7 @@ def start(
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
     make_folder(layout.supervisor)
     command = [plan.python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run)]
-    with open(layout.supervisor / LOG, "ab") as log:
+    with appending(layout.supervisor / LOG) as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

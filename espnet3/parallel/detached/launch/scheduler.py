@@ -36,6 +36,7 @@ from espnet3.parallel.detached.layout import DONE, Layout, Plan
 from espnet3.parallel.detached.surroundings import import_path
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
+from espnet3.parallel.messages import printable
 
 _PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 _SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
@@ -282,7 +283,7 @@ def _cancel(commands: list[list[str]], folder: Path) -> str:
         except SubmissionError as error:
             how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
             refused.append(f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}")
-            print(f"while cancelling: {refused[-1]}", file=sys.stderr, flush=True)
+            print(f"while cancelling: {printable(refused[-1])}", file=sys.stderr, flush=True)
     return "; ".join(refused)
 
 

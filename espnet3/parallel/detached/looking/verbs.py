@@ -32,7 +32,7 @@ from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.runner.advice import look_for_nones
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
@@ -63,7 +63,7 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     events = Appender(layout.run / EVENTS)
     try:
-        events.append([json.dumps({"time": now, "event": kind, **facts}).encode() + b"\n"])
+        events.append([json.dumps({"time": now, "event": kind, **masked(facts)}).encode() + b"\n"])
     finally:
         events.close()
 

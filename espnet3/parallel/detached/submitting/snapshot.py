@@ -40,8 +40,9 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
             if size > MOST:
                 raise ConfigError(f"detached.snapshot: the code in {root} is more than {MOST >> 20} MB")
             target = copy / file.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(target.parent)
             shutil.copy2(file, target)
+            target.chmod(target.stat().st_mode & 0o700)
     places = {str(root): str(copy) for root, copy in roots.items()}
     path = [place for entry in spec.surroundings.sys_path for place in _with_copy(entry, places)]
     surroundings = replace(

@@ -338,14 +338,7 @@ def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[
 
 
 def _plain(value: Any, where: str, problems: list[str]) -> Any:
-    """Return `value` with its containers copied into plain dicts and lists, however deep.
-
-    Args:
-        value: Any value. A set becomes a sorted list: its own order changes with the hash seed. A number of
-            numpy becomes Python's own, as JSON has it.
-        where: The place of the value, for messages.
-        problems: Gathers what is missing or cannot be resolved; it is `MISSING` in the result.
-    """
+    """Return `value` with its containers copied into plain dicts and lists, however deep."""
     if isinstance(value, Mapping):
         place = f"{where}." if where else ""
         return {key: _entry(value, key, f"{place}{named(key)}", problems) for key in value}

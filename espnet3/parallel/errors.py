@@ -249,12 +249,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:
-    """Return a traceback without our frames, and without those of what carries them that ours have called.
-
-    Args:
-        trace: It.
-        ours: Whether it begins below our frames.
-    """
+    """Return a traceback without our frames, and without those of what carries them that ours have called."""
     others = list[TracebackType]()
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")

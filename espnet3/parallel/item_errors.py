@@ -46,11 +46,7 @@ def _is_combined(kind: type[BaseException]) -> bool:
 
 @lru_cache(_MOST_TYPES)
 def _combined(kind: type[Any]) -> type[ItemError]:
-    """Return the class of both.
-
-    Raises:
-        TypeError: Their instances are laid out differently, or it does not like to be derived from.
-    """
+    """Return the class of both."""
 
     def body(names: dict[str, Any]) -> None:
         names.update(_LOOKS)

@@ -197,12 +197,7 @@ _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "j
 
 
 def _clock(value: float, *, seconds: bool) -> str:
-    """Write the number that YAML 1.1 made of a time in base 60 as that time.
-
-    Args:
-        value: 14400 for 4:00:00, or 240 for 4:00.
-        seconds: Whether the scheduler reads hours:minutes:seconds, rather than hours:minutes.
-    """
+    """Write the number that YAML 1.1 made of a time in base 60 as that time."""
     if not math.isfinite(value) or value <= 0:
         return "04:00:00" if seconds else "04:00"
     left, last = divmod(int(value), 60)

@@ -85,13 +85,7 @@ def owners(name: str) -> tuple[str, ...]:
 
 
 def _job_word(row: Backend | None, name: str, value: Any) -> str:
-    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none.
-
-    Args:
-        row: The backend.
-        name: The word, with hyphens or underscores.
-        value: What it was given.
-    """
+    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none."""
     if row is None or row.scheduler is None:
         return ""
     word, options = _plain(name), frozenset(allowed_options(row) or remembered(row))

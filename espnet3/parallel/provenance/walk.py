@@ -141,14 +141,7 @@ class Walk:
                 self._imports(here, module, part.file)
 
     def _name(self, module: str, part: Partial, name: str, thing: Any = None) -> None:
-        """Take in a name of a module, and what its value depends on there.
-
-        Args:
-            module: The module's name.
-            part: What is known of it.
-            name: One of its names.
-            thing: The function or class of that name that is meant; None takes what the name stands for now.
-        """
+        """Take in a name of a module, and what its value depends on there."""
         todo = [(name, thing)]
         while todo:
             name, thing = todo.pop()

@@ -215,13 +215,7 @@ _BLOCKS = ("parallel", "parallel_config", "set_parallel")
 
 
 def _elsewhere(name: str, value: Any, known: list[str]) -> str:
-    """Return a sentence where an argument belongs to the parallel block or to the provider; else "".
-
-    Args:
-        name: The argument, which the constructor does not have.
-        value: What it was given.
-        known: The constructor's own: a name nearer to one of them is a slip in it.
-    """
+    """Return a sentence where an argument belongs to the parallel block or to the provider; else ""."""
     keys = {each.name for each in fields(ParallelConfig)} - set(known)
     key = "n_workers" if name in _WORKERS else name
     if key not in keys and (guess := did_you_mean(name, {*keys, *known}, cutoff=0.8)):

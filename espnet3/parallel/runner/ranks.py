@@ -209,11 +209,7 @@ class _Wait:
         return self._folder.is_dir() and self._lease.is_held()
 
     def is_complete(self) -> bool:
-        """Whether the folder has all results of this run, and nobody is at work in it.
-
-        Raises:
-            ChangedRunError: It has those of another run, which rank 0 has finished in this start of the program.
-        """
+        """Whether the folder has all results of this run, and nobody is at work in it."""
         from espnet3.parallel.ledger.errors import ChangedRunError, LedgerError
         from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 

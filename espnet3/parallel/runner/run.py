@@ -202,11 +202,7 @@ def _called(run: Run) -> str:
 
 
 def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list[float] | None:
-    """Return each item's cost, in the runner's own unit; None where the runner does not know any.
-
-    Raises:
-        ConfigError: A cost is no finite number, or below 0.
-    """
+    """Return each item's cost, in the runner's own unit; None where the runner does not know any."""
     if item_cost is None:
         return None
     costs = []

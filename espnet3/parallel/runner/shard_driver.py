@@ -118,12 +118,7 @@ class _Run:
         self._report(result.values, result.failed)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
-        """Return the shard to run in place of one that has lost its worker.
-
-        Raises:
-            ItemError: An item has failed by that, and failures are not recorded.
-            PoisonItemError: The same where it has ended its workers; also if a hook has.
-        """
+        """Return the shard to run in place of one that has lost its worker."""
         history = self._histories.setdefault(shard.number, History(self._policy))
         found = take_mark(shard)
         begin, end = found if isinstance(found, tuple) else (OUTSIDE, OUTSIDE + 1)

@@ -207,11 +207,7 @@ def appending(file: Path) -> BinaryIO:
 
 
 def _acquire(lease: Lease) -> None:
-    """Take the supervisors' lease, once the one before has ended: its last job may be gone a moment earlier.
-
-    Raises:
-        FolderInUseError: It does not end.
-    """
+    """Take the supervisors' lease, once the one before has ended: its last job may be gone a moment earlier."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -201,13 +201,7 @@ def _ended_without_error(answer: JobAnswer) -> bool:
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
-    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it.
-
-    Args:
-        folder: Where it is noted.
-        job: The job.
-        otherwise: The answer where the folder is read-only.
-    """
+    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it."""
     file = _note_of_end(folder, job)
     try:
         with contextlib.suppress(FileExistsError):  # the first note counts

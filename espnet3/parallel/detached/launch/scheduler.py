@@ -243,14 +243,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
 
 
 def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[str, str]:
-    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked.
-
-    Args:
-        scheduler: Its record.
-        folder: Where to ask.
-        every: All ids that the run ever had.
-        newest: Those of shards that are not done, whose end must be known.
-    """
+    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
     try:
         listing, known = answers(scheduler, folder, newest)
     except SubmissionError as error:
@@ -268,11 +261,7 @@ def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]
 
 
 def _cancel(commands: list[list[str]], folder: Path) -> str:
-    """Cancel arrays, with one command where it is the same but for the array.
-
-    Returns:
-        What the scheduler had against it: some refuse where an element has just ended.
-    """
+    """Cancel arrays, with one command where it is the same but for the array."""
     merged: dict[tuple[str, ...], list[str]] = {}
     for command in commands:
         merged.setdefault(tuple(command[:-1]), []).append(command[-1])

@@ -38,16 +38,7 @@ class Kind(Protocol):
 
 
 def argument(name: str, value: Any, kind: Kind) -> Any:
-    """Return an argument of a call as a plain Python value.
-
-    Args:
-        name: What it is called.
-        value: What was given.
-        kind: What it must be.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Return an argument of a call as a plain Python value."""
     refusal = kind.refusal(value)
     if refusal:
         raise ConfigError(f"{name} {refusal}, not {shown(value, name)}")
@@ -252,12 +243,7 @@ class SignatureOfInit:
 
 
 def refuse_incomplete(cls: type, base: type) -> None:
-    """Raise a TypeError where a subclass lacks a method that it must have; it names one that may have been meant.
-
-    Args:
-        cls: What an object is about to be made of.
-        base: The class of ours that asks for the method.
-    """
+    """Raise a TypeError where a subclass lacks a method that it must have; it names one that may have been meant."""
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if not missing:
         return
@@ -286,10 +272,6 @@ def search_path() -> list[str]:
     """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
 
     It skips a `Path`, and a relative entry where the working directory is deleted.
-
-    Raises:
-        ConfigError: An entry is neither text nor a path; packages that look for others' plugins, as Dask does, would
-            break on it with an error of their own.
     """
     for at, entry in enumerate(sys.path):
         if not isinstance(entry, str) and (isinstance(entry, bytes) or not isinstance(entry, os.PathLike)):

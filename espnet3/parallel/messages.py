@@ -65,13 +65,7 @@ _MARKS = re.compile(
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'x'?" for the closest known name, or an empty string.
-
-    Args:
-        word: What was written; only a string, and not one as long as a page, can have a close match.
-        known: The names it may have been meant for.
-        cutoff: Least similarity, from 0 (anything) to 1 (equal), as in `difflib`.
-    """
+    """Return " Did you mean 'x'?" for the closest known name, or an empty string."""
     if not isinstance(word, str) or len(word) > _LONGEST_NAME:
         return ""
     from difflib import get_close_matches  # here: only a mistake asks for it
@@ -99,10 +93,6 @@ def masked(value: Any, name: object = "") -> Any:
     """Return a copy of `value` in which what looks like a secret is replaced by `***`.
 
     Whatever is recorded or printed comes through here: a config, a command line, an exception's text, a log.
-
-    Args:
-        value: Any value; mappings and sequences are walked, other objects are kept.
-        name: The key the value stands under: `password: x` is a secret because of its key.
     """
     if isinstance(name, str) and not (value is None or isinstance(value, bool)) and _is_secret(name):
         return _MASK
@@ -201,12 +191,7 @@ def shown(value: Any, name: object = "") -> str:
 
 
 def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Return a small table for a notebook's cell: names and values, texts escaped.
-
-    Args:
-        title: What it is about, for screen readers too.
-        rows: Pairs of a name and a value.
-    """
+    """Return a small table for a notebook's cell: names and values, texts escaped."""
     from html import escape  # here: only a notebook asks for it
 
     cells = "".join(

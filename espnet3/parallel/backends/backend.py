@@ -125,19 +125,7 @@ def batch_backend(
     extra: str | None = "jobqueue",
     remembered: frozenset[str] = frozenset(),
 ) -> Backend:
-    """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind.
-
-    Args:
-        name: The value of `env`, and the section of dask-jobqueue's configuration.
-        title: What people call the scheduler.
-        cluster: "module:Class", a subclass of `dask_jobqueue.core.JobQueueCluster`.
-        job: "module:Class", the `job_cls` of it, a subclass of `dask_jobqueue.core.Job` with an `__init__` of its own.
-        scheduler: The scheduler's record.
-        required: Options that must be given beside `cores` and `memory`, with an example of each.
-        package: Import name of the package that must be installed.
-        extra: The extra of `espnet3-parallel` that installs the package; None: it is installed by its own name.
-        remembered: The options of `job` itself, for where the package is not installed; empty: nobody knows then.
-    """
+    """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind."""
     return Backend(
         name=name,
         title=f"jobs of {title}",

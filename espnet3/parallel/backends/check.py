@@ -34,12 +34,7 @@ def is_missing(value: Any) -> bool:
 
 
 def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str]:
-    """Return what is wrong with `options`: where, the value, why and the fix, one string each.
-
-    Args:
-        row: The backend, or None where `env` is unknown: then only what is wrong everywhere is found.
-        options: The options as plain values.
-    """
+    """Return what is wrong with `options`: where, the value, why and the fix, one string each."""
     problems = []
     for name, value in options.items():
         reason = _refused_name(row, name, value) or _refused_value(row, name, options)

@@ -109,11 +109,7 @@ class Question:
     only_ends: bool = False
 
     def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
-        """Return the commands that ask about elements, each with the ids it asks about.
-
-        Args:
-            elements: Job and index, by the element's id.
-        """
+        """Return the commands that ask about elements, each with the ids it asks about."""
         if _IDS in self.command:
             at = self.command.index(_IDS)
             ids = list(elements)
@@ -133,14 +129,7 @@ class Question:
         return Known.NO_SUCH_JOB not in known or self.only_ends
 
     def read(self, element: str, place: tuple[str, str], said: str, listed: Words) -> JobAnswer:
-        """Return what an answer says about an element.
-
-        Args:
-            element: Its id.
-            place: Its job and its index.
-            said: All that the command printed, on both streams.
-            listed: What the words of the listing mean.
-        """
+        """Return what an answer says about an element."""
         names = (re.escape(element), *map(re.escape, place))
         if self.unknown and re.search(_filled(self.unknown, *names), said, re.MULTILINE):
             return NO_SUCH_JOB
@@ -196,19 +185,7 @@ Answered = tuple[int, str]  # a command's exit status, and what it printed on bo
 def inquiry(
     questions: Sequence[Question], places: Mapping[str, tuple[str, str]], listed: Words
 ) -> Generator[list[str], Answered | None, dict[str, JobAnswer]]:
-    """Ask about jobs that a listing leaves out, without running anything: the caller runs each command it is given.
-
-    Args:
-        questions: The scheduler's.
-        places: Job and index, by the element's id.
-        listed: What the words of its listing mean.
-
-    Yields:
-        A command; what it answered is sent back, or None where it could not be run: not every site has every command.
-
-    Returns:
-        What the answers say together, by the element's id.
-    """
+    """Ask about jobs that a listing leaves out, without running anything: the caller runs each command it is given."""
     said: dict[str, list[JobAnswer]] = {element: [] for element in places}
     for question in questions:
         asked = {element: places[element] for element, got in said.items() if question.is_open(got)}

@@ -154,16 +154,7 @@ class Scheduler:
         )
 
     def elements(self, job: str, said: str, count: int) -> list[str]:
-        """Return the ids of an array's elements, in order.
-
-        Args:
-            job: The id that was found in what the submit command printed.
-            said: All that it printed.
-            count: How many elements were submitted.
-
-        Raises:
-            ValueError: Each element has an id of its own, and not so many were printed.
-        """
+        """Return the ids of an array's elements, in order."""
         if self.element:
             number = job.split(".", maxsplit=1)[0]
             return [self.element.format(job=number, index=self.first + at) for at in range(count)]
@@ -173,21 +164,12 @@ class Scheduler:
         return found
 
     def largest_array(self, said: str | None = None) -> int:
-        """Return how many elements an array may have.
-
-        Args:
-            said: What the command of `site_limit` printed; None: it was not asked.
-        """
+        """Return how many elements an array may have."""
         found = said and self.site_limit and re.search(self.site_limit[1], said, re.MULTILINE)
         return (int(found[1]) - 1 if found else self.most) - self.first + 1
 
     def query(self, *, elements: bool = False, history: bool = True) -> list[str]:
-        """Return the command that lists the jobs of this process's user.
-
-        Args:
-            elements: List the elements of job arrays.
-            history: List those that have ended too, where the scheduler can.
-        """
+        """Return the command that lists the jobs of this process's user."""
         command = self.listing
         if elements:
             command = (

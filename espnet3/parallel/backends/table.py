@@ -233,11 +233,7 @@ def _load(name: str, path: tuple[str, ...]) -> Backend:
 
 
 def row(env: str) -> Backend:
-    """Return the row of an `env`.
-
-    Raises:
-        ConfigError: No backend has this name; the message lists the names and the closest one.
-    """
+    """Return the row of an `env`."""
     found = BACKENDS.get(env) if isinstance(env, str) else None
     if found is None:
         raise ConfigError(unknown_env(env))

@@ -41,11 +41,7 @@ class Budget:
             count_failures(self._layout, self._shard, self._own)
 
     def exceeded(self, last: bool = False) -> str:
-        """Return a sentence if too many items of the run have failed; empty if they have not.
-
-        Args:
-            last: Look in any case; otherwise only now and then, so that looking costs little.
-        """
+        """Return a sentence if too many items of the run have failed; empty if they have not."""
         begin = time.monotonic()
         if self._limit is None or not self._own or (begin < self._next_look and not last):
             return ""

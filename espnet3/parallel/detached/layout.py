@@ -145,11 +145,7 @@ class Layout:
         return self.folder / STOP
 
     def plan(self) -> Plan:
-        """Read the plan.
-
-        Raises:
-            ConfigError: This is no detached run.
-        """
+        """Read the plan."""
         try:
             return Plan(**read_json(self.folder / PLAN))
         except FileNotFoundError:

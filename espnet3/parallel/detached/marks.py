@@ -79,16 +79,7 @@ def job_name(session: int) -> str:
 
 
 def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
-    """Add to a dead worker's mark how it ended, as only who waited for it knows.
-
-    Args:
-        folder: The shard's folder.
-        job: The worker's `job_name`; a mark of another job, which may be at work, is left alone.
-        end: How it ended.
-
-    Returns:
-        Whether it died over items, or in a writer hook.
-    """
+    """Add to a dead worker's mark how it ended, as only who waited for it knows."""
     mark = _read(folder) or {}
     if mark.get("job") != job or not (_died_over_items(mark) or mark.get("hook")):
         return False

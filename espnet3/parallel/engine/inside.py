@@ -46,10 +46,6 @@ def refuse_in_import() -> None:
     """Refuse to run anything from the top level of a module that is imported for a driver.
 
     Each worker of such a run would import the module, and so begin another one: processes without end.
-
-    Raises:
-        ConfigError: With the module and its line.
-        RunReachedError: The module is a script that is loaded for its classes.
     """
     frame: FrameType | None = sys._getframe(1)
     top: FrameType | None = None

@@ -73,11 +73,7 @@ def items_in_hand() -> Sequence[Any]:
 
 @contextmanager
 def on_a_worker(report: Report | None = None) -> Iterator[None]:
-    """Mark this thread as one that runs items for a driver.
-
-    Args:
-        report: Called with an item that takes longer than `item_timeout`; without it none is watched.
-    """
+    """Mark this thread as one that runs items for a driver."""
     before = _INSIDE.report
     THREAD.depth += 1
     _INSIDE.report = report
@@ -108,23 +104,7 @@ def run_items(
     step: int = 1,
     keep: float = float("inf"),
 ) -> Block:
-    """Run items in order until they are done, the budget is spent, or one stops the run.
-
-    Args:
-        items: The indices (or values) to run; sliced, never copied as a whole.
-        call: What to call.
-        policy: Errors, retries, seed, batch size and item timeout.
-        worker: Name for failure records.
-        budget: Seconds after which to stop at the next step; the tail stays with the caller.
-        interrupted: Asked between steps; True ends the chunk as the budget does.
-        enter: Called before each step: position of its first item, most items it may have.
-        singly: Take steps of one item, and batches of one: any of them may end this process.
-        step: Items that a step of the last such chunk held at its end.
-        keep: Seconds after which an item, or a step, is the chunk's last: its outcomes are to go to disk.
-
-    Returns:
-        A `Block` with at least one outcome, unless `items` is empty or the first one stops the run.
-    """
+    """Run items in order until they are done, the budget is spent, or one stops the run."""
     block = Block(worker=worker)
     begin, cpu = time.perf_counter(), time.process_time()
     unit = call.fit.of(policy.batch_size) if call.many is not None and policy.batch_size and not singly else 1

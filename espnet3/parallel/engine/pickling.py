@@ -72,13 +72,7 @@ def dumps(obj: Any) -> bytes:
 
 
 def culprit(value: Any, name: str, inside: tuple[Any, ...] = ()) -> str:
-    """Return where in a value that cannot be pickled the part is that cannot, and its type; "" where all can be.
-
-    Args:
-        value: Lists, tuples, dicts, the attributes of objects, and what functions refer to, are looked into.
-        name: What the value is called: "config" leads to "config['lock'] (of type lock)".
-        inside: What it is a part of.
-    """
+    """Return where in a value that cannot be pickled the part is that cannot, and its type; "" where all can be."""
     if any(value is each for each in inside):
         return ""
     try:

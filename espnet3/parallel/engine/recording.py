@@ -19,13 +19,6 @@ def to_lines(
 
     A result that JSON cannot hold is a failure of its item, with the cause "result"; trying again
     would give another one like it.
-
-    Args:
-        block: The outcomes, changed in place.
-        positions: Where the items stand in the run's index list; there may be more of them than outcomes.
-        items: The indices.
-        policy: Whether such a failure stops the run.
-        worker: Name for failure records.
     """
     block.times = ItemTimes.of_steps(block.steps)
     failed = set(block.failed)

@@ -25,9 +25,6 @@ def item_seed(seed: int, index: Any) -> int:
 
     The index counts by its content: neither by `hash()`, which differs between processes for strings, nor by `repr()`,
     which cuts long arrays, shows addresses, and gives a set in another order in each process.
-
-    Raises:
-        NoContentError: The index has no content, such as a generator or an open file.
     """
     if type(index).__module__ == "numpy" and hasattr(index, "item") and getattr(index, "shape", None) == ():
         index = index.item()  # a run folder takes numpy's numbers for Python's, and so does a job
@@ -92,11 +89,7 @@ class _SeedAfterImport:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[Any]:
-    """Yield a function that seeds for one index; the caller's `random` state is put back after.
-
-    Args:
-        seed: The run's seed; None yields None and touches nothing.
-    """
+    """Yield a function that seeds for one index; the caller's `random` state is put back after."""
     if seed is None:
         yield None
         return

@@ -124,12 +124,7 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
 def in_halves(
     part: Sequence[Any], error: BaseException, block: Block, do: Step, policy: Policy, worker: str
 ) -> tuple[bool, int]:
-    """Run a batch that did not fit into memory in smaller ones.
-
-    Returns:
-        False if one of its items stops the run; and the most items of a batch that fitted, 0 where each item alone has
-        failed, which says nothing of others.
-    """
+    """Run a batch that did not fit into memory in smaller ones."""
     size, worked = len(part), 0
     too_large: BaseException | None = error
     while part:

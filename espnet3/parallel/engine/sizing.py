@@ -59,12 +59,7 @@ class Sizer:
         self._most = max(units, min(self._most, self._rate * _LONGEST)) * GROW
 
     def next(self, left: float, window: int = 1) -> tuple[float, int, float]:
-        """Return the units and the most items of the next chunk, and the seconds it is to take.
-
-        Args:
-            left: Units not handed out yet.
-            window: How many chunks its slot may hold.
-        """
+        """Return the units and the most items of the next chunk, and the seconds it is to take."""
         most = MAX_ITEMS
         if self._bytes_per_item:
             most = min(most, int(MAX_BYTES / self._bytes_per_item) + 1)

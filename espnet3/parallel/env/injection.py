@@ -45,22 +45,7 @@ def bind(
     kwargs: Mapping[str, Any] | None = None,
     n_positional: int = 1,
 ) -> Callable[..., Any]:
-    """Fix what the caller and the env give by name; the positional arguments stay open.
-
-    Args:
-        func: The function to be called per item.
-        env: This process's env.
-        kwargs: Keywords the caller gave for every item.
-        n_positional: How many positional arguments each call will bring; their names are not
-            injected.
-
-    Returns:
-        A callable of the positional arguments alone.
-
-    Raises:
-        EnvConflictError: A keyword is both in `kwargs` (or those of a partial) and in the env.
-        SignatureError: A required parameter is in neither, or a keyword fits no parameter.
-    """
+    """Fix what the caller and the env give by name; the positional arguments stay open."""
     kwargs = dict(kwargs or {})
     fixed = func.keywords if isinstance(func, functools.partial) else {}
     both = sorted({*kwargs, *fixed} & set(env))

@@ -61,11 +61,7 @@ class EnvStore:
                 self._defaults = [*(k for k in self._defaults if k != key), key]
 
     def get(self, key: str | None) -> dict[str, Any]:
-        """Return the env of `key`, building it if this is its first use; None gives an empty one.
-
-        Raises:
-            WorkerSetupError: If it cannot be built; remembered, so it is not tried per item.
-        """
+        """Return the env of `key`, building it if this is its first use; None gives an empty one."""
         if key is None:
             return {}
         return self._built(self._entry(key))
@@ -115,11 +111,7 @@ class EnvStore:
         return first
 
     def borrow(self, key: str, build: SetupFn, timeout: float | None) -> dict[str, Any]:
-        """Return an env that nobody drops: of those, the last few that were used stay.
-
-        Raises:
-            WorkerSetupError: If it cannot be built; not remembered, the next call may fare better.
-        """
+        """Return an env that nobody drops: of those, the last few that were used stay."""
         with self._lock:
             entry = self._envs.setdefault(key, _Env(build, timeout))
             self._borrowed = [*(k for k in self._borrowed if k != key), key]
@@ -174,11 +166,7 @@ def adding(build: SetupFn, entries: dict[str, Any]) -> SetupFn:
 
 
 def check_setup(setup: Any) -> None:
-    """Check that a setup function can be called without arguments, before anything is started.
-
-    Raises:
-        SignatureError: It cannot.
-    """
+    """Check that a setup function can be called without arguments, before anything is started."""
     if setup is None:
         return
     if not callable(setup):
@@ -201,12 +189,7 @@ def check_setup(setup: Any) -> None:
 
 
 def build_env(build: SetupFn) -> dict[str, Any]:
-    """Call a provider's or user's setup function and check what it returns.
-
-    Raises:
-        EnvTypeError: It returned something that is not a dict.
-        WorkerSetupError: It raised; the cause is the original exception.
-    """
+    """Call a provider's or user's setup function and check what it returns."""
     try:
         env = build()
     except (WorkerSetupError, KeyboardInterrupt, TimeUp):

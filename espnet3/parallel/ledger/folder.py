@@ -41,24 +41,7 @@ def open_run(
     resume: bool | str = True,
     lease: Lease | None = None,
 ) -> OpenRun:
-    """Open a run folder, new or with what earlier sessions left in it.
-
-    Args:
-        path: The folder; created if missing.
-        identity: What the run is (`identify`).
-        items: Its index list.
-        resume: True goes on, if it is the same run; False moves what is there to `old.<n>` and starts
-            anew; "force" goes on whatever has changed, with the results of indices that are still in
-            the list (shards of a runner with writers of its own: if the list is the same).
-        lease: The folder's lease with other times than the usual ones.
-
-    Raises:
-        ConfigError: `resume` is none of these.
-        FolderInUseError: Another driver is at work in it.
-        ChangedRunError: It belongs to another run, and `resume` is True.
-        DamagedFolderError: What is there cannot be used, and cannot be repaired safely.
-        FolderWriteError: It cannot be written to.
-    """
+    """Open a run folder, new or with what earlier sessions left in it."""
     argument("resume", resume, RESUME)
     path = Path(path)
     make_folder(path)
@@ -204,13 +187,6 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
 
     Whenever this is interrupted, what has not been moved is a run that lacks some results. So `run.json`
     goes last, and what is made of the splits goes first.
-
-    Args:
-        path: The run's folder. Files that are not a run's stay.
-        only: Names to move; empty moves all of a run's.
-
-    Returns:
-        The new folder; None where there is nothing to move.
     """
     splits = [split.name for split in _sessions(path)]
     names = [

@@ -105,12 +105,7 @@ class Channel:
             return True
 
     def send(self, obj: Any) -> int:
-        """Send one object and return the bytes it took.
-
-        Raises:
-            ChannelClosedError: If the other end is gone.
-            Exception: Whatever pickling `obj` raises; nothing has been sent then.
-        """
+        """Send one object and return the bytes it took."""
         return self.send_parts(*pickle_parts(obj))
 
     def send_parts(self, out: _Parts, buffers: list[pickle.PickleBuffer]) -> int:
@@ -121,11 +116,7 @@ class Channel:
         return self._write([b"".join(head), *out.parts, *raw])
 
     def recv(self) -> Any:
-        """Wait for one object.
-
-        Raises:
-            ChannelClosedError: At the end of the stream.
-        """
+        """Wait for one object."""
         size, n_buffers = _HEAD.unpack(self._read(_HEAD.size))
         sizes = [_SIZE.unpack(self._read(_SIZE.size))[0] for _ in range(n_buffers)]
         self.received = size + sum(sizes)
@@ -282,16 +273,7 @@ def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
 
 
 def greet_worker(sock: socket.socket, key: bytes) -> Channel:
-    """Driver side of the handshake; returns the channel or raises.
-
-    Args:
-        sock: Blocking; an `SSLSocket` has its own handshake first. Whoever calls watches the time.
-        key: The pool's key.
-
-    Raises:
-        OSError: The other end is gone.
-        PermissionError: It does not hold the key.
-    """
+    """Driver side of the handshake; returns the channel or raises."""
     if _is_encrypted(sock):
         sock.do_handshake()
     _handshake(sock, key, b"driver", b"worker")
@@ -300,17 +282,7 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
 
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:
-    """Connect to a driver's listener and prove the key.
-
-    Args:
-        address: A path (unix socket) or a (host, port) pair.
-        key: The pool's key.
-        timeout: Seconds without an answer, in each step of the connection and the handshake.
-        tls: Encrypts a connection that leaves the machine.
-
-    Raises:
-        OSError: If the driver cannot be reached.
-    """
+    """Connect to a driver's listener and prove the key."""
     if isinstance(address, str):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(timeout)

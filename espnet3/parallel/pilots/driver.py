@@ -97,12 +97,7 @@ class PilotRun:
         self._out: list[tuple[Chunk, Block]] = []
 
     def __iter__(self) -> Generator[tuple[Chunk, Block], None, None]:
-        """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing.
-
-        Raises:
-            WorkerSetupError: The env could not be built on a worker.
-            NoWorkersError: No worker came within `start_timeout`, or none is left.
-        """
+        """Yield each chunk with its outcomes, as they come in; a block's `error` is the last thing."""
         opened_in = os.getpid()
         self._claim = self._open_claim()
         try:

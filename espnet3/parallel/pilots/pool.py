@@ -225,17 +225,7 @@ class Pool:
 
 
 def private_listener(remove_at_end: Callable[[str], None]) -> tuple[socket.socket, str]:
-    """Listen on a unix socket that only its owner can reach.
-
-    Args:
-        remove_at_end: Told the folder's names before there is one: a Ctrl-C at any moment leaves none behind.
-
-    Returns:
-        The listener, and the private folder that it is in.
-
-    Raises:
-        ConfigError: There is no place for the folder.
-    """
+    """Listen on a unix socket that only its owner can reach."""
     folder = _private_folder()
     for name in folder_names(folder):
         remove_at_end(name)

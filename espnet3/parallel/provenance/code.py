@@ -29,16 +29,7 @@ _SETTLED = 2e9  # nanoseconds since a file's last change; some disks count no fi
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
-    """Return the user's own code that objects depend on, and the installed packages that it imports.
-
-    Args:
-        roots: Classes, functions or modules.
-        config: What the provider was made with: the functions and classes in it, and what `_target_` names.
-
-    Returns:
-        By module: its file (None: it has none), whether all of it counts, and the hash of each part by name. Then the
-        import names of packages; of those, versions say whether they are the same.
-    """
+    """Return the user's own code that objects depend on, and the installed packages that it imports."""
     walk = Walk()
     for root in roots:
         walk.root(root)
@@ -68,11 +59,6 @@ def changed_parts(old: Code, new: Code, since: float = 0.0) -> list[str]:
 
     A module that counts only because it is loaded (`guessed`), and is in one of the two alone, differs where its file
     has changed in between: what else the process has imported is no difference.
-
-    Args:
-        old: The earlier one.
-        new: The later one.
-        since: When the earlier one was taken, in seconds since the epoch; 0: before any file was written.
     """
     lines: list[str] = []
     for module in sorted({*old, *new}):

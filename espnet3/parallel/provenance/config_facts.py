@@ -21,12 +21,7 @@ _LEAST_SECRET = 4  # characters: a shorter value of a variable is not looked for
 
 
 def plain(value: Any, around: tuple[int, ...] = ()) -> Any:
-    """Return any config as plain JSON data, the same for equal configs in every process.
-
-    Args:
-        value: Mappings, sequences and numbers are kept; other objects become a text without addresses.
-        around: The identities of the containers that it stands in: one that holds itself is shown once.
-    """
+    """Return any config as plain JSON data, the same for equal configs in every process."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)):

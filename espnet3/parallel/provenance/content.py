@@ -59,17 +59,7 @@ def by_name(value: Any) -> None:
 def content_hash(
     value: Any, place: str = "value", of_code: OfCode = by_name, of_object: OfObject | None = None
 ) -> str:
-    """Return the hash of a value's content.
-
-    Args:
-        value: Anything.
-        place: What it is called in messages.
-        of_code: What the user's own functions, classes and modules are.
-        of_object: What objects consist of; None takes them apart as pickling would.
-
-    Raises:
-        NoContentError: Something in it is a lock, a socket, a generator or the like.
-    """
+    """Return the hash of a value's content."""
     try:
         return _Hasher(of_code, of_object).of(value, place).hex()
     except RecursionError:

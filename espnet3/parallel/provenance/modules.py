@@ -63,11 +63,7 @@ def file_of(module: str) -> str | None:
 
 
 def locate(module: str) -> dict[str, str]:
-    """Return the files that importing a module loads, by module name: its own and its packages' `__init__`.
-
-    Args:
-        module: A dotted name. Parts at its end that are no module (a class, a function) are passed over.
-    """
+    """Return the files that importing a module loads, by module name: its own and its packages' `__init__`."""
     files: dict[str, str] = {}
     parts = module.split(".")
     folders = _top(parts[0], files)

@@ -22,11 +22,7 @@ _OPTION = re.compile(r"^--?([\w-]+)$")
 
 
 def origin(code: str | None = None) -> dict[str, Any]:
-    """Return the facts about this process that belong to a run.
-
-    Args:
-        code: A file of the code whose git commit is wanted; None takes the working directory's.
-    """
+    """Return the facts about this process that belong to a run."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),

@@ -82,12 +82,7 @@ class Partial:
         self.values.setdefault(VALUE + name, set()).add(value)
 
     def note_functions(self, name: str, value: Any) -> None:
-        """Note which functions stand under a name, where that is not simply what the file defines there.
-
-        Args:
-            name: A function's, or a class's and its method's ("Class.method").
-            value: What stands there.
-        """
+        """Note which functions stand under a name, where that is not simply what the file defines there."""
         top, _, method = name.partition(".")
         if method.startswith(mangled := f"_{top.lstrip('_')}__"):
             method = method.removeprefix(mangled[:-2])

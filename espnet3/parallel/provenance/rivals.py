@@ -26,13 +26,7 @@ Spans = list[tuple[int, int]]  # the first and last line of each of a name's def
 
 
 def lines_of(thing: Any, name: str, file: str) -> set[int]:
-    """Return the lines in a file that a live object was made from, as far as it shows them.
-
-    Args:
-        thing: A function, a class, or what a decorator has made of one.
-        name: What it is called in its module.
-        file: Its module's.
-    """
+    """Return the lines in a file that a live object was made from, as far as it shows them."""
     first = vars(thing).get("__firstlineno__") if isinstance(thing, type) else None
     if isinstance(first, int):  # since Python 3.13
         return {first}
@@ -51,14 +45,7 @@ def _lines(found: Any, name: str, file: str) -> set[int]:
 
 
 def put_in_place(value: Any, name: str, file: str, spans: Spans) -> str | None:
-    """Return a hash of the functions under a name; None where they are just the one that the file defines there.
-
-    Args:
-        value: What the name stands for: a function, or a method as its class holds it.
-        name: The function's or the method's.
-        file: The file that defines it.
-        spans: Where in it; of a method, its class.
-    """
+    """Return a hash of the functions under a name; None where they are just the one that the file defines there."""
     found = list(layers(value))
     if not found:
         return None

@@ -33,12 +33,7 @@ class NoneWatch:
         self.over = total < 2  # one None may well be meant
 
     def see(self, values: Sequence[Any], failed: Sequence[int]) -> None:
-        """Take note of results, or of their lines in a run folder.
-
-        Args:
-            values: One per item.
-            failed: Positions of those that are failures.
-        """
+        """Take note of results, or of their lines in a run folder."""
         if self.over:
             return
         skip = set(failed)
@@ -63,12 +58,7 @@ class NoneWatch:
 
 
 def look_for_nones(name: str, results: Sequence[Any]) -> None:
-    """Warn of a finished run whose every result is None.
-
-    Args:
-        name: What the function is called.
-        results: All results, and `ItemFailure` records; no more are read than it takes.
-    """
+    """Warn of a finished run whose every result is None."""
     watch = NoneWatch(name, len(results))
     for value in islice(results, _MOST):
         watch.see([value], [0] if isinstance(value, ItemFailure) else [])

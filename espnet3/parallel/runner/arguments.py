@@ -55,11 +55,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`.
-
-    Raises:
-        ConfigError: It is not what it must be; the message says what that is, and the value.
-    """
+    """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`."""
     kind = _KINDS[name]
     found = argument(name, value, kind)
     if name == "max_failures" and found is not None and found > 1 and found != int(found):
@@ -70,11 +66,7 @@ def checked(name: str, value: Any) -> Any:
 
 
 def checked_batch_size(size: Any) -> Any:
-    """Return a runner's batch size, which may have been set after it was made, when the runner is called.
-
-    Raises:
-        ConfigError: It is no positive integer.
-    """
+    """Return a runner's batch size, which may have been set after it was made, when the runner is called."""
     return argument("batch_size", size, Whole(least=1, none="None"))
 
 

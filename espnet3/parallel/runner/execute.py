@@ -74,10 +74,6 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
     The fork server of local workers is started first: it imports `distributed` while this
     process does the same.
-
-    Raises:
-        ConfigError: `sys.path` has an entry that Dask's import would break on.
-        MissingPackageError: Dask is not installed.
     """
     refuse_in_import()
     search_path()
@@ -124,19 +120,7 @@ def outcomes(
     may_take: Callable[[], bool] = lambda: True,
     tally: Tally | None = None,
 ) -> Iterator[tuple[Iterator[tuple[Chunk, Block]], Any]]:
-    """Run a task's items; where is decided here.
-
-    Args:
-        task: What to run.
-        work: The items.
-        client: Runs on its workers; None decides by `config`.
-        config: The registered configuration.
-        may_take: Asked before a chunk is handed out.
-        tally: Counts the run, from before its workers are started; None takes a new one.
-
-    Yields:
-        The iterator of (chunk, block) pairs, and the tally.
-    """
+    """Run a task's items; where is decided here."""
     tally = tally if tally is not None else Tally()
     with ExitStack() as stack:
         shared = client is not None

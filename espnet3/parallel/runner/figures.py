@@ -19,16 +19,7 @@ def rate_text(items: int, seconds: float) -> str:
 
 
 def status(tally: Tally, done: int, left: int, failed: int, begin: float, now: float) -> str:
-    """Say what a run is doing.
-
-    Args:
-        tally: Its counts.
-        done: Items it has finished.
-        left: Items it has not.
-        failed: Those of the finished ones that failed.
-        begin: When it began, in seconds of `time.perf_counter`.
-        now: The time.
-    """
+    """Say what a run is doing."""
     parts = [_phase(tally, done, left, begin, now)]
     if failed:
         parts.append(f"{failed:,} failed")

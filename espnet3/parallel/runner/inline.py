@@ -22,11 +22,7 @@ _MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's me
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
-    """Build an env in this process, within `timeout` seconds where one is set.
-
-    Raises:
-        WorkerSetupError: As `build_env`, or when the time is over.
-    """
+    """Build an env in this process, within `timeout` seconds where one is set."""
     try:
         with _alarm(timeout):
             return build_env(build)
@@ -59,17 +55,7 @@ def _alarm(timeout: float | None) -> Iterator[None]:
 def run_inline(
     work: Work, call: Call, policy: Policy, as_lines: bool = False
 ) -> Iterator[tuple[Chunk, Block]]:
-    """Run all work here.
-
-    Args:
-        work: The items.
-        call: What to call.
-        policy: Errors, retries, seed and batch size.
-        as_lines: Turn results into lines of a run folder.
-
-    Yields:
-        Pairs of a chunk and its outcomes; a tail that was not reached comes in a later pair.
-    """
+    """Run all work here."""
     size = 1
     seconds, keep = (KEEP, KEEP) if as_lines else (_SLICE, float("inf"))
     while True:

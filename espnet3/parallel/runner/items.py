@@ -29,21 +29,7 @@ Report = Callable[[Sequence[Any], Sequence[int]], None]
 def run_to_list(
     items: Sequence[Any], cost: Sequence[float] | None, align: int, launch: Launch, report: Report
 ) -> tuple[list[Any], RunSummary]:
-    """Run all items and keep their results in memory.
-
-    Args:
-        items: The indices.
-        cost: Cost of each, or None.
-        align: The batch size, or 1.
-        launch: Runs the work.
-        report: Is given the outcomes as they come.
-
-    Returns:
-        The results in the order of the indices, and the run's figures.
-
-    Raises:
-        ItemError: The first failed item, where failures are not recorded.
-    """
+    """Run all items and keep their results in memory."""
     results: list[Any] = [None] * len(items)
     work = Work(items, cost, align)
     order = work.order
@@ -76,22 +62,6 @@ def run_to_folder(
     """Run the items that have no outcome in a run folder yet; each is on disk before it is reported.
 
     At the end the outcomes of all sessions are merged.
-
-    Args:
-        folder: Where the outcomes go.
-        items: All indices of the run.
-        cost: Cost of each, or None.
-        align: The batch size, or 1.
-        launch: Runs the work; it gives lines in place of results.
-        report: Is given the outcomes as they come.
-        retry_failed: Run those that failed before as well.
-
-    Returns:
-        The merged results, read from the folder as they are used, and the figures of this session.
-
-    Raises:
-        ItemError: The first failed item, where failures are not recorded; it is on disk as well.
-        LedgerError: The folder cannot take more, was taken over, or cannot be merged.
     """
     left = folder.left(retry_failed)
     begin, retries, failed = time.perf_counter(), 0, 0

@@ -62,12 +62,7 @@ class Progress:
         self._thread.start()
 
     def resume(self, kept: int, line: str) -> None:
-        """Count items that were done in earlier sessions, and print the line that says so.
-
-        Args:
-            kept: How many.
-            line: What to print; empty for a new run.
-        """
+        """Count items that were done in earlier sessions, and print the line that says so."""
         self.done = self._kept = kept
         if self.enabled and line:
             say(f"{self.name}: {line}")

@@ -87,11 +87,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def waiting_rank(run: Run) -> Rank | None:
-    """Return this process's rank where it is to wait for rank 0; None where it computes.
-
-    Raises:
-        NoOutputDirError: It is to wait for a detached run without a folder.
-    """
+    """Return this process's rank where it is to wait for rank 0; None where it computes."""
     if run.runner.every_rank or inside_item():
         return None
     rank = rank_of()
@@ -127,16 +123,7 @@ def telling_other_ranks(run: Run) -> Iterator[None]:
 
 
 def results_of_rank_0(run: Run, rank: Rank) -> Any:
-    """Wait for rank 0, and return what the call returns there.
-
-    Args:
-        run: The run, with a folder.
-        rank: This process's.
-
-    Raises:
-        IncompleteRunError: Rank 0 has failed, or gives no sign of life.
-        ChangedRunError: Rank 0 has run something else.
-    """
+    """Wait for rank 0, and return what the call returns there."""
     from espnet3.parallel.ledger import Results
     from espnet3.parallel.ledger.files import read_json
     from espnet3.parallel.ledger.folder import RUN
@@ -154,16 +141,7 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
 
 
 def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
-    """Wait until rank 0 has submitted a detached run.
-
-    Args:
-        run: The run, with a folder.
-        rank: This process's.
-        plan: The file that is there then.
-
-    Raises:
-        IncompleteRunError: As for `results_of_rank_0`.
-    """
+    """Wait until rank 0 has submitted a detached run."""
     assert run.folder is not None
     _Wait(run, run.folder, rank).until(
         lambda wait: plan.exists() and wait.is_this_run() and not wait.is_held()

@@ -49,28 +49,12 @@ class Reporter:
         self._kinds: dict[str, tuple[int, ItemFailure]] = {}
 
     def resume(self, done: int, failed: int) -> None:
-        """Count what earlier sessions have left in the folder.
-
-        Args:
-            done: Items that are not run again.
-            failed: Those of them that have failed.
-
-        Raises:
-            TooManyFailuresError: Those are too many already.
-        """
+        """Count what earlier sessions have left in the folder."""
         self._done, self._failed_before = done, failed
         self._check()
 
     def __call__(self, values: Sequence[Any], failed: Sequence[int]) -> None:
-        """Count more outcomes.
-
-        Args:
-            values: Results (or their lines in the folder) and `ItemFailure` records.
-            failed: The positions of those.
-
-        Raises:
-            TooManyFailuresError: More have failed than `max_failures`.
-        """
+        """Count more outcomes."""
         self._done += len(values)
         self._failed += len(failed)
         for at in failed:

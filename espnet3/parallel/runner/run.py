@@ -75,13 +75,7 @@ class Run:
 
     @classmethod
     def of(cls, runner: Any, indices: Iterable[Any]) -> Run:
-        """Read a runner's arguments, and which of its base's hooks it has overridden.
-
-        Raises:
-            TypeError: The indices are no iterable, or one whose items are hardly what is meant.
-            ConfigError: `item_cost` returns something that is not a cost, the batch size is not positive, or the
-                provider builds nothing.
-        """
+        """Read a runner's arguments, and which of its base's hooks it has overridden."""
         check_indices(indices)
         check_builds(runner.provider)
         kind, size = type(runner), checked_batch_size(runner.batch_size)
@@ -153,22 +147,7 @@ class Run:
 
 
 def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSummary]:
-    """Compute a run's results, with this process as its driver.
-
-    Args:
-        run: The run.
-        client: The Dask client to run on, or None.
-        config: The registered configuration, which decides where there is no client.
-
-    Returns:
-        What the call returns, and the run's figures.
-
-    Raises:
-        NoOutputDirError: The runner writes files, and has no folder for them.
-        ItemError: The first failed item, unless failures are recorded.
-        TooManyFailuresError: More failed than `max_failures`.
-        LedgerError: The folder holds another run, is in use, is damaged or cannot be written to.
-    """
+    """Compute a run's results, with this process as its driver."""
     if run.folder is None and run.writes:
         raise NoOutputDirError(
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "

@@ -32,24 +32,7 @@ def run_shards(
     retry_failed: bool,
     recorder: TimesRecorder,
 ) -> RunSummary:
-    """Run every shard that is not done yet to its end.
-
-    Args:
-        folder: The run's folder.
-        shards: All shards of the run.
-        launch: Runs the work, whose items are shards.
-        policy: What the items inside are run with.
-        report: Is told of each finished shard; may raise to stop the run.
-        retry_failed: Run shards again that hold failed items.
-        recorder: Notes how long items took.
-
-    Returns:
-        The run's figures.
-
-    Raises:
-        ItemError: An item failed, or killed its worker, and `policy.on_error` is "raise".
-        LedgerError: The folder cannot take more, or was taken over.
-    """
+    """Run every shard that is not done yet to its end."""
     begin = time.perf_counter()
     left = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
     with writing(folder.path):

@@ -92,17 +92,7 @@ class ShardResult:
 
 
 def cut(n: int, cost: Sequence[float] | None, align: int, few: bool = False) -> list[int]:
-    """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries.
-
-    Args:
-        n: How many.
-        cost: Of each; None: they cost the same.
-        align: Shards begin at multiples of this.
-        few: They go two to a shard.
-
-    Returns:
-        Where each shard begins.
-    """
+    """Cut `n` items into at most `SHARDS` contiguous shards of about equal cost, at batch boundaries."""
     shards = n // 2 if few else min(SHARDS, n)
     goal = (sum(cost) if cost is not None else n) / max(1, shards)
     begins, begin, have = [], 0, 0.0
@@ -138,16 +128,7 @@ def make_shard_function(hooks: Hooks, policy: Policy, keep_values: bool) -> Call
 def run_shard(
     shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, keep_values: bool, mark: Mark
 ) -> ShardResult:
-    """Run one shard from `open_writers` to `close_writers`, in an emptied folder.
-
-    Args:
-        shard: The shard.
-        env: Of this process.
-        hooks: The runner's functions.
-        policy: The run's.
-        keep_values: Keep what `forward` returns beside what the writers write.
-        mark: Is told what is in progress.
-    """
+    """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
     return _Attempt(shard, env, hooks, policy, keep_values, mark).run()
 
 

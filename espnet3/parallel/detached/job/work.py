@@ -51,11 +51,7 @@ _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host
 
 
 def run_shard(spec: JobSpec) -> int:
-    """Run what is left of one shard.
-
-    Returns:
-        The exit status of the job.
-    """
+    """Run what is left of one shard."""
     began = time.monotonic()  # walltime counts from here
     limit = spec.policy.item_timeout
     if limit is None:

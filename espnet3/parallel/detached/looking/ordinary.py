@@ -57,12 +57,7 @@ class FolderStatus:
 
 
 def folder_status(path: Path) -> FolderStatus:
-    """Return how the run of a folder is.
-
-    Raises:
-        ConfigError: There is no run in it.
-        DamagedFolderError: Its run.json is damaged.
-    """
+    """Return how the run of a folder is."""
     try:
         run = read_json(path / RUN)
     except FileNotFoundError:

@@ -121,14 +121,7 @@ def submit_new(layout: Layout, plan: Plan) -> RunStatus:
 
 
 def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) -> RunStatus:
-    """Submit what is missing.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        failed_items: Run items again that have a failure recorded.
-        on_error: What a failed item does from now on; None leaves it as it is.
-    """
+    """Submit what is missing."""
     with _driving(layout, "retry") as who:
         before = status_of_ended(layout, layout.plan())  # before the marks of the last attempts are removed
         if on_error is not None:
@@ -194,13 +187,7 @@ def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
 
 
 def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
-    """Merge, or say which jobs' items are missing and what those jobs are doing.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        runner: Has `merge` or `write_outputs`, where one is overridden; None makes it again.
-    """
+    """Merge, or say which jobs' items are missing and what those jobs are doing."""
     with _driving(layout, "merge"):
         items = layout.items()
         notes: list[str] = []

@@ -61,12 +61,7 @@ class Statement:
 
 
 def statements(source: str | bytes) -> list[Statement]:
-    """Return a module's statements.
-
-    Raises:
-        SyntaxError: It is not Python.
-        ValueError: It holds null bytes.
-    """
+    """Return a module's statements."""
     tree = ast.parse(source)
     return list(_flat(tree.body, _Above(importers_of(tree)), guarded=False))
 

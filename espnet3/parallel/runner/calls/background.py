@@ -25,23 +25,7 @@ def submit_call(
     setup: SetupFn | None,
     setup_timeout: float | None,
 ) -> Any:
-    """Submit a call as a Dask task.
-
-    Args:
-        client: A Dask client.
-        func: What to call.
-        args: Given to it by position; futures of this client arrive as their results.
-        kwargs: Given to it by name; as `args`.
-        setup: Builds the call's env, once per process for all calls with the same function; None
-            takes the client's own.
-        setup_timeout: Seconds that may take, or None.
-
-    Returns:
-        A `distributed.Future`.
-
-    Raises:
-        NoWorkersError: The client is closed, or was opened by the process that this one was forked from.
-    """
+    """Submit a call as a Dask task."""
     from distributed import Client
 
     from espnet3.parallel.pilots.dask.pools import check_client
@@ -79,18 +63,7 @@ def submit_in_background(
     kwargs: dict[str, Any],
     setup: SetupFn | None,
 ) -> Future[Any]:
-    """Run a call on a cluster that is shared by the unfinished calls of the same configuration.
-
-    Args:
-        config: The registered configuration.
-        func: As for `submit_call`, and so are the others.
-        args: See there.
-        kwargs: See there.
-        setup: See there.
-
-    Returns:
-        A standard future; its cluster closes by itself once no call is left.
-    """
+    """Run a call on a cluster that is shared by the unfinished calls of the same configuration."""
     global _current
     with _lock:
         host = _current

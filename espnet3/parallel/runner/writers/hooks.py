@@ -55,9 +55,6 @@ def make_static(runner: type) -> None:
     """Check that what runs on workers takes no `self`; a function that the class body only assigns is made static.
 
     Such a function (`write_record = Other.write_record`) was written to be called as it is.
-
-    Raises:
-        SignatureError: One is a method of the class, or of a mixin; or is asynchronous.
     """
     for name in _STATIC:
         own = inspect.getattr_static(runner, name)
@@ -111,12 +108,7 @@ class Hooks:
 
     @classmethod
     def of(cls, runner: Any, batched: bool) -> Hooks:
-        """Read the hooks of a runner's class.
-
-        Args:
-            runner: The class.
-            batched: Batches are wanted, and it has a `batch_forward` of its own.
-        """
+        """Read the hooks of a runner's class."""
         own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
         return cls(
             runner.forward,
@@ -128,11 +120,7 @@ class Hooks:
         )
 
     def check(self, env: dict[str, Any]) -> None:
-        """Check an env against all of them, before the first shard.
-
-        Raises:
-            SignatureError: One asks for what the env does not hold, or takes too few arguments.
-        """
+        """Check an env against all of them, before the first shard."""
         env = {"shard_id": 0, **env}  # of each shard, and in no env
         self.call(env, batches=True)
         bind(self.open_writers, env)
@@ -210,12 +198,7 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
 
 
 def opened_state(runner: Any, env: dict[str, Any]) -> dict[str, Any]:
-    """Return the state that the base's `init_state` begins a shard with: its writers are opened.
-
-    Args:
-        runner: The runner's class.
-        env: With `output_dir`, `shard_subdir` and `shard_id`.
-    """
+    """Return the state that the base's `init_state` begins a shard with: its writers are opened."""
     number = int(env["shard_id"])
     folder = Path(env["output_dir"], env["shard_subdir"], f"split.{number}")
     return {**new_state(folder, number), "_writers": bind(runner.open_writers, env)(folder)}

@@ -16,17 +16,7 @@ _VERSION = 1  # of ESPnet3's form
 
 
 def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items: Sequence[Any]) -> None:
-    """Write the file beside `run.json`; nothing here reads it.
-
-    Args:
-        folder: The run folder.
-        shard_subdir: The runner's.
-        begins: Where each shard begins.
-        items: The indices, or the lists of them that `forward` is given.
-
-    Raises:
-        FolderWriteError: It cannot be written.
-    """
+    """Write the file beside `run.json`; nothing here reads it."""
     ends = [*begins[1:], len(items)] if begins else []  # without items there is no shard
     shards = [
         {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}

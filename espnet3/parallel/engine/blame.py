@@ -133,13 +133,7 @@ class Verdict:
 
 
 def after_loss(charges: Charges, loss: Loss, policy: Policy) -> Verdict:
-    """Return what follows from a loss for a stretch of items with equal charges.
-
-    Args:
-        charges: What is held against each of its items so far.
-        loss: What happened.
-        policy: The run's.
-    """
+    """Return what follows from a loss for a stretch of items with equal charges."""
     if loss.items == 0:
         return Verdict(Fate.AGAIN, charges)
     if loss.items > 1:
@@ -171,16 +165,7 @@ def _deadly(loss: Loss, policy: Policy) -> int:
 def failure_of_item(
     index: Any, loss: Loss, charges: Charges, policy: Policy, worker: str, place: str = ""
 ) -> ItemFailure:
-    """Return the record of an item that has failed because of a loss.
-
-    Args:
-        index: The item.
-        loss: The last one.
-        charges: What is held against the item, this loss included.
-        policy: The run's.
-        worker: The worker's name.
-        place: The worker in words; by default "worker" and its name.
-    """
+    """Return the record of an item that has failed because of a loss."""
     if loss.seconds is None:
         kind, cause, message, text = "WorkerDied", "poison", _death(loss, charges), ""
     else:

@@ -224,13 +224,7 @@ def load_error(blob: bytes | None) -> BaseException | None:
 
 
 def named_error(error: BaseException, failure: ItemFailure | None, position: int) -> BaseException:
-    """Return an item's own exception with a note that names the item, as `parallel_*` raise it.
-
-    Args:
-        error: The exception.
-        failure: Its record; None if it is no item's.
-        position: The item's place in the data.
-    """
+    """Return an item's own exception with a note that names the item, as `parallel_*` raise it."""
     if failure is None:
         return error
     if failure.cause == "poison":

@@ -92,11 +92,7 @@ class _SeedAfterImport:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[Any]:
-    """Yield a function that seeds for one index; the caller's `random` state is put back after.
-
-    Args:
-        seed: The run's seed; None yields None and touches nothing.
-    """
+    """Yield a function that seeds for one index; the caller's `random` state is put back after."""
     if seed is None:
         yield None
         return

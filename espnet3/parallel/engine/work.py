@@ -57,13 +57,6 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
 
     A list is copied too, as its owner may change it while the run goes on. A subclass is iterated over, as it may
     have an order of its own.
-
-    Args:
-        data: What the caller gave.
-        name: The argument's name, for the message.
-
-    Raises:
-        TypeError: It cannot be iterated over.
     """
     if type(data) in _UNCHANGING:
         return data  # type: ignore[return-value]  # a tuple or a range
@@ -71,11 +64,7 @@ def as_items(data: Iterable[Any], name: str) -> Sequence[Any]:
 
 
 def as_stream(data: Iterable[Any], name: str) -> Sequence[Any] | Iterator[Any]:
-    """Return what is known as a whole as `as_items` does, and an iterator of anything else: it may never end.
-
-    Raises:
-        TypeError: It cannot be iterated over.
-    """
+    """Return what is known as a whole as `as_items` does, and an iterator of anything else: it may never end."""
     if type(data) in _UNCHANGING or isinstance(data, MutableSequence):
         return as_items(data, name)
     return _iterated(data, name)
@@ -264,12 +253,7 @@ class Work:
             heapq.heappush(self._returned, chunk)
 
     def put_back_alone(self, chunk: Chunk, deaths: int) -> None:
-        """Take back items that must go one by one, each by itself in a process.
-
-        Args:
-            chunk: What was in flight.
-            deaths: Workers each of its items has now been with when they died.
-        """
+        """Take back items that must go one by one, each by itself in a process."""
         self.suspects.extend(
             Chunk(chunk.start + k, chunk.items[k : k + 1], True, deaths) for k in range(len(chunk.items))
         )

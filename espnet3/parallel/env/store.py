@@ -174,11 +174,7 @@ def adding(build: SetupFn, entries: dict[str, Any]) -> SetupFn:
 
 
 def check_setup(setup: Any) -> None:
-    """Check that a setup function can be called without arguments, before anything is started.
-
-    Raises:
-        SignatureError: It cannot.
-    """
+    """Check that a setup function can be called without arguments, before anything is started."""
     if setup is None:
         return
     if not callable(setup):

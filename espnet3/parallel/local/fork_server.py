@@ -74,11 +74,7 @@ class ForkServer:
         self._inbox = b""
 
     def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
-        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status).
-
-        Raises:
-            OSError: If the server is gone.
-        """
+        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status)."""
         self._waiting.append(on_pid)
         self._exits.append(on_exit)
         socket.send_fds(self.sock, [b"F"], [fd])

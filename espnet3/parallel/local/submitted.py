@@ -257,21 +257,7 @@ def submit_to_processes(
     kwargs: dict[str, Any],
     setup: SetupFn | None,
 ) -> Future[Any]:
-    """Run a call on a worker process of this machine.
-
-    Args:
-        config: A block whose workers need no Dask.
-        func: What to call.
-        args: Given to it by position.
-        kwargs: Given to it by name.
-        setup: Builds the call's env, once in each process for all calls with an equal one; or None.
-
-    Returns:
-        Its future.
-
-    Raises:
-        Exception: As pickling raises it, where the call cannot be sent to a worker.
-    """
+    """Run a call on a worker process of this machine."""
     text = call_text(func, args, kwargs)
     key = setup_key(setup)
     try:

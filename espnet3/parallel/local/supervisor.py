@@ -90,12 +90,7 @@ class Supervisor:
         self._call(again)
 
     def stop(self, worker: Supervised, kill: bool = False) -> None:
-        """End a worker for good; its owner is told when it has ended.
-
-        Args:
-            worker: It.
-            kill: At once, whatever it does; else it has two seconds to end by itself.
-        """
+        """End a worker for good; its owner is told when it has ended."""
         worker.stopped = True
         self._call(lambda: self._stop(worker, kill))
 

@@ -83,11 +83,7 @@ class OwnWorkers(WorkerCluster):
         return self.pool.claim()
 
     def check(self) -> None:
-        """Check that they have not been ended, and are this process's.
-
-        Raises:
-            NoWorkersError: They are not.
-        """
+        """Check that they have not been ended, and are this process's."""
         if os.getpid() != self._pid:
             raise NoWorkersError(
                 "this run was begun by the process that this one was forked from, and its workers are that "

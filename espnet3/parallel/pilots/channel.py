@@ -121,11 +121,7 @@ class Channel:
         return self._write([b"".join(head), *out.parts, *raw])
 
     def recv(self) -> Any:
-        """Wait for one object.
-
-        Raises:
-            ChannelClosedError: At the end of the stream.
-        """
+        """Wait for one object."""
         size, n_buffers = _HEAD.unpack(self._read(_HEAD.size))
         sizes = [_SIZE.unpack(self._read(_SIZE.size))[0] for _ in range(n_buffers)]
         self.received = size + sum(sizes)
@@ -282,16 +278,7 @@ def _handshake(sock: socket.socket, key: bytes, me: bytes, peer: bytes) -> None:
 
 
 def greet_worker(sock: socket.socket, key: bytes) -> Channel:
-    """Driver side of the handshake; returns the channel or raises.
-
-    Args:
-        sock: Blocking; an `SSLSocket` has its own handshake first. Whoever calls watches the time.
-        key: The pool's key.
-
-    Raises:
-        OSError: The other end is gone.
-        PermissionError: It does not hold the key.
-    """
+    """Driver side of the handshake; returns the channel or raises."""
     if _is_encrypted(sock):
         sock.do_handshake()
     _handshake(sock, key, b"driver", b"worker")

@@ -120,11 +120,7 @@ class SetupLosses:
         self._last = (hello, time.monotonic())
 
     def check(self) -> None:
-        """Give up if there were too many, once it is known how the last one ended.
-
-        Raises:
-            WorkerSetupError: There were.
-        """
+        """Give up if there were too many, once it is known how the last one ended."""
         if self.count < _SETUP_DEATHS or self._last is None:
             return
         hello, since = self._last
@@ -168,12 +164,7 @@ class Losses:
         self._in_vain = 0
 
     def settle(self, slots: Sequence[Slot], alone: bool) -> None:
-        """Decide about the items of slots whose process has ended.
-
-        Args:
-            slots: All of this run's in that process, with the chunks they held.
-            alone: Whether no other run had anything there.
-        """
+        """Decide about the items of slots whose process has ended."""
         slots = [slot for slot in slots if slot.flying]
         killed_for_time = any(slot.late is not None for slot in slots)
         inside = {slot: self._inside(slot) for slot in slots}

@@ -265,11 +265,7 @@ def _remove(folder: str) -> None:
 
 
 def _private_folder() -> str:
-    """Return a new name for the folder of the pool's socket, under a path that is short enough.
-
-    Raises:
-        ConfigError: There is no place for one.
-    """
+    """Return a new name for the folder of the pool's socket, under a path that is short enough."""
     # the second one is where every Unix has temporary files
     for place in (tempfile.gettempdir(), os.path.join(os.sep, "tmp")):
         if len(os.fsencode(place)) <= _LONGEST - len("/espnet3-12345678") and os.access(place, os.W_OK):

@@ -147,11 +147,7 @@ class SetupReport:
 
 
 def prepare(spec: RunSpec) -> Call:
-    """Build the run's env where it is not there yet, and bind the functions to it.
-
-    Raises:
-        WorkerSetupError, SignatureError, EnvConflictError: As `EnvStore.get` and `bind` say.
-    """
+    """Build the run's env where it is not there yet, and bind the functions to it."""
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
     try:
@@ -172,11 +168,7 @@ def forget(spec: RunSpec) -> None:
 
 
 def pack(spec: RunSpec) -> bytes:
-    """Pickle a run's spec for the workers.
-
-    Raises:
-        Exception: As pickling raises it, with a note that names the function.
-    """
+    """Pickle a run's spec for the workers."""
     try:
         return pickling.dumps(spec)
     except Exception as error:
@@ -237,13 +229,7 @@ def _head(block: Block, failed: list[int], stop: ItemFailure | None, error: byte
 
 
 def block_of(done: Done, values: list[Any], worker: str) -> Block:
-    """Return the block that a chunk's answer tells of.
-
-    Args:
-        done: The answer's head.
-        values: What followed it.
-        worker: The name of the slot's worker.
-    """
+    """Return the block that a chunk's answer tells of."""
     block = Block(
         values, done.failed, done.retries, done.seconds, done.cpu, load_error(done.error), done.stop
     )

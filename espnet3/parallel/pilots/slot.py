@@ -185,11 +185,7 @@ class RunSlots(Protocol):
         """Open a claim to slots of the present source."""
 
     def check(self) -> None:
-        """Check that the workers can still be used.
-
-        Raises:
-            NoWorkersError: They cannot.
-        """
+        """Check that the workers can still be used."""
 
     def last_heard(self, address: str) -> Any:
         """Return when a worker of another host was last heard from, in any unit; None where nobody knows it."""

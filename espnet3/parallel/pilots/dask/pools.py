@@ -39,11 +39,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def check_client(client: Any) -> None:
-    """Check that a client can be used, and used here.
-
-    Raises:
-        NoWorkersError: It is closed, or was opened by the process that this one was forked from.
-    """
+    """Check that a client can be used, and used here."""
     if client.status in ("closing", "closed"):
         raise NoWorkersError(
             "the Dask client is closed, so nothing can run on its workers: call this inside the `with` block that "
@@ -62,11 +58,7 @@ def of_the_parent() -> NoWorkersError:
 
 
 def pool_of(client: Any) -> SlotSource:
-    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client.
-
-    Raises:
-        NoWorkersError: As `check_client`.
-    """
+    """Return a client's pool (`Pool`, or what replaced it), made on first use, closed with the client."""
     check_client(client)
     with _POOLS_LOCK:
         pool = _POOLS.get(client)
@@ -114,13 +106,7 @@ def _listen(client: Any) -> tuple[socket.socket, str | None]:
 
 
 def register(client: Any, plugin: Any, name: str) -> None:
-    """Give a plugin to every worker, now and later; workers that end meanwhile are no error.
-
-    Args:
-        client: Whose workers they are.
-        plugin: A worker may be given it more than once.
-        name: What it is called.
-    """
+    """Give a plugin to every worker, now and later; workers that end meanwhile are no error."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             client.register_plugin(plugin, name=name)

@@ -263,11 +263,7 @@ class TaskChannel:
             pass
 
     def recv(self) -> Any:
-        """Return the next answer.
-
-        Raises:
-            ChannelClosedError: The worker that ran it died.
-        """
+        """Return the next answer."""
         self._ready_r.recv(1)
         answer = self._answers.get_nowait()
         if isinstance(answer, bytes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -76,8 +75,9 @@ class EnvironmentProvider(metaclass=_Making):
         super().__setattr__(name, value)
         if self._espnet3_held is None:
             return
-        # of the caller its code alone: who keeps a frame keeps the locals of all callers
-        if not _is_its_own(type(self), sys._getframe(1).f_code, value):
+        # of the caller its code alone, and no variable for a frame: that would keep the locals of all callers
+        code = inspect.currentframe().f_back.f_code  # type: ignore[union-attr]  # there is one
+        if not _is_its_own(type(self), code, value):
             super().__setattr__("_espnet3_set", self._espnet3_set | {name})
 
     if not TYPE_CHECKING:  # for which any name would be known

@@ -152,11 +152,7 @@ def wrap_func_with_worker_env(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside an `EnvCall`; any other as it is.
-
-    Raises:
-        TypeError: It cannot be called.
-    """
+    """Return the function inside an `EnvCall`; any other as it is."""
     if not callable(func):
         raise TypeError(
             f"the first argument must be a function, such as abs and not abs(3), and {brief(func, 100)} is not callable"

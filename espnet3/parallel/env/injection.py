@@ -113,11 +113,7 @@ def _refuse_order(
     missing: list[str],
     env: Mapping[str, Any],
 ) -> None:
-    """Raise where an env entry stands in the item's place, and the one name that is missing is what the item is called.
-
-    Raises:
-        SignatureError: It says in which order they come.
-    """
+    """Raise where an env entry stands in the item's place, and the one missing name is what the item is called."""
     name = name_of(func).rpartition(".")[2]
     if n_positional != 1 or len(missing) != 1 or name in _BY_POSITION or not positional:
         return

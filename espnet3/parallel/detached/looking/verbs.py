@@ -121,14 +121,7 @@ def submit_new(layout: Layout, plan: Plan) -> RunStatus:
 
 
 def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) -> RunStatus:
-    """Submit what is missing.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        failed_items: Run items again that have a failure recorded.
-        on_error: What a failed item does from now on; None leaves it as it is.
-    """
+    """Submit what is missing."""
     with _driving(layout, "retry") as who:
         before = status_of_ended(layout, layout.plan())  # before the marks of the last attempts are removed
         if on_error is not None:

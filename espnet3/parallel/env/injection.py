@@ -36,6 +36,8 @@ def name_of(func: Any) -> str:
     """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
     if isinstance(func, functools.partial):
         return name_of(func.func)
+    if inspect.ismethod(func):
+        return name_of(func.__func__)
     for name in ("__qualname__", "__name__"):
         # an object may answer to any name, or raise anything
         if inspect.getattr_static(func, name, None) is not None and isinstance(

@@ -265,7 +265,7 @@ def _is_of_espnet3(cls: type) -> bool:
 def is_path(value: Any) -> bool:
     """Whether a value is one of `pathlib`, which a worker's start has no other need of, and no time for."""
     module = sys.modules.get("pathlib")
-    return module is not None and isinstance(value, module.PurePath)
+    return module is not None and issubclass(type(value), module.PurePath)
 
 
 def search_path() -> list[str]:
@@ -312,6 +312,11 @@ def own_attribute(value: Any, name: str) -> Any:
         return object.__getattribute__(value, "__dict__").get(name)
     except AttributeError:  # of a class with slots
         return None
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """Return what `isinstance` does, by the type alone: an object may say that its class is another, or raise there."""
+    return issubclass(type(value), kinds)
 
 
 def is_installed(file: str) -> bool:

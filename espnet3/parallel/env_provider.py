@@ -9,10 +9,11 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from espnet3.parallel.checks import SignatureOfInit, refuse_incomplete
+from espnet3.parallel.checks import SignatureOfInit, own_attribute, refuse_incomplete
 from espnet3.parallel.errors import explained
 from espnet3.parallel.provenance.settings import containers, copied, editable, edited, is_data
 
+_NONE = object()  # where an attribute is not
 # In these a provider sets what every process sets for itself
 _MAKING = ("build_env_local", "make_worker_setup_fn", "build_worker_setup_fn")
 _MORE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -129,7 +130,7 @@ def state_now(provider: Any) -> dict[str, Any]:
     records among the arguments that it keeps as they are: their owner may have changed them.
     """
     here: dict[str, Any] = getattr(provider, "__dict__", {})
-    shared = containers(getattr(provider, "_espnet3_made_with", ()))
+    shared = containers(here.get("_espnet3_made_with", ()))
     wanted = {"config", "params"} | _changed(provider)
     return {
         name: value
@@ -140,14 +141,14 @@ def state_now(provider: Any) -> dict[str, Any]:
 
 def _changed(provider: Any) -> set[str]:
     """Return the names of attributes that were set from outside, or edited in place, since a provider was made."""
-    then = getattr(provider, "_espnet3_held", None) or {}
-    now = {name: getattr(provider, name) for name in then if hasattr(provider, name)}
-    return edited(then, now) | getattr(provider, "_espnet3_set", frozenset())
+    here: dict[str, Any] = getattr(provider, "__dict__", {})
+    from_outside: frozenset[str] = here.get("_espnet3_set", frozenset())
+    return edited(here.get("_espnet3_held") or {}, here) | from_outside
 
 
 def built_here(provider: Any) -> Any:
     """Return the env, built by the provider itself; what it sets and edits in itself meanwhile is no change of it."""
-    changed, then = _changed(provider), getattr(provider, "_espnet3_held", None)
+    changed, then = _changed(provider), own_attribute(provider, "_espnet3_held")
     try:
         return provider.build_env_local()
     finally:
@@ -166,8 +167,12 @@ def made_with(provider: Any) -> dict[str, Any]:
         provider: An `EnvironmentProvider`, or any object that has its methods.
     """
     names = ["config", "params", *sorted(_changed(provider) - {"config", "params"})]
-    facts = {name: getattr(provider, name) for name in names if hasattr(provider, name)}
-    args, kwargs = getattr(provider, "_espnet3_made_with", ((), {}))
+    facts = {
+        name: getattr(provider, name)
+        for name in names
+        if inspect.getattr_static(provider, name, _NONE) is not _NONE
+    }
+    args, kwargs = own_attribute(provider, "_espnet3_made_with") or ((), {})
     rest = [arg for arg in args if not any(arg is known for known in facts.values())]
     more = {
         name: value
@@ -224,10 +229,7 @@ def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:
     Args:
         provider: An `EnvironmentProvider`, or any object that has its methods.
     """
-    newer = getattr(provider, "build_worker_setup_fn", None)
-    if newer is not None:
-        return newer()  # type: ignore[no-any-return]  # the user's method
-    make = getattr(provider, "make_worker_setup_fn", None)
-    if make is not None:
-        return make()  # type: ignore[no-any-return]  # the user's method
+    for name in ("build_worker_setup_fn", "make_worker_setup_fn"):
+        if inspect.getattr_static(provider, name, None) is not None:
+            return getattr(provider, name)()  # type: ignore[no-any-return]  # the user's method
     return provider.build_env_local  # type: ignore[no-any-return]  # a duck-typed provider

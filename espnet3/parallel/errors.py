@@ -27,7 +27,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import wraps
 from opcode import opmap
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from espnet3.parallel.messages import masked, printable
 
@@ -241,11 +241,10 @@ def say_where(error: BaseException, note: str) -> None:
 
 def add_note(error: BaseException, note: str) -> None:
     """Attach a note as Python 3.11 does; on 3.10 it is kept, though not printed."""
-    notes: Any = getattr(error, "__notes__", None)
-    if not isinstance(notes, list):
-        notes = []
-        error.__notes__ = notes
-    notes.append(printable(masked(note)))
+    own = vars(error)  # a class of the user's may answer to any other name, or raise anything
+    if not isinstance(own.get("__notes__"), list):
+        own["__notes__"] = []
+    own["__notes__"].append(printable(masked(note)))
 
 
 def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType | None:
@@ -270,7 +269,7 @@ def is_ours(module: str) -> bool:
 
 def _says_enough(error: BaseException) -> bool:
     """Whether an error says what is wrong: it is of our classes, we have raised it, or explained it."""
-    if isinstance(error, (ParallelError, KeyboardInterrupt)) or hasattr(error, "_espnet3_explained"):
+    if isinstance(error, (ParallelError, KeyboardInterrupt)) or "_espnet3_explained" in vars(error):
         return True
     if not isinstance(error, (TypeError, ValueError, AttributeError)):
         return False

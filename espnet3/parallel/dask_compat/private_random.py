@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import sys
-from types import ModuleType
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any
 
 _BESIDE_ITEMS = ("dask", "distributed", "tornado", "zict", "fsspec", "bokeh")
+_METHODS = (MethodType, BuiltinMethodType)
 _looked_at: set[str] = set()
 _GLOBAL: Any = random.seed.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
 
@@ -39,7 +40,7 @@ def leave_random_to_items() -> None:
         for attribute, value in list(vars(module).items()):
             if value is random:
                 setattr(module, attribute, _PRIVATE)
-            elif getattr(value, "__self__", None) is _GLOBAL:  # from random import choice
+            elif isinstance(value, _METHODS) and value.__self__ is _GLOBAL:  # from random import choice
                 setattr(module, attribute, getattr(_PRIVATE, value.__name__))
     if "pandas" in sys.modules and "dask.sizeof" in sys.modules and "pandas" not in _looked_at:
         _looked_at.add("pandas")

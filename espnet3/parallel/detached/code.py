@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance import FUNCTION
@@ -52,17 +53,17 @@ def refer(cls: type, what: str) -> ClassRef:
     if "<locals>" in cls.__qualname__:
         raise ConfigError(f"{begin}it is defined inside a function; {_FIX}")
     module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or not os.path.isfile(file):
+    file = own_attribute(module, "__file__")
+    if module is None or not isinstance(file, str) or not os.path.isfile(file):
         where = "a terminal, a notebook or on standard input" if cls.__module__ == "__main__" else "no file"
         raise ConfigError(f"{begin}it is defined in {where}, which no job can read; {_FIX}")
     file = os.path.abspath(file)
     if cls.__module__ in ("__main__", SCRIPT):
-        spec = getattr(module, "__spec__", None)
+        spec = own_attribute(module, "__spec__")
         if spec is None:
             return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
         return ClassRef(spec.name, cls.__qualname__, file)  # started with `python -m`: importable by name
-    if _find(module, cls.__qualname__) not in (cls, getattr(cls, FUNCTION, cls)):
+    if not any(_find(module, cls.__qualname__) is one for one in (cls, getattr(cls, FUNCTION, cls))):
         raise ConfigError(
             f"{begin}{cls.__module__} has another object, or none, under this name; {_FIX} under its own name"
         )
@@ -72,7 +73,7 @@ def refer(cls: type, what: str) -> ClassRef:
 def _find(module: ModuleType, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
+        found = own_attribute(found, part)
     return found
 
 
@@ -106,13 +107,13 @@ def _import(ref: ClassRef) -> ModuleType:
         module = importlib.import_module(ref.module)
     except ModuleNotFoundError as error:
         own = f"{ref.module}.".startswith(f"{error.name}.")
-        if not own or "." in ref.module or not os.path.isfile(ref.file):
+        if not own or not os.path.isfile(ref.file):
             raise _cannot(ref, error) from error
         return _execute(ref, ref.module)  # loaded by its path in the first place
     except Exception as error:  # a user's module may raise anything while it is imported
         raise _cannot(ref, error) from error
-    file = getattr(module, "__file__", None)
-    if file is None or not _same_file(file, ref.file):
+    file = own_attribute(module, "__file__")
+    if not isinstance(file, str) or not _same_file(file, ref.file):
         raise ConfigError(
             f"a detached job that imports {ref.module} gets {file}, and the one meant is {ref.file}: "
             "rename one of them, or change sys.path"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.errors import PoisonItemError, add_note, is_ours
 from espnet3.parallel.item_errors import item_error_of
@@ -47,7 +48,15 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
         raise
     except BaseException as wrong:  # user classes may raise anything here, SystemExit too
         text = f"(message unavailable: its __str__ raised {type(wrong).__name__})"
-    trace = "".join(traceback.format_exception(kind, error, below_ours(error.__traceback__)))
+    below = below_ours(error.__traceback__)
+    try:
+        trace = "".join(traceback.format_exception(kind, error, below))
+    except KeyboardInterrupt:
+        raise
+    except (
+        BaseException
+    ):  # before Python 3.13 asks for `__notes__`, and a class of the user's may raise there
+        trace = "".join([*traceback.format_tb(below), f"{name}: {text}\n"])
     return name, masked(text), masked(trace)
 
 
@@ -255,7 +264,7 @@ def item_error(error: BaseException, failure: ItemFailure | None) -> BaseExcepti
 def recorded_error(failure: ItemFailure) -> BaseException:
     """Return an exception like that of a record: of its type, where that is loaded here, with its message."""
     module, _, name = failure.error_type.rpartition(".")
-    kind = getattr(sys.modules.get(module or "builtins"), name, None)
+    kind = own_attribute(sys.modules.get(module or "builtins"), name)
     if isinstance(kind, type) and issubclass(kind, Exception):
         with suppress(Exception):  # a user's class may raise anything
             return _without_constructor(kind, (failure.message,), {})  # type: ignore[no-any-return]  # of that type

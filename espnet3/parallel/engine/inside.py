@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import linecache
-import sys
 import threading
+from inspect import currentframe
 from types import FrameType
 
 from espnet3.parallel.errors import ConfigError
@@ -47,7 +47,7 @@ def refuse_in_import() -> None:
 
     Each worker of such a run would import the module, and so begin another one: processes without end.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame = currentframe()
     top: FrameType | None = None
     while frame is not None:
         if top is None and frame.f_code.co_name == "<module>":

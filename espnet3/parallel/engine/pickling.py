@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
+from itertools import accumulate
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -134,22 +135,26 @@ def _is_found(name: Any) -> bool:
 
 
 def _leads_to(name: str, file: Any) -> bool:
-    if (
-        is_installed(file) if isinstance(file, str) else "." in name
-    ):  # without a file: made by the package it is in
+    """Whether an import of a name finds a module's file, or anything for a module that has none."""
+    if not isinstance(file, str) and "." in name:  # made by the package that it is in
         return True
-    spec: ModuleSpec | None = None
-    full = ""
-    for part in name.split("."):
-        full = f"{full}.{part}" if full else part
+    if isinstance(file, str) and is_installed(file):
+        return True
+    above = name.rpartition(".")[0]
+    folders: Any = None
+    for part in [*accumulate(above.split("."), "{}.{}".format)] if above else []:
+        spec = _spec_of(part, folders)
         folders = None if spec is None else spec.submodule_search_locations
-        if spec is not None and folders is None:
+        if folders is None:
             return False
-        found = (finder.find_spec(full, folders) for finder in sys.meta_path)
-        spec = next(filter(None, found), None)
-        if spec is None:
-            return False
-    return file is None or spec.origin is None or os.path.realpath(spec.origin) == os.path.realpath(file)
+    spec = _spec_of(name, folders)
+    if spec is None or not isinstance(file, str) or spec.origin is None:
+        return spec is not None
+    return os.path.realpath(spec.origin) == os.path.realpath(file)
+
+
+def _spec_of(name: str, folders: Any) -> ModuleSpec | None:
+    return next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)), None)
 
 
 def _cached(func: Callable[..., Any], parameters: dict[str, Any]) -> Any:

@@ -7,13 +7,12 @@ import hashlib
 import inspect
 import pickle
 import reprlib
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel.dask_compat import is_awaited, mark_awaited, pickled_as_by_dask
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import RemoteTraceback, pickle_error
+from espnet3.parallel.engine.exceptions import RemoteTraceback, describe_error, pickle_error
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError, add_note
@@ -186,7 +185,7 @@ def _survives(error: BaseException) -> bool:
         back = pickle.loads(pickled_as_by_dask(error))
     except Exception:  # user classes may raise anything while being pickled
         return False
-    return type(back) is type(error) and getattr(back, "__notes__", None) == error.__notes__
+    return type(back) is type(error) and vars(back).get("__notes__") == error.__notes__
 
 
 class _Parcel(Exception):  # noqa: N818  not an error of its own
@@ -199,7 +198,7 @@ class _Parcel(Exception):  # noqa: N818  not an error of its own
     @classmethod
     def of(cls, error: BaseException) -> BaseException:
         """Pack an exception; one that cannot be pickled at all becomes a RuntimeError with its text."""
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        text = describe_error(error)[2]
         blob = pickle_error(error) if isinstance(error, Exception) else None
         if blob is None:
             substitute = RuntimeError(f"{type(error).__qualname__}: {error}")

@@ -36,7 +36,15 @@ def name_of(func: Any) -> str:
     """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
     if isinstance(func, functools.partial):
         return name_of(func.func)
-    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
+    if inspect.ismethod(func):
+        return name_of(func.__func__)
+    for name in ("__qualname__", "__name__"):
+        # an object may answer to any name, or raise anything
+        if inspect.getattr_static(func, name, None) is not None and isinstance(
+            found := getattr(func, name), str
+        ):
+            return found
+    return type(func).__qualname__
 
 
 def bind(
@@ -66,7 +74,9 @@ def bind(
     accepted = by_name - taken
     injected = {k: v for k, v in env.items() if k in accepted or (open_names and k not in taken)}
     given = {**injected, **kwargs}
-    if not hasattr(func, "__wrapped__"):  # a decorator may supply what the function it wraps asks for
+    if (
+        inspect.getattr_static(func, "__wrapped__", None) is None
+    ):  # a decorator may supply what the function it wraps asks for
         _check_complete(func, parameters, positional, n_positional, given, env)
     _check_known(func, by_name, taken, given, open_names)
     _warn_of_hidden(func, positional[:n_positional], env)

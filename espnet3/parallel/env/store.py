@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.exceptions import describe_error, stack_text
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
@@ -171,7 +172,7 @@ def check_setup(setup: Any) -> None:
         return
     if not callable(setup):
         hint = ""
-        if hasattr(setup, "build_env_local"):
+        if inspect.getattr_static(setup, "build_env_local", None) is not None:
             hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
         raise SignatureError(f"setup_fn must be a function without arguments, not {brief(setup, 100)}{hint}")
     try:
@@ -214,10 +215,12 @@ def _builder(build: Any) -> str:
     """Return what the user calls the function that builds an env: a provider's method, or a setup_fn."""
     if isinstance(build, Adding):
         return _builder(build.build)
-    if isinstance(named := getattr(build, "builds", None), str):  # the default of a provider
+    if isinstance(named := own_attribute(build, "builds"), str):  # the default of a provider
         return named
     given = build.args[:1] if isinstance(build, functools.partial) else ()
-    if given and hasattr(given[0], "build_env_local"):  # a provider that builds in this process
+    if (
+        given and inspect.getattr_static(given[0], "build_env_local", None) is not None
+    ):  # a provider that builds in this process
         return f"{type(given[0]).__qualname__}.build_env_local"
     return name_of(build) if inspect.ismethod(build) else f"the setup_fn {name_of(build)}"
 

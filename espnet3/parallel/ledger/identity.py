@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.indices import describe_indices
 from espnet3.parallel.provenance.code import changed_parts, code_of
@@ -95,12 +96,12 @@ def _contents(config: Any, found: Callable[[Any], None]) -> dict[str, str]:
 
     `found` takes the functions and classes in it: they are told apart by their code, with the runner's.
     """
-    if not isinstance(config, Mapping):
+    if not is_a(config, Mapping):
         return {"config": content_hash(config, "config", found)}
     hashes = {}
     for part, value in config.items():
         inner = as_containers(value)
-        if isinstance(inner, Mapping) and inner:
+        if is_a(inner, Mapping) and inner:
             for key, one in inner.items():
                 hashes[f"config.{part}.{key}"] = content_hash({key: one}, str(part), found)
         else:
@@ -154,11 +155,11 @@ def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
 
 def _blank(value: Any) -> Any:
     """Return the value with every masked text replaced, so that a difference names each."""
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return {key: _blank(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if is_a(value, list):
         return [_blank(item) for item in value]
-    return None if isinstance(value, str) and _MASKED in value else value
+    return None if is_a(value, str) and _MASKED in value else value
 
 
 def _list_shown(indices: dict[str, Any]) -> str:

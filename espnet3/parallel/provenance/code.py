@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.content import as_containers
 from espnet3.parallel.provenance.held import attributes_of
 from espnet3.parallel.provenance.text.source import Source, all_parts, combinations_of, one_hash
@@ -44,12 +45,12 @@ def targets(config: Any) -> Iterator[str]:
     left, seen = [config], {id(config): config}
     while left:
         one = as_containers(left.pop())
-        held = one if isinstance(one, Mapping) else attributes_of(one)
+        held = one if is_a(one, Mapping) else attributes_of(one)
         target = held.get("_target_")
-        if isinstance(target, str):
+        if type(target) is str:
             yield target
-        for value in (*held.values(), *(one if isinstance(one, (list, tuple, set, frozenset)) else ())):
-            if id(value) not in seen and not isinstance(value, (str, bytes, int, float, type(None))):
+        for value in (*held.values(), *(one if is_a(one, (list, tuple, set, frozenset)) else ())):
+            if id(value) not in seen and not is_a(value, (str, bytes, int, float, type(None))):
                 seen[id(value)] = value
                 left.append(value)
 

@@ -18,7 +18,8 @@ from functools import cached_property, lru_cache, partial
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_path
+from espnet3.parallel.checks import is_a, is_path
+from espnet3.parallel.provenance.modules import module_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
@@ -69,7 +70,7 @@ def content_hash(
 def as_containers(value: Any, resolve: bool = True) -> Any:
     """Return an OmegaConf config as plain containers, resolved as far as it can be; anything else as it is."""
     omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    if omegaconf is None or not omegaconf.OmegaConf.is_config(value):
+    if omegaconf is None or not issubclass(type(value), omegaconf.Container):
         return value
     try:
         return omegaconf.OmegaConf.to_container(value, resolve=resolve)
@@ -86,7 +87,7 @@ class _Hasher:
 
     def of(self, value: Any, place: str) -> bytes:
         """Return the digest of a value."""
-        if value is None or isinstance(value, (bool, str, int, float, complex, bytes, bytearray, memoryview)):
+        if value is None or is_a(value, (bool, str, int, float, complex, bytes, bytearray, memoryview)):
             return _plain(value)
         if id(value) in self._open:
             return _digest("again", str(self._open[id(value)]).encode())
@@ -101,7 +102,7 @@ class _Hasher:
         if config is not value:
             return self.of(config, place)
         kind = type(value)
-        if isinstance(value, Mapping) and _is_builtin(kind):
+        if is_a(value, Mapping) and _is_builtin(kind):
             pairs = [
                 self.of(key, f"a key of {place}") + self.of(one, f"{place}.{key}")
                 for key, one in value.items()
@@ -113,31 +114,31 @@ class _Hasher:
                 return _digest("long" if kind is list else "long tuple", marshal.dumps(list(value), 0))
             name = "sequence" if kind is list else "tuple"
             return _digest(name, *(self.of(one, f"{place}[{at}]") for at, one in enumerate(value)))
-        if isinstance(value, Set) and _is_builtin(kind):
+        if is_a(value, Set) and _is_builtin(kind):
             return _digest("set", *sorted(self.of(one, f"an element of {place}") for one in value))
         if is_path(value):
             return _plain(str(value))
-        if isinstance(value, Enum):
+        if is_a(value, Enum):
             return _digest("enum", self.of(kind, place), value.name.encode())
-        if isinstance(value, _CODE):
+        if is_a(value, _CODE):
             return self._code(value, place)
         return self._array(value, place) or self._object(value, place)
 
     def _code(self, value: Any, place: str) -> bytes:
-        if isinstance(value, MethodType):
+        if is_a(value, MethodType):
             return _digest("method", self.of(value.__self__, place), value.__func__.__name__.encode())
-        if isinstance(value, partial):
+        if is_a(value, partial):
             parts = (value.func, value.args, value.keywords)
             return _digest("partial", *(self.of(part, place) for part in parts))
-        if isinstance(value, _CACHED):
+        if is_a(value, _CACHED):
             return _digest("cached", self.of(value.__wrapped__, place))
-        if isinstance(value, _WRAPPED):
+        if is_a(value, _WRAPPED):
             inner = [getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "fdel")]
             return _digest(type(value).__name__, *(self.of(one, place) for one in inner))
         own = self._of_code(value)
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "?")
-        full = f"{getattr(value, '__module__', '')}:{name}"
-        made = self._given(value, place) if isinstance(value, FunctionType) else b""
+        full = f"{module_of(value)}:{name}"
+        made = self._given(value, place) if is_a(value, FunctionType) else b""
         return _digest("code", full.encode(), (own or "").encode(), made)
 
     def _given(self, function: FunctionType, place: str) -> bytes:
@@ -150,21 +151,21 @@ class _Hasher:
     def _array(self, value: Any, place: str) -> bytes | None:
         """Return the digest of an array, tensor or table; None for anything else."""
         numpy, torch, pandas = (sys.modules.get(name) for name in ("numpy", "torch", "pandas"))
-        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        if numpy is not None and is_a(value, (numpy.ndarray, numpy.generic)):
             return self._numpy(value, numpy, place)
-        if torch is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        if torch is not None and is_a(value, torch.Tensor) and value.layout is torch.strided:
             bare = value.detach().cpu().contiguous()
             raw = bare.view(torch.uint8) if bare.dim() else bare.reshape(1).view(torch.uint8)
             return _digest("tensor", str((value.dtype, tuple(value.shape))).encode(), raw.numpy().tobytes())
-        if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index)):
+        if pandas is not None and is_a(value, (pandas.DataFrame, pandas.Series, pandas.Index)):
             return self._table(value, pandas, place)
         return None
 
     def _numpy(self, value: Any, numpy: Any, place: str) -> bytes:
-        if isinstance(value, numpy.ma.MaskedArray):
+        if is_a(value, numpy.ma.MaskedArray):
             inner = (numpy.ma.getdata(value), numpy.ma.getmaskarray(value))
             return _digest("masked", *(self.of(part, place) for part in inner))
-        if isinstance(value, numpy.generic) and value.dtype.str[1:] in ("b1", "i8"):  # as Python's own
+        if is_a(value, numpy.generic) and value.dtype.str[1:] in ("b1", "i8"):  # as Python's own
             return self.of(value.item(), place)
         if value.dtype.hasobject:
             return _digest("objects", str(value.shape).encode(), self.of(value.tolist(), place))
@@ -172,12 +173,12 @@ class _Hasher:
 
     def _table(self, value: Any, pandas: Any, place: str) -> bytes:
         kind = type(value).__name__
-        if isinstance(value, pandas.DataFrame):
+        if is_a(value, pandas.DataFrame):
             columns = [(name, value.iloc[:, at]) for at, name in enumerate(value.columns)]
             parts = [self.of(value.index, place), *(self.of(list(pair), place) for pair in columns)]
             return _digest(kind, *parts)
         head = self.of([str(value.dtype), value.name], place)
-        rest = self.of(value.index, place) if isinstance(value, pandas.Series) else b""
+        rest = self.of(value.index, place) if is_a(value, pandas.Series) else b""
         return _digest(kind, head, rest, self.of(value.to_numpy(), place))
 
     def _object(self, value: Any, place: str) -> bytes:
@@ -205,12 +206,12 @@ def _listed(items: Iterable[Any] | None) -> list[Any] | None:
 
 
 def _plain(value: Any) -> bytes:
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if is_a(value, (bytes, bytearray, memoryview)):
         return _digest("bytes", bytes(value))
-    if isinstance(value, str):
+    if is_a(value, str):
         return _digest("str", str.__str__(value).encode("utf-8", "surrogatepass"))
     kinds: tuple[Any, ...] = (bool, int, float, complex, type(None))
-    base = next(kind for kind in kinds if isinstance(value, kind))
+    base = next(kind for kind in kinds if is_a(value, kind))
     return _digest(base.__name__, base.__repr__(value).encode())
 
 

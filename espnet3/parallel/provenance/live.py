@@ -12,10 +12,11 @@ from functools import cached_property
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.bytecode import changed_globals, code_hash, global_names, sees_all
 from espnet3.parallel.provenance.content import NoContentError, content_hash
 from espnet3.parallel.provenance.held import code_in
-from espnet3.parallel.provenance.modules import file_of, name_of, own_without_file
+from espnet3.parallel.provenance.modules import file_of, module_of, name_of, own_without_file
 
 _DIGITS = 16
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
@@ -59,19 +60,19 @@ class LiveCode:
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
-        if isinstance(thing, FunctionType):
+        if is_a(thing, FunctionType):
             self._function(thing, thing.__qualname__)
-        elif isinstance(thing, type):
+        elif is_a(thing, type):
             self._class(thing)
 
     def given(self, thing: Any) -> None:
         """Take in what a class or function was made with, where it was made inside a function."""
-        functions = [thing] if isinstance(thing, FunctionType) else [one for _, one in _functions(thing)]
+        functions = [thing] if is_a(thing, FunctionType) else [one for _, one in _functions(thing)]
         for function in functions:
             self._cells(function, function.__qualname__)
 
     def _note(self, thing: Any, name: str, value: str) -> None:
-        module = name_of(getattr(thing, "__module__", None) or "?")
+        module = name_of(module_of(thing) or "?")
         # a set: a name may be that of a function, and of what a decorator has made of it
         self._parts.setdefault(module, {}).setdefault(name, set()).add(value[:_DIGITS])
 
@@ -93,7 +94,7 @@ class LiveCode:
         for name, value in list(function.__globals__.items()):
             if name.startswith("_") or name in _OF_NOTEBOOKS:
                 continue
-            if isinstance(value, (FunctionType, type)):
+            if is_a(value, (FunctionType, type)):
                 self._refer(function, name, value)
             elif value is None or type(value) in (bool, int, float, complex, str, bytes):
                 self._value(function, name, value)
@@ -116,11 +117,11 @@ class LiveCode:
             self._function(function, f"{cls.__qualname__}.{name}")
         named = {name for name, _ in functions}
         for name, value in vars(cls).items():
-            if name not in named and name not in NOT_CODE and not isinstance(value, property):
+            if name not in named and name not in NOT_CODE and not is_a(value, property):
                 self._value(cls, f"{cls.__qualname__}.{name}", value)
 
     def _value(self, owner: Any, name: str, value: Any) -> None:
-        if isinstance(value, (FunctionType, type, ModuleType, BuiltinFunctionType)):
+        if is_a(value, (FunctionType, type, ModuleType, BuiltinFunctionType)):
             self._refer(owner, name, value)
             return
         try:
@@ -130,14 +131,14 @@ class LiveCode:
 
     def _refer(self, owner: Any, name: str, thing: Any) -> None:
         """Note which thing a name stands for, and take it in where it is the user's."""
-        full = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
+        full = f"{module_of(thing)}:{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
         self._note(owner, f"{name} stands for", hashlib.sha256(full.encode()).hexdigest())
         self._code_of(thing)
-        for held in code_in(thing) if isinstance(thing, FunctionType) and id(thing) not in self._seen else ():
+        for held in code_in(thing) if is_a(thing, FunctionType) and id(thing) not in self._seen else ():
             self._code_of(held)  # what a decorator of an installed package holds
 
     def _code_of(self, thing: Any) -> None:
-        if isinstance(thing, ModuleType) or file_of(getattr(thing, "__module__", None) or "") is not None:
+        if is_a(thing, ModuleType) or file_of(module_of(thing)) is not None:
             self._from_file(thing)
         elif own_without_file(thing):
             self.add(thing)
@@ -146,10 +147,14 @@ class LiveCode:
 def _functions(cls: type) -> Iterator[tuple[str, FunctionType]]:
     """Yield a class's own functions, those inside properties and static methods too."""
     for name, value in vars(cls).items():
-        inner = [value, *(getattr(value, one, None) for one in ("__func__", "fget", "fset", "fdel"))]
-        if isinstance(value, cached_property):
+        inner = [value]
+        if issubclass(type(value), (staticmethod, classmethod)):
+            inner.append(value.__func__)
+        elif issubclass(type(value), property):
+            inner += [value.fget, value.fset, value.fdel]
+        elif issubclass(type(value), cached_property):
             inner.append(value.func)
-        yield from ((name, one) for one in inner if isinstance(one, FunctionType))
+        yield from ((name, one) for one in inner if type(one) is FunctionType)
 
 
 def _one(found: set[str]) -> str:

@@ -13,6 +13,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import own_attribute
+
 _OURS = os.path.dirname(
     os.path.dirname(os.path.realpath(__file__))
 )  # this layer: a new version is not another run
@@ -50,7 +52,7 @@ def name_of(module: str) -> str:
     if module not in ("__main__", "__mp_main__"):
         return module
     live = sys.modules.get(module)
-    spec, file = getattr(live, "__spec__", None), getattr(live, "__file__", None)
+    spec, file = own_attribute(live, "__spec__"), own_attribute(live, "__file__")
     if spec is not None:
         return str(spec.name)
     return os.path.splitext(os.path.basename(file))[0] if file else module
@@ -58,7 +60,7 @@ def name_of(module: str) -> str:
 
 def file_of(module: str) -> str | None:
     """Return the file of a module that is loaded; None where it has none (a terminal, a notebook, `python -`)."""
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = own_attribute(sys.modules.get(module), "__file__")
     return os.path.abspath(file) if isinstance(file, str) and os.path.isfile(file) else None
 
 
@@ -94,10 +96,10 @@ def _top(name: str, files: dict[str, str]) -> list[str]:
 
 
 def _of_live(name: str, live: ModuleType, files: dict[str, str]) -> list[str]:
-    file = getattr(live, "__file__", None)
+    file = own_attribute(live, "__file__")
     if isinstance(file, str):
         files[name] = os.path.abspath(file)
-    return [str(folder) for folder in getattr(live, "__path__", ())]
+    return [str(folder) for folder in own_attribute(live, "__path__") or ()]
 
 
 def _inside(name: str, folders: list[str], files: dict[str, str]) -> list[str]:
@@ -123,12 +125,26 @@ def _inside(name: str, folders: list[str], files: dict[str, str]) -> list[str]:
 
 def own_modules_loaded() -> list[str]:
     """Return the names of the user's own modules that this process has imported."""
-    return [name for name, module in list(sys.modules.items()) if is_own(getattr(module, "__file__", None))]
+    files = {name: own_attribute(module, "__file__") for name, module in list(sys.modules.items())}
+    return [name for name, file in files.items() if isinstance(file, str) and is_own(file)]
+
+
+def module_of(thing: Any) -> str:
+    """Return the module that a function or a class names; "" where that is no text, as of some compiled classes."""
+    read = type.__getattribute__ if isinstance(thing, type) else object.__getattribute__
+    try:
+        module = read(thing, "__module__")
+    except AttributeError:
+        return ""
+    return module if isinstance(module, str) else ""
 
 
 def own_without_file(thing: Any) -> bool:
     """Tell whether something without a module's file is the user's: its module is not a builtin one."""
-    module = getattr(thing, "__module__", None) or ""
-    return not hasattr(builtins, getattr(thing, "__qualname__", "") or "") and (
-        module not in sys.builtin_module_names and getattr(sys.modules.get(module), "__spec__", None) is None
+    module = module_of(thing)
+    return (
+        thing.__qualname__ not in vars(builtins)
+        and module not in sys.builtin_module_names
+        and not module.startswith("_cython_")  # of what it compiles, without a file or a spec
+        and own_attribute(sys.modules.get(module), "__spec__") is None
     )

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.checks import working_folder
+from espnet3.parallel.checks import own_attribute, working_folder
 from espnet3.parallel.messages import masked
 
 _PACKAGES = ("espnet3-parallel", "dask", "distributed", "numpy", "omegaconf", "torch")
@@ -64,7 +64,7 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
         if installed := versions([name]):
             found |= installed
         # its distribution has another name: some modules warn when this is read, so only then
-        elif isinstance(known := getattr(sys.modules.get(name), "__version__", None), str):
+        elif isinstance(known := own_attribute(sys.modules.get(name), "__version__"), str):
             found[name] = known
     return found
 

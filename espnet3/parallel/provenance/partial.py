@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance.rivals import Spans, full_name, lines_of, put_in_place
 from espnet3.parallel.provenance.text.source import Source, parts_by_name
 from espnet3.parallel.provenance.text.syntax import Statement, digest
@@ -55,7 +56,7 @@ class Partial:
 
     def value(self, name: str) -> Any:
         """Return what a name stands for in the module now."""
-        return getattr(sys.modules.get(self.live), "__dict__", {}).get(name)
+        return own_attribute(sys.modules.get(self.live), name)
 
     def reach(self, name: str, thing: Any) -> bool:
         """Note that a name was reached, and what it stands for; False where that was known."""
@@ -94,7 +95,7 @@ class Partial:
         """Note which function or class a variable holds, unless its one statement is an import, which says it."""
         if statement.imports and sum(name in each.binds for each in self.source.statements) == 1:
             return
-        if isinstance(value, type):
+        if is_a(value, type):
             self.note(f"{name} itself", digest(full_name(value)))
         elif found := put_in_place(value, name, self.file, []):
             self.note(f"{name} itself", found)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.bytecode import code_hash
 from espnet3.parallel.provenance.held import WRAPPERS, attributes_of, code_in, inner
 from espnet3.parallel.provenance.modules import is_own, name_of
@@ -26,16 +27,22 @@ Spans = list[tuple[int, int]]  # the first and last line of each of a name's def
 
 
 def lines_of(thing: Any, name: str, file: str) -> set[int]:
-    """Return the lines in a file that a live object was made from, as far as it shows them."""
-    first = vars(thing).get("__firstlineno__") if isinstance(thing, type) else None
+    """Return the lines in a file that a live object was made from, as far as it shows them.
+
+    Args:
+        thing: A function, a class, or what a decorator has made of one.
+        name: What it is called in its module.
+        file: Its module's.
+    """
+    first = vars(thing).get("__firstlineno__") if is_a(thing, type) else None
     if isinstance(first, int):  # since Python 3.13
         return {first}
-    own = [inner(one) for one in vars(thing).values()] if isinstance(thing, type) else layers(thing)
+    own = [inner(one) for one in vars(thing).values()] if is_a(thing, type) else layers(thing)
     return _lines(own, name, file) or _lines(code_in(thing), name, file)
 
 
 def _lines(found: Any, name: str, file: str) -> set[int]:
-    functions = [one for one in found if isinstance(one, FunctionType)]
+    functions = [one for one in found if is_a(one, FunctionType)]
     return {
         one.__code__.co_firstlineno
         for one in functions
@@ -64,10 +71,10 @@ def put_in_place(value: Any, name: str, file: str, spans: Spans) -> str | None:
 def layers(value: Any) -> Iterator[FunctionType]:
     """Yield a function and those that its decorators have put around it, the outermost first."""
     for _ in range(_MOST_LAYERS):
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             yield value
         # an attribute by its name only where it is one: an object may answer to any
-        value = inner(value) if isinstance(value, WRAPPERS) else attributes_of(value).get("__wrapped__")
+        value = inner(value) if is_a(value, WRAPPERS) else attributes_of(value).get("__wrapped__")
         if value is None:
             return
 

@@ -64,7 +64,7 @@ def is_data(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, _DATA) or is_path(value)
+    return issubclass(type(value), _DATA) or is_path(value)  # an object may say that its class is another
 
 
 def editable(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,4 +126,4 @@ def _copy(value: Any, depth: int = 0) -> Any:
 
 def _is_config(value: Any) -> bool:
     omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    return omegaconf is not None and bool(omegaconf.OmegaConf.is_config(value))
+    return omegaconf is not None and issubclass(type(value), omegaconf.Container)

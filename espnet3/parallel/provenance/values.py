@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.content import NoContentError, content_hash
 from espnet3.parallel.provenance.held import attributes_of, is_users
 from espnet3.parallel.provenance.modules import file_of
@@ -15,10 +16,16 @@ VALUE = "the value of "
 
 
 def value_hash(value: Any, name: str, found: Any) -> str | None:
-    """Return the hash of a variable's value; None where only its statement can say what it is."""
-    if isinstance(value, (ModuleType, type)):
+    """Return the hash of a variable's value; None where only its statement can say what it is.
+
+    Args:
+        value: What it holds.
+        name: What it is called.
+        found: Takes the functions and classes in it: they count by their code.
+    """
+    if is_a(value, (ModuleType, type)):
         return None
-    if isinstance(value, FunctionType) and not (given(value) or value.__closure__):
+    if is_a(value, FunctionType) and not (given(value) or value.__closure__):
         return None
     try:
         return content_hash(value, name, found, _parts_of)[:16]

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance import FUNCTION, live
-from espnet3.parallel.provenance.held import code_in, inner
+from espnet3.parallel.provenance.held import attributes_of, code_in, inner
 from espnet3.parallel.provenance.modules import (
     file_of,
     is_own,
     locate,
+    module_of,
     name_of,
     own_modules_loaded,
     own_without_file,
@@ -55,10 +57,10 @@ class Walk:
 
     def root(self, thing: Any) -> None:
         """Take in a class, function or module, with what it reaches in its own module."""
-        if isinstance(thing, ModuleType):
+        if is_a(thing, ModuleType):
             self._todo.append((thing.__name__, ""))
             return
-        module = getattr(thing, "__module__", None) or ""
+        module = module_of(thing)
         file = file_of(module)
         if not (is_own(file) if file is not None else own_without_file(thing)):
             return
@@ -70,7 +72,7 @@ class Walk:
                 if known not in self._partial:
                     self._partial[known] = Partial(module, file, source)
                     self._alone(known, self._partial[known])
-                meant = inner(vars(thing).get(FUNCTION, thing)) if isinstance(thing, type) else thing
+                meant = inner(vars(thing).get(FUNCTION, thing)) if is_a(thing, type) else thing
                 self._name(known, self._partial[known], top, meant)
                 self._todo.append((known.rpartition(".")[0], ""))  # the package it is in
                 self._live.given(thing)
@@ -79,26 +81,26 @@ class Walk:
 
     def _from_live(self, thing: Any) -> None:
         """Take in what code without a file refers to."""
-        module = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
+        module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self._todo.append((module, ""))
 
     def target(self, dotted: str) -> None:
         """Take in the module that a dotted name leads to; of the program itself only what is named."""
         module, _, rest = dotted.partition(".")
-        thing = getattr(sys.modules.get(module), rest.partition(".")[0], None)
-        if module in ("__main__", "__mp_main__") and isinstance(thing, (FunctionType, type)):
+        thing = own_attribute(sys.modules.get(module), rest.partition(".")[0])
+        if module in ("__main__", "__mp_main__") and is_a(thing, (FunctionType, type)):
             self.root(thing)
         else:
             self._todo.append((dotted, ""))
 
     def _found(self, thing: Any) -> None:
         """Take in a function, class or module that a variable holds."""
-        if isinstance(thing, ModuleType):
-            file = getattr(thing, "__file__", None)
-            if is_own(file):
-                self._whole_module(thing.__name__, os.path.abspath(str(file)))
+        if is_a(thing, ModuleType):
+            file = own_attribute(thing, "__file__")
+            if is_a(file, str) and is_own(file):
+                self._whole_module(thing.__name__, os.path.abspath(file))
             return
-        module = getattr(thing, "__module__", None) or ""
+        module = module_of(thing)
         file = file_of(module)
         if file is None or module in ("__main__", "__mp_main__"):
             self.root(thing)
@@ -148,7 +150,7 @@ class Walk:
             if not part.reach(name, part.value(name) if thing is None else thing):
                 continue
             made = part.things[name][-1]
-            if isinstance(made, type) and made.__module__ == part.live:
+            if is_a(made, type) and made.__module__ == part.live:
                 # its bases as they were when it was made
                 todo += [(_top(base), base) for base in made.__bases__ if base.__module__ == part.live]
             wanted = {name} if name in part.bound or hasattr(builtins, name) else {name, "*"}
@@ -229,10 +231,10 @@ class Walk:
 
     def _look_at_code(self, module: ModuleType | None) -> None:
         """Take in the code in a module's tables: what others have put there."""
-        for name, value in list(vars(module).items()) if module is not None else ():
+        for name, value in list(attributes_of(module).items()):
             if not name.startswith("__"):
                 for thing in code_in(value):
-                    if getattr(thing, "__module__", None) != getattr(module, "__name__", None):
+                    if module_of(thing) != own_attribute(module, "__name__"):
                         self._found(thing)
 
     def _look_at_values(self, part: Partial) -> None:
@@ -262,19 +264,19 @@ class Walk:
     def _note_given(self, part: Partial, name: str, value: Any, later: frozenset[str]) -> None:
         """Note what a definition was made with: defaults of functions, attributes of a class."""
         function = inner(value)
-        if isinstance(function, FunctionType):
+        if is_a(function, FunctionType):
             if name.rpartition(".")[2] not in later:
                 part.note_functions(name, value)
             for thing in code_in(value):  # what a decorator keeps of others
                 self._found(thing)
             for defaults in given(function):
                 self._note(part, f"the defaults of {name}", defaults)
-        elif isinstance(value, type) and value.__module__ == part.live:
+        elif is_a(value, type) and value.__module__ == part.live:
             for attribute, one in list(vars(value).items()):
-                if isinstance(inner(one), FunctionType):
+                if is_a(inner(one), FunctionType):
                     self._note_given(part, f"{name}.{attribute}", one, later)
                 elif attribute not in later and attribute not in live.NOT_CODE:
-                    held = one.__func__ if isinstance(one, (staticmethod, classmethod)) else one
+                    held = one.__func__ if is_a(one, (staticmethod, classmethod)) else one
                     self._note(part, f"{name}.{attribute}", held)
 
 
@@ -285,9 +287,7 @@ def _top(thing: Any) -> str:
 def _wholes(part: Partial, name: str) -> list[Any]:
     """Return what a name stands for; a method that was reached counts with the class of that name."""
     things = [
-        part.value(name)
-        if isinstance(thing, FunctionType) and thing.__qualname__.startswith(f"{name}.")
-        else thing
+        part.value(name) if is_a(thing, FunctionType) and thing.__qualname__.startswith(f"{name}.") else thing
         for thing in part.things[name]
     ]
     return [thing for at, thing in enumerate(things) if all(thing is not one for one in things[:at])]

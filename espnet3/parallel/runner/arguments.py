@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -84,7 +85,8 @@ def check_builds(provider: Any) -> None:
 
     A runner is made with whatever it is given: code of its own that needs no env may be used without one.
     """
-    if not callable(getattr(provider, "build_env_local", None)):
+    build = inspect.getattr_static(provider, "build_env_local", None)
+    if build is None or not callable(provider.build_env_local):
         raise ConfigError(
             f"the provider must have a method build_env_local, and {shown(provider)} has none: derive a class from "
             "EnvironmentProvider that returns the env from it, and make it: MyProvider(config)"
@@ -109,7 +111,7 @@ def check_indices(indices: Any) -> None:
         fix = "is a `return` missing where they are made? range(n) counts to n"
     elif isinstance(indices, float):
         fix = f"range({int(indices)}) counts that far" if isfinite(indices) else "range(n) counts to n"
-    elif getattr(indices, "shape", None) == ():
+    elif inspect.getattr_static(indices, "shape", None) is not None and indices.shape == ():
         fix = f"it has no dimension; range({shown(indices)}) counts that far, [{shown(indices)}] is a list of one"
     else:
         return

@@ -38,13 +38,13 @@ def scp_value(value: Any) -> str:
         TypeError: It is not a string, a number, or a numpy or torch scalar.
         ValueError: It holds a line break, or cannot be written as UTF-8.
     """
-    if not isinstance(value, (str, int, float)) and callable(item := getattr(value, "item", None)):
+    if not isinstance(value, (str, int, float)) and callable(getattr(type(value), "item", None)):
         if math.prod(getattr(value, "shape", ())) != 1:
             raise TypeError(
                 f"an array of shape {tuple(value.shape)} does not fit on a line; write it to a file in a "
                 "writer hook, and put its path here"
             )
-        value = item()
+        value = value.item()
     if not isinstance(value, (str, int, float)):
         raise TypeError(f"a value must be a string or a number, not {type(value).__name__}")
     text = str(value)

@@ -100,7 +100,7 @@ WAYS = {
     "spawn": SPAWNED.replace("HOW", "spawn"),
     "forkserver": SPAWNED.replace("HOW", "forkserver"),
     "executor": EXECUTED,
-    "by path": BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "True"),
+    "by path": BY_PATH.replace("NAME", "'loaded'").replace("REGISTERED", "True"),
     "not registered": BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "False"),
     "made-up name": BY_PATH.replace("NAME", "'made.up.work'").replace("REGISTERED", "True"),
     "name of another": "import work\n" + BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "True"),

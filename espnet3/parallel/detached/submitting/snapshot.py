@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.detached.code import ClassRef
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.errors import ConfigError
@@ -71,7 +72,7 @@ def _code(root: Path) -> Iterator[Path]:
     """Yield the files to copy: beside a root its loaded modules and scripts, and all of loaded packages."""
     tops = set()
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+        file = own_attribute(module, "__file__")
         if isinstance(file, str) and (path := Path(os.path.realpath(file))).is_relative_to(root):
             tops.add(path.relative_to(root).parts[0])
     for top in sorted(tops):

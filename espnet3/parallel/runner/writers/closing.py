@@ -34,9 +34,9 @@ def _found(value: Any, seen: set[int]) -> Iterator[Any]:
     if id(value) in seen:
         return
     seen.add(id(value))
-    if not isinstance(value, type) and callable(
-        getattr(value, "close", None)
-    ):  # first: a shelf is a mapping too
+    # first: a shelf is a mapping too; and a mapping may have its keys as attributes
+    of = type(value) if isinstance(value, Mapping) else value
+    if not isinstance(value, type) and callable(getattr(of, "close", None)):
         yield value
     elif isinstance(value, Mapping):
         for one in value.values():

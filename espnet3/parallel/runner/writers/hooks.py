@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.errors import SignatureError
 
@@ -43,7 +44,7 @@ def default(hook: F) -> F:
 def is_default(runner: type, name: str) -> bool:
     """Whether a runner has a hook from its base, and not one of its own."""
     hook = inspect.getattr_static(runner, name)
-    return getattr(getattr(hook, "__func__", hook), _DEFAULT, False)
+    return own_attribute(getattr(hook, "__func__", hook), _DEFAULT) is True
 
 
 def writes_files(runner: type) -> bool:

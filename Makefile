@@ -21,6 +21,8 @@ TORCH  ?=
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 
+unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes, each of which would compile the package anew
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -11,7 +12,11 @@ from espnet3.parallel import set_parallel
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C: a shell that starts this in the background has it ignored, and a process inherits that."""
+    """Hear Ctrl-C, which a shell that starts this in the background has ignored; give Dask's restarts time.
+
+    A LocalCluster closes for good what it has not restarted within 15 s: on a busy machine a worker takes longer.
+    """
+    os.environ["DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT"] = "600s"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -402,13 +402,13 @@ def test_allow_overwrite_lock_that_is_off_is_nothing_to_speak_of(value):
 @pytest.mark.parametrize(
     "name", ["accelerator", "devices", "num_nodes", "num_device", "strategy", "precision"]
 )
-@pytest.mark.parametrize("env", ["local", "local_gpu", "slurm", "kube", "lcoal"])
-def test_trainer_keys_are_refused_in_both_places_under_any_env(name, env):
+def test_trainer_keys_are_refused_in_both_places_under_any_env(name):
     """A trainer key is refused beside env and under options, also where the env is wrong or not installed."""
-    options = {name: 1, **(JOB if env == "slurm" else {})}
-    message = refusal({"env": env, name: 1, "options": options})
-    assert f"\n  {'1' if env != 'lcoal' else '2'}. {name} = 1: belongs to trainer" in message
-    assert f"options.{name} = 1: belongs to trainer" in message
+    for env in ("local", "local_gpu", "slurm", "kube", "lcoal"):
+        options = {name: 1, **(JOB if env == "slurm" else {})}
+        message = refusal({"env": env, name: 1, "options": options})
+        assert f"\n  {'1' if env != 'lcoal' else '2'}. {name} = 1: belongs to trainer" in message
+        assert f"options.{name} = 1: belongs to trainer" in message
 
 
 def test_all_problems_come_in_one_message():

@@ -68,18 +68,13 @@ def test_there_are_ten_of_each_flavour() -> None:
     assert counts == dict.fromkeys(FLAVOURS, 10)
 
 
-def test_the_block_is_the_golden_one(printed) -> None:
-    """The printed block, its comments and its notes are those of the golden file."""
+def test_the_block_is_the_golden_one_and_works(printed, tmp_path) -> None:
+    """What is printed is the golden text, `espnet3 plan` accepts it, and each value says where it came from."""
     path, text = printed
     if os.environ.get("ESPNET3_GOLDEN") == "write":
         before = path.read_text(encoding="utf-8").partition("==== prints\n")[0]
         path.write_text(f"{before}==== prints\n{text}", encoding="utf-8")
     assert text == Case.read(path).prints
-
-
-def test_the_block_is_accepted_by_plan(printed, tmp_path) -> None:
-    """`espnet3 plan` takes the text as it was printed, and finds the env and the number of workers that it names."""
-    _, text = printed
     (tmp_path / "parallel.yaml").write_text(text, encoding="utf-8")
     done = CliRunner().invoke(plan, ["parallel.yaml"])
     assert done.exit_code == 0, done.output
@@ -90,11 +85,6 @@ def test_the_block_is_accepted_by_plan(printed, tmp_path) -> None:
         else f"{config.n_workers} "
     )
     assert said in done.stdout
-
-
-def test_every_value_says_where_it_came_from(printed) -> None:
-    """Each line of the block that holds a value has a comment."""
-    _, text = printed
     block = text[text.index("parallel:") :].partition("\n\n")[0].splitlines()
     values = [line for line in block if _VALUE.match(line)]
     assert len(values) >= 2

@@ -186,7 +186,7 @@ def test_a_history_is_the_same_after_a_trip_to_disk() -> None:
 
 # --- any sequence of losses -----------------------------------------------------------------------------------
 
-SEEDS = range(200)
+STRETCHES = [range(at, at + 25) for at in range(0, 200, 25)]  # of seeds
 
 
 def some_policy(draw: random.Random) -> Policy:
@@ -194,10 +194,15 @@ def some_policy(draw: random.Random) -> Policy:
     return Policy("record", draw.randrange(4), item_timeout=1.0, poison_after=draw.randrange(6))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_sequence_of_losses_goes_on_for_ever(seed: int) -> None:
+@pytest.mark.parametrize("seeds", STRETCHES, ids=str)
+def test_no_sequence_of_losses_goes_on_for_ever(seeds: range) -> None:
     """Whatever ends the processes of a stretch, seen or not, alone or not, after a bounded number it has failed."""
-    draw = random.Random(seed)
+    for seed in seeds:
+        lose_until_it_fails(random.Random(seed))
+
+
+def lose_until_it_fails(draw: random.Random) -> None:
+    """Draw losses of a stretch, and check what each changes and how many there can be."""
     policy = some_policy(draw)
     charges, items, losses = Charges(), draw.choice([1, 2, 50]), 0
     while True:
@@ -267,10 +272,15 @@ class Shard:
         return Loss(at, end - at, SHOT, seconds=1.5) if self.kinds[position] == "h" else None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_guilty_are_named_and_nobody_else(seed: int) -> None:
+@pytest.mark.parametrize("seeds", STRETCHES, ids=str)
+def test_the_guilty_are_named_and_nobody_else(seeds: range) -> None:
     """Of a shard exactly the items that crash or hang have failed, each after the deaths or retries it is due."""
-    draw = random.Random(seed)
+    for seed in seeds:
+        run_a_shard(random.Random(seed))
+
+
+def run_a_shard(draw: random.Random) -> None:
+    """Run a drawn shard, and check who has failed."""
     policy = Policy("record", draw.randrange(3), item_timeout=1.0, poison_after=draw.randrange(1, 4))
     shard = Shard(draw, policy)
     shard.run()

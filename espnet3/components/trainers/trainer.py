@@ -122,7 +122,7 @@ class ESPnet3LightningTrainer:
         import torch
 
         # our own file, of this folder
-        return int(torch.load(path, map_location="cpu", weights_only=False)["epoch"]) + 1
+        return int(torch.load(path, map_location="cpu", weights_only=True)["epoch"]) + 1
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the figures of the validation data; arguments and result of `lightning.Trainer.validate`."""

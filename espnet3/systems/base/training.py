@@ -140,7 +140,7 @@ def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) 
     weights = model.state_dict()
     if path:
         # our own file, of this training
-        weights = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+        weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
         logger.info("the best checkpoint is %s", path)
     plain = {name.removeprefix("model."): value for name, value in weights.items()}
     write_atomic(exp_dir / MODEL_FILE, lambda file: torch.save(plain, file))

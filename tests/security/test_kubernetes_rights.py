@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs/backends.md"
 
 def test_the_role_on_the_page_gives_the_rights_that_doctor_asks_for() -> None:
     """Each right of a run is in the manifest, nothing in it is a wildcard, and a secret comes by `secretKeyRef`."""
-    (text,) = re.findall(r"```yaml\n(apiVersion: rbac[^`]*)```", PAGE.read_text())
-    role, binding = yaml.safe_load_all(text)
+    blocks = re.findall(r"```yaml\n(apiVersion: rbac[^`]*)```", PAGE.read_text())
+    role, binding = map(yaml.safe_load, blocks)
     given = {
         (verb, group, resource)
         for rule in role["rules"]

@@ -27,14 +27,15 @@ def extras() -> list[str]:
     return [*names, ",".join(name for name in names if name != "dev")]
 
 
-def lowest() -> list[str]:
-    """Return the lower bounds as versions: what pip may take where each package is the oldest that is allowed."""
+def lowest(extra: str) -> list[str]:
+    """Return the lower bounds of an extra as versions: what pip takes where each package is the oldest allowed."""
     found = []
     for each in map(Requirement, metadata("espnet3-parallel").get_all("Requires-Dist") or []):
-        bounds = [bound.version for bound in each.specifier if bound.operator == ">="]
-        markers = str(each.marker or "").split(" and ")
-        marker = next((f"; {one}" for one in markers if one.startswith("python_version")), "")
-        found += [f"{each.name}=={bound}{marker}" for bound in bounds]
+        marker = str(each.marker or "")
+        if "extra" not in marker or any(f'extra == "{name}"' in marker for name in extra.split(",")):
+            of_python = [part for part in marker.split(" and ") if part.startswith("python_version")]
+            bounds = [bound.version for bound in each.specifier if bound.operator == ">="]
+            found += ["; ".join([f"{each.name}=={bound}", *of_python]) for bound in bounds]
     return found
 
 
@@ -95,7 +96,9 @@ def main() -> int:
     """Resolve all, and say what was found; return 1 if one of them failed."""
     failed = 0
     for python in sys.argv[1:] or [sys.executable]:
-        at_lowest = [(extra, lowest()) for extra in extras() if extra != "dev"]  # a tool may be of any age
+        at_lowest = [
+            (extra, lowest(extra)) for extra in extras() if extra != "dev"
+        ]  # a tool may be of any age
         for extra, constraints in [*((extra, []) for extra in extras()), *at_lowest]:
             what = f"{python} [{extra}]{' at its lowest' if constraints else ''}"
             try:

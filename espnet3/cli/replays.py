@@ -20,7 +20,7 @@ import click
 from espnet3.cli.runs import explained
 from espnet3.cli.showing import say, span, wrapped
 from espnet3.parallel.engine.exceptions import below_ours
-from espnet3.parallel.messages import counted
+from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
@@ -81,7 +81,8 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
     else:
         say(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
-        say("".join(traceback.format_exception(type(shown), shown, shown.__traceback__)), sys.stderr, end="")
+        trace = "".join(traceback.format_exception(type(shown), shown, shown.__traceback__))
+        say(masked(trace), sys.stderr, end="")
     if around is not None:
         around.print()
     if debug and found.error is not None:

@@ -46,7 +46,7 @@ _VALUE = re.compile(
     r"(?!None\b|null\b|True\b|False\b|\*\*\*)"
     r"""(?:\\*"(?:[^"\\\n]|\\.)*"?|\\*'(?:[^'\\\n]|\\.)*'?|\S+)"""
 )
-_LINE = re.compile(r"[^\"'\n]+")
+_LINE = re.compile(r"(?!\*\*\*)[^\"'\n]+")
 _CALL = re.compile(r"[A-Za-z_][\w.]*[(\[]")
 _ORDINARY = ("token", "auth", "dsn", "bearer", "jwt")  # words of which text has more than one meaning
 # What is a secret by itself, or by what stands around it: the parts in groups stay

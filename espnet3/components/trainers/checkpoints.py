@@ -82,8 +82,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ConfigError: There is none, or it cannot be read.
     """
     try:
-        # a training's own file, with the objects of its callbacks
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise ConfigError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}: {' '.join(str(error).split())[:200]}): "

@@ -27,13 +27,7 @@ Spans = list[tuple[int, int]]  # the first and last line of each of a name's def
 
 
 def lines_of(thing: Any, name: str, file: str) -> set[int]:
-    """Return the lines in a file that a live object was made from, as far as it shows them.
-
-    Args:
-        thing: A function, a class, or what a decorator has made of one.
-        name: What it is called in its module.
-        file: Its module's.
-    """
+    """Return the lines in a file that a live object was made from, as far as it shows them."""
     first = vars(thing).get("__firstlineno__") if is_a(thing, type) else None
     if isinstance(first, int):  # since Python 3.13
         return {first}

@@ -16,13 +16,7 @@ VALUE = "the value of "
 
 
 def value_hash(value: Any, name: str, found: Any) -> str | None:
-    """Return the hash of a variable's value; None where only its statement can say what it is.
-
-    Args:
-        value: What it holds.
-        name: What it is called.
-        found: Takes the functions and classes in it: they count by their code.
-    """
+    """Return the hash of a variable's value; None where only its statement can say what it is."""
     if is_a(value, (ModuleType, type)):
         return None
     if is_a(value, FunctionType) and not (given(value) or value.__closure__):

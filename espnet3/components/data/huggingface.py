@@ -107,8 +107,7 @@ class HuggingFaceDataset:
     def _content(self, column: str, values: Any) -> list[Any]:
         if not self._is_audio(column):
             return values.to_pylist()  # type: ignore[no-any-return]  # of pyarrow, which has no types
-        from pyarrow import compute
-
+        compute = require("pyarrow.compute", "data", "the hash of a dataset")  # datasets brings it
         sizes = compute.binary_length(compute.struct_field(values, "bytes"))
         return [compute.struct_field(values, "path").to_pylist(), sizes.to_pylist()]
 

@@ -15,15 +15,7 @@ _SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtp]i?)?b?", re.IGNORECASE)
 
 
 def walltime_seconds(value: Any, *, minutes_last: bool = False) -> int | None:
-    """Return the seconds of a walltime such as "04:00:00", "1-12:00:00", "90m" or "2 days".
-
-    Args:
-        value: What was written.
-        minutes_last: "04:00" are hours and minutes (LSF, OAR), not minutes and seconds.
-
-    Returns:
-        None where it is none of these.
-    """
+    """Return the seconds of a walltime such as "04:00:00", "1-12:00:00", "90m" or "2 days"."""
     text = str(value).strip().lower()
     days, dash, rest = text.rpartition("-")
     if re.fullmatch(r"\d+", days) and dash:  # SLURM: days-hours[:minutes[:seconds]]
@@ -53,13 +45,7 @@ def clock(seconds: int, *, writes_seconds: bool = True) -> str:
 
 
 def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
-    """Return a walltime as a scheduler reads it; one that nobody understands as it is.
-
-    Args:
-        value: What was written; as colons it stays so where the scheduler takes seconds.
-        minutes_last: As for `walltime_seconds`.
-        writes_seconds: As for `clock`.
-    """
+    """Return a walltime as a scheduler reads it; one that nobody understands as it is."""
     seconds = walltime_seconds(value, minutes_last=minutes_last)
     if seconds is None or (is_clock(value) and writes_seconds):
         return str(value)

@@ -34,12 +34,7 @@ def is_missing(value: Any) -> bool:
 
 
 def option_problems(row: Backend | None, options: Mapping[Any, Any]) -> list[str]:
-    """Return what is wrong with `options`: where, the value, why and the fix, one string each.
-
-    Args:
-        row: The backend, or None where `env` is unknown: then only what is wrong everywhere is found.
-        options: The options as plain values.
-    """
+    """Return what is wrong with `options`: where, the value, why and the fix, one string each."""
     problems = []
     for name, value in options.items():
         reason = _refused_name(row, name, value) or _refused_value(row, name, options)
@@ -197,12 +192,7 @@ _LISTS = ("job_extra_directives", "job_script_prologue", "worker_extra_args", "j
 
 
 def _clock(value: float, *, seconds: bool) -> str:
-    """Write the number that YAML 1.1 made of a time in base 60 as that time.
-
-    Args:
-        value: 14400 for 4:00:00, or 240 for 4:00.
-        seconds: Whether the scheduler reads hours:minutes:seconds, rather than hours:minutes.
-    """
+    """Write the number that YAML 1.1 made of a time in base 60 as that time."""
     if not math.isfinite(value) or value <= 0:
         return "04:00:00" if seconds else "04:00"
     left, last = divmod(int(value), 60)

@@ -46,12 +46,7 @@ class Gpu:
 
 
 def gpus_of_machine() -> list[Gpu]:
-    """Return all GPUs of the machine, each followed by its parts; none where there is no NVIDIA driver.
-
-    Raises:
-        MissingPackageError: nvidia-ml-py is not installed.
-        ConfigError: There is a driver, and it does not answer; the message has what NVML said.
-    """
+    """Return all GPUs of the machine, each followed by its parts; none where there is no NVIDIA driver."""
     if not installed("pynvml"):
         raise MissingPackageError(
             "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed. Please install it: "
@@ -100,15 +95,7 @@ def _parts(pynvml: Any, handle: Any, index: int) -> list[Gpu]:
 
 
 def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], str]:
-    """Return those GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, and the word at which it ends.
-
-    Args:
-        gpus: What `gpus_of_machine` returned.
-        variable: The variable's value: numbers or beginnings of UUIDs between commas; None: it is not set.
-
-    Returns:
-        The GPUs, and the first word that names none: as CUDA does, it and all after it are left out. "": all do.
-    """
+    """Return those GPUs that CUDA_VISIBLE_DEVICES leaves, in its order, and the word at which it ends."""
     if variable is None:
         return [gpu for gpu in gpus if not gpu.is_part], ""
     left: list[Gpu] = []
@@ -124,16 +111,7 @@ def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], 
 
 
 def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tuple[list[Gpu], str | None]:
-    """Return the visible GPUs, and a warning where there are more of them than workers.
-
-    Args:
-        gpus: What `gpus_of_machine` returned.
-        variable: CUDA_VISIBLE_DEVICES.
-        n_workers: How many workers there are to be, one for each GPU.
-
-    Raises:
-        ConfigError: There are fewer GPUs than workers; the message lists them.
-    """
+    """Return the visible GPUs, and a warning where there are more of them than workers."""
     visible, end = visible_gpus(gpus, variable)
     because = "" if variable is None else f" with CUDA_VISIBLE_DEVICES={variable!r}"
     if end:
@@ -154,19 +132,7 @@ def check_gpus(gpus: Sequence[Gpu], variable: str | None, n_workers: int) -> tup
 
 
 def chosen_gpus(options: Mapping[str, Any], n_workers: int) -> list[str]:
-    """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them.
-
-    Args:
-        options: Those of a block with `env: local_gpu`; its CUDA_VISIBLE_DEVICES goes before the variable's.
-        n_workers: How many workers there are to be, one for each GPU.
-
-    Returns:
-        Numbers, or UUIDs where one is a part of a GPU.
-
-    Raises:
-        ConfigError: There are fewer visible GPUs than workers.
-        MissingPackageError: nvidia-ml-py is not installed.
-    """
+    """Return the GPUs that workers of this machine share out, as CUDA_VISIBLE_DEVICES names them."""
     given = options.get(GPU_VARIABLE)
     variable = os.environ.get(GPU_VARIABLE) if given is None else _joined(given)
     visible, warning = check_gpus(gpus_of_machine(), variable, n_workers)
@@ -190,10 +156,6 @@ def pinned(gpus: Sequence[str], worker: int) -> str:
     """Return a worker's CUDA_VISIBLE_DEVICES: its own GPU first, which is its `cuda:0`, then the others.
 
     As dask-cuda pins its workers: the others stay visible, so that GPUs can copy to each other.
-
-    Args:
-        gpus: What `chosen_gpus` returned.
-        worker: The worker's number.
     """
     first = worker % len(gpus)
     return ",".join([*gpus[first:], *gpus[:first]])
@@ -216,8 +178,5 @@ def asks_for_gpus(requests: Iterable[Any]) -> bool:
     """Whether one of a job's requests is for GPUs: `--gres=gpu:2`, `select=1:ngpus=1`, `gpu=1`, `request_gpus`.
 
     The name of a queue says nothing.
-
-    Args:
-        requests: Directives and resource requests, as a block has them.
     """
     return any(_ASKS.search(str(request).strip()) for request in requests if request is not None)

@@ -85,13 +85,7 @@ def owners(name: str) -> tuple[str, ...]:
 
 
 def _job_word(row: Backend | None, name: str, value: Any) -> str:
-    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none.
-
-    Args:
-        row: The backend.
-        name: The word, with hyphens or underscores.
-        value: What it was given.
-    """
+    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none."""
     if row is None or row.scheduler is None:
         return ""
     word, options = _plain(name), frozenset(allowed_options(row) or remembered(row))
@@ -161,14 +155,7 @@ def unknown_option(row: Backend, name: str, value: Any = None) -> str:
 
 
 def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ...]) -> str:
-    """Return why a key beside `env` is wrong, and what to do; empty where it is like no key that means anything.
-
-    Args:
-        row: The backend chosen by `env`, or None where `env` is unknown.
-        name: The key.
-        value: Its value, shown in the corrected line.
-        known: The keys that are right beside `env`.
-    """
+    """Return why a key beside `env` is wrong, and what to do; empty where it is like no key that means anything."""
     if row is not None and name in row.controlled:
         return f"unknown key: {row.controlled[name]}"
     if name in _REPLACED:
@@ -194,12 +181,7 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
 
 
 def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
-    """Return why a key of a `trainer` block belongs to `parallel`, and what to do; empty where it does not.
-
-    Args:
-        name: The key.
-        known: The keys of the `parallel` block.
-    """
+    """Return why a key of a `trainer` block belongs to `parallel`, and what to do; empty where it does not."""
     if name in known:
         return TO_PARALLEL
     if name == "parallel":

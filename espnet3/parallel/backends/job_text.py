@@ -41,11 +41,7 @@ def quoted_word(text: str) -> str:
 
 
 def quoted_words(text: str) -> list[str]:
-    """Return the words of a text, as a shell would separate them, each quoted.
-
-    Raises:
-        ValueError: A quotation mark has no partner.
-    """
+    """Return the words of a text, as a shell would separate them, each quoted."""
     return [quoted_word(word) for word in shlex.split(text)]
 
 

@@ -53,22 +53,13 @@ def interrupts_wait() -> Iterator[None]:
 
 
 def require_package(row: Backend) -> None:
-    """Raise unless the package of a row is installed.
-
-    Raises:
-        MissingPackageError: It is not; the message holds the `pip install` line, `name` is the package's import name.
-    """
+    """Raise unless the package of a row is installed."""
     if not installed(row.package):
         raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:
-    """Import and return what makes the cluster of a row: a class, or for ssh a function.
-
-    Raises:
-        MissingPackageError: The row's package is not installed, or is and cannot be imported. The
-            message holds the `pip install` line; `name` is the import name of the package.
-    """
+    """Import and return what makes the cluster of a row: a class, or for ssh a function."""
     require_package(row)
     module, _, name = row.cluster.partition(":")
     try:

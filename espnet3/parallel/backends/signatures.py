@@ -20,25 +20,13 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def installed(package: str) -> bool:
-    """Return whether a top-level package can be found; it is not imported.
-
-    Args:
-        package: Import name without dots, such as "dask_jobqueue".
-    """
+    """Return whether a top-level package can be found; it is not imported."""
     # find_spec raises for a module that is loaded and has no __spec__ (one made by hand).
     return sys.modules.get(package) is not None or find_spec(package) is not None
 
 
 def parameters(reference: str) -> tuple[str, ...] | None:
-    """Return the parameter names of a function or method, without `self`, `*args` and `**kwargs`.
-
-    Args:
-        reference: "module:function" or "module:Class.method".
-
-    Returns:
-        The names in the order of the signature, or None where they cannot be read: the package is
-        not installed, comes without source files, or no longer has this module or function.
-    """
+    """Return the parameter names of a function or method, without `self`, `*args` and `**kwargs`."""
     module, _, function = reference.partition(":")
     source = _source_of(module)
     return None if source is None else _signatures_in(source).get(function)
@@ -89,9 +77,6 @@ def has_option(row: Backend, name: str) -> bool | None:
 
     The signatures are read outermost first and only as far as needed: `distributed.worker`, the
     largest file by far, is parsed for a name that no other signature has.
-
-    Returns:
-        None where it cannot be told, because the package is not installed.
     """
     if name in row.controlled:
         return False
@@ -106,11 +91,7 @@ def has_option(row: Backend, name: str) -> bool | None:
 
 
 def allowed_options(row: Backend) -> tuple[str, ...] | None:
-    """Return all options a row accepts, outermost signature first, each once.
-
-    Returns:
-        None where they cannot be told, because the package is not installed.
-    """
+    """Return all options a row accepts, outermost signature first, each once."""
     found: dict[str, None] = {}
     for reference in row.signatures:
         names = parameters(reference)

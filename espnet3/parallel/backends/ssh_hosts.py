@@ -28,11 +28,7 @@ class SshHost:
 
 
 def ssh_hosts(options: Mapping[str, Any]) -> tuple[SshHost, ...]:
-    """Return all hosts of a block's options, in their order; the first one runs the scheduler of a cluster.
-
-    Raises:
-        ConfigError: One of the three options is wrong.
-    """
+    """Return all hosts of a block's options, in their order; the first one runs the scheduler of a cluster."""
     problems = [
         f"options.{name} = {shown(options[name], name)}: {reason}"
         for name in ("hosts", *PER_HOST)

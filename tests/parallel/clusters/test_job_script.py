@@ -198,7 +198,7 @@ def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
     here = tmp_path / "my runs"
     here.mkdir()
     monkeypatch.chdir(here)
-    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "00:10"}
+    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "10m"}
     with standin(env), get_client(block(env, **options)) as client:
         assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
         assert set(client.run(os.getcwd).values()) == {str(here)}

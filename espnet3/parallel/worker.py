@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from espnet3.parallel.detached.code import load
@@ -31,17 +32,13 @@ from espnet3.parallel.detached.job.work import (
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.files import make_folder, read_record
 
 USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line says.
-
-    Returns:
-        The exit status of the process.
-    """
+    """Run what the command line says."""
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--check"]:
         return _check()
@@ -49,31 +46,35 @@ def main(arguments: list[str] | None = None) -> int:
     if again:
         words = words[2:]
     if len(words) == 3 and words[0] == "--tasks":
-        return _element(task_spec(Path(words[1]), words[2]), again)
+        return _element(Path(words[1]), words[2], again)
     if len(words) == 1 and not words[0].startswith("-"):
         return _run(Path(words[0]))
     print(__doc__, file=sys.stderr)
     return USAGE
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What the file of a job array holds: the specs, and the index of the first one."""
+
+    first: int
+    specs: list[str]
+
+
 def task_spec(file: Path, index: str) -> Path:
-    """Return the spec of an element of a job array.
-
-    Args:
-        file: `{"first": index of the first element, "specs": [...]}`.
-        index: The element's index, as the scheduler gives it.
-    """
-    tasks = json.loads(file.read_bytes())
-    return Path(tasks["specs"][int(index) - int(tasks["first"])])
+    """Return the spec of an element of a job array."""
+    tasks = read_record(file, Tasks)
+    return Path(tasks.specs[int(index) - tasks.first])
 
 
-def _element(path: Path, again: list[str] | None) -> int:
+def _element(tasks: Path, index: str, again: list[str] | None) -> int:
     """Run an element of a job array; what it prints goes to the shard's log."""
     try:
+        path = task_spec(tasks, index)
         spec = read_spec(path)
         layout = Layout(Path(spec.run))
         log = layout.log(spec.shard)
-        if layout.folder.is_dir():  # else the run folder is missing, and must not be created here
+        if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except (

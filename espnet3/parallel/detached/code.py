@@ -62,15 +62,7 @@ class ClassRef:
 
 
 def refer(cls: type, what: str) -> ClassRef:
-    """Name a class for another process.
-
-    Args:
-        cls: The class.
-        what: "runner" or "provider", for messages.
-
-    Raises:
-        ConfigError: No other process could find it: it was made in a terminal, a notebook or a function.
-    """
+    """Name a class for another process."""
     begin = f"the {what} {cls.__qualname__} cannot be found by a detached job: "
     if "<locals>" in cls.__qualname__:
         raise ConfigError(f"{begin}it is defined inside a function; {_FIX}")
@@ -100,11 +92,7 @@ def _find(module: ModuleType, name: str) -> Any:
 
 
 def load(ref: ClassRef) -> type:
-    """Return the class that was named, importing its module or running its script.
-
-    Raises:
-        ConfigError: This process cannot import it, or finds another file under its name.
-    """
+    """Return the class that was named, importing its module or running its script."""
     module = _load_script(ref) if ref.script else _import(ref)
     found = _find(module, ref.name)
     if isinstance(found, FunctionType):

@@ -15,16 +15,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from espnet3.parallel.detached.spec import items_from_json, items_to_json
+from espnet3.parallel.detached.spec import JobSpec, items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.atomic import write_plainly
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import make_folder, read_json, read_record, write_json, write_whole
 from espnet3.parallel.ledger.split import SESSION, SPLIT
+from espnet3.parallel.records import ProcessEnd
 
 FOLDER = "detached"
 PLAN = "plan.json"
@@ -40,6 +43,49 @@ ENDED = "ended.json"
 MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
+
+
+class Jobs(TypedDict, total=False):
+    """What jobs.json holds: of each shard its job now and before, and how many times the memory it asks for."""
+
+    jobs: dict[str, str]
+    earlier: dict[str, str]
+    raised: dict[str, float]
+
+
+class Stop(TypedDict, total=False):
+    """What stop.json holds."""
+
+    state: Literal["cancelled", "unfinished"]
+    why: str
+    grace: float
+    at_item: bool
+
+
+class Done(TypedDict, total=False):
+    """What a shard's done holds: how many items have a result, and a failure."""
+
+    ok: int
+    failed: int
+
+
+class Ended(TypedDict, total=False):
+    """What a shard's ended.json holds; an end that came `early` may yet be followed by another one."""
+
+    state: str
+    why: str
+    early: bool
+    requeue: bool
+
+
+class InFlight(Done, total=False):
+    """What a shard's mark.json holds: what its worker is in, and how it ended."""
+
+    in_flight: list[int] | None
+    hook: str
+    job: str
+    stopping: bool
+    end: ProcessEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +117,7 @@ class Plan:
     options: dict[str, Any]
     settings: dict[str, Any]
     python: str
-    code: dict[str, Any] = field(default_factory=dict)
+    code: dict[str, dict[str, Any]] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
     outputs: bool = False
@@ -145,13 +191,9 @@ class Layout:
         return self.folder / STOP
 
     def plan(self) -> Plan:
-        """Read the plan.
-
-        Raises:
-            ConfigError: This is no detached run.
-        """
+        """Read the plan."""
         try:
-            return Plan(**read_json(self.folder / PLAN))
+            plan = read_record(self.folder / PLAN, Plan)
         except FileNotFoundError:
             from espnet3.parallel.ledger.folder import (
                 RUN,  # jobs, which read the plan too, do not open run folders
@@ -171,21 +213,65 @@ class Layout:
                 f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
                 "that was printed at submission, the runner's output_dir"
             ) from None
+        if [0, *sorted(plan.bounds)] != [0, *plan.bounds] or len(plan.outcomes) != plan.n_shards:
+            raise DamagedFolderError(
+                f"{self.folder / PLAN} is damaged: its bounds and outcomes are of no shards"
+            )
+        return plan
 
-    def write_plan(self, plan: Plan, items: Sequence[Any]) -> None:
-        """Write the plan and the index list; a shard's folder is made by whoever first writes in it."""
+    def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
+        """Write the plan, and the index list if it is new; a shard's folder is made by whoever first writes in it."""
         make_folder(self.folder)
-        write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
+        if items is not None:
+            write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
         write_json(self.folder / PLAN, asdict(plan))
+
+    def is_there(self) -> bool:
+        """Whether the run is in its folder still, or again; an error of a disk does not say that it is not."""
+        try:
+            return bool(os.stat(self.folder / PLAN))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def template(self) -> JobSpec:
+        """Read what the specs of this folder's jobs are made from, but for what differs from shard to shard."""
+        return JobSpec.from_json(read_json(self.folder / TEMPLATE, JobSpec)).moved_to(self.run)
+
+    def write_template(self, spec: JobSpec) -> None:
+        """Write what the specs are made from; the folder that it names is the run's home from now on."""
+        write_json(self.folder / TEMPLATE, spec.to_json())
+
+    def home(self) -> Path | None:
+        """Return the folder that the last jobs were submitted for, where this one is a copy of it, or was moved."""
+        try:
+            home = Path(JobSpec.from_json(read_json(self.folder / TEMPLATE, JobSpec)).run)
+        except FileNotFoundError:  # its submission has not come that far
+            return None
+        if os.path.abspath(home) == os.path.abspath(self.run):
+            return None
+        try:
+            return None if home.samefile(self.run) else home
+        except OSError:
+            return home
+
+    def original(self) -> Path | None:
+        """Return the run that this folder is a copy of, and that the jobs which are noted here belong to."""
+        home = self.home()
+        return home if home is not None and Layout(home).is_there() else None
 
     def items(self) -> Sequence[Any]:
         """Read the index list."""
-        return items_from_json(read_json(self.folder / INDICES))
+        try:
+            return items_from_json(read_json(self.folder / INDICES))
+        except (KeyError, TypeError) as error:
+            raise DamagedFolderError(f"{self.folder / INDICES} is damaged: it holds no index list") from error
 
     def jobs(self) -> dict[str, Any]:
         """Read the last submission; empty where there was none."""
         try:
-            return read_json(self.folder / JOBS)
+            return read_json(self.folder / JOBS, Jobs)
         except FileNotFoundError:
             return {}
 
@@ -201,6 +287,8 @@ class Layout:
     def stopped(self) -> dict[str, Any] | None:
         """Return why all jobs are to end; None if they are not."""
         try:
-            return read_json(self.stop)
+            return read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
+        except DamagedFolderError as error:  # somebody gave the order, whatever it said
+            return {"why": str(error)}

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout
-from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached.layout import RUNNER, Layout
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
@@ -28,12 +27,8 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 
 
 def restored_runner(layout: Layout) -> Any:
-    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes.
-
-    Raises:
-        ConfigError: This process cannot import it.
-    """
-    spec = JobSpec.from_json(read_json(layout.folder / TEMPLATE))
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
+    spec = layout.template()
     sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
     cls: Any = load(spec.runner)
     runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
@@ -43,15 +38,7 @@ def restored_runner(layout: Layout) -> Any:
 
 
 def finishing_runner(layout: Layout, runner: Any) -> Any:
-    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
-
-    Args:
-        layout: The run's paths.
-        runner: The runner that submitted it; None makes it again.
-
-    Raises:
-        ConfigError: This process cannot import it.
-    """
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder."""
     runner = restored_runner(layout) if runner is None else copy.copy(runner)
     # whatever folder the submitter was in
     entries = folder_entries(layout.run, runner.shard_subdir)

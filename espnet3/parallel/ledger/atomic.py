@@ -66,11 +66,7 @@ class Draft:
         os.fsync(self._fd)
 
     def commit(self, *, durable: bool = True) -> None:
-        """Put the content in the file's place.
-
-        Args:
-            durable: Return once it would survive a power failure; otherwise it costs no wait for the disk.
-        """
+        """Put the content in the file's place."""
         if durable:
             self.sync()
         self._close_file()  # before the rename: over NFS another host could see the file without its end
@@ -96,29 +92,14 @@ class Draft:
 def write_whole(
     path: str | os.PathLike[str], data: bytes, *, durable: bool = True, mode: int = PRIVATE
 ) -> None:
-    """Write a file so that it has either its old content or all of the new one.
-
-    Args:
-        path: The file. Its folder must be there.
-        data: The content.
-        durable: As for `Draft.commit`.
-        mode: As for `Draft`.
-
-    Raises:
-        OSError: It cannot be written; the old content stays.
-    """
+    """Write a file so that it has either its old content or all of the new one."""
     with Draft(path, mode) as draft:
         draft.write(data)
         draft.commit(durable=durable)
 
 
 def create_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that is not there yet, for its owner alone; of several writers one is the first.
-
-    Raises:
-        FileExistsError: Another one was.
-        OSError: It cannot be written.
-    """
+    """Write a file that is not there yet, for its owner alone; of several writers one is the first."""
     with Draft(path) as draft:
         draft.write(data)
         try:

@@ -8,16 +8,23 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from espnet3.parallel.ledger import atomic
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
+from espnet3.parallel.messages import shown
+
+R = TypeVar("R")
 
 SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST}
+_HUGE = 1 << 53  # no count, size or time of a run is as large
 
 
 @contextlib.contextmanager
@@ -66,11 +73,15 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, like: type | None = None) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
+    Args:
+        path: The file.
+        like: A dataclass or TypedDict; what the object has of its fields must be of the types that it says.
+
     Raises:
-        DamagedFolderError: It does not.
+        DamagedFolderError: It holds something else.
         FileNotFoundError: There is none.
     """
     try:
@@ -79,7 +90,65 @@ def read_json(path: Path) -> dict[str, Any]:
         raise DamagedFolderError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
+    for name, kind in _types_of(like).items() if like is not None else ():
+        if name in value and not _is_of(value[name], kind):
+            what = getattr(kind, "__name__", kind)
+            raise DamagedFolderError(
+                f"{path} is damaged: its {name!r} is {shown(value[name])}, which is no {what}"
+            )
     return value
+
+
+def read_record(path: Path, cls: type[R]) -> R:
+    """Read a JSON file that holds the fields of a dataclass.
+
+    Raises:
+        DamagedFolderError: It holds something else.
+        FileNotFoundError: There is none.
+    """
+    try:
+        return cls(**read_json(path, cls))
+    except TypeError as error:
+        raise DamagedFolderError(f"{path} is damaged, or of a newer version: {error}") from error
+
+
+def read_or_none(path: Path, like: type | None = None) -> dict[str, Any] | None:
+    """Read a JSON file as `read_json` does; None where there is none, or not a whole one."""
+    try:
+        return read_json(path, like)
+    except (OSError, DamagedFolderError):
+        return None
+
+
+_types_of = lru_cache(get_type_hints)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of a declared type."""
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin is Any or origin is Sequence:  # items are written in a form of their own
+        return True
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, UnionType):
+        return any(_is_of(value, each) for each in inner)
+    if origin in (int, float):
+        number = isinstance(value, int) or (origin is float and isinstance(value, float))
+        return number and type(value) is not bool and abs(value) < _HUGE  # which NaN is not
+    if is_dataclass(origin) or is_typeddict(origin):
+        types = _types_of(origin)
+        if not isinstance(value, dict) or not all(
+            _is_of(one, types.get(name, Any)) for name, one in value.items()
+        ):
+            return False
+        try:
+            return bool(origin(**value)) or True
+        except TypeError:  # a field is missing, or is one of a newer version
+            return False
+    if not isinstance(value, origin):
+        return False
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_is_of(one, inner[-1]) for one in values) if inner else True
 
 
 class Appender:

@@ -65,21 +65,7 @@ def identify(
     policy: dict[str, Any] | None = None,
     plan: dict[str, Any] | None = None,
 ) -> Identity:
-    """Describe a run.
-
-    Args:
-        runner: The runner's class.
-        provider: The provider's class.
-        config: Whatever the provider was made with.
-        items: The index list.
-        seed: The runner's seed.
-        policy: Plain data about errors and retries.
-        plan: Plain data about chunks and shards.
-
-    Raises:
-        ConfigError: A value of the config has no content that could be compared (a lock, an open file).
-        ValueTypeError: An index cannot be written as JSON.
-    """
+    """Describe a run."""
     found: list[Any] = []  # the user's functions and classes in the config: their code counts too
     try:
         contents = _contents(config, found.append)

@@ -18,11 +18,7 @@ _SHOWN = 3  # indices of a list that are written out
 
 
 def hash_indices(items: Sequence[Any]) -> str:
-    """Return a hash of the indices and their order; a range and the equal list have the same.
-
-    Raises:
-        ValueTypeError: JSON cannot hold an index.
-    """
+    """Return a hash of the indices and their order; a range and the equal list have the same."""
     digest = _hash_integers(items)
     if digest is None:
         plain = hashlib.sha256(b"json\n")
@@ -93,11 +89,7 @@ class Places:
         self._by_index: dict[bytes, int] | None = None
 
     def head(self, key: bytes) -> Callable[[int], bytes]:
-        """Return the function from a planned position to how a line for it begins.
-
-        Args:
-            key: What follows the index in a line, "result" or "failure".
-        """
+        """Return the function from a planned position to how a line for it begins."""
         items = self.items
         if isinstance(items, range):
             template = b'{"n":%%d,"index":%%d,"%b":' % key
@@ -106,11 +98,7 @@ class Places:
         return lambda position: template % (position, index_json(items[position]))
 
     def texts(self, positions: Iterable[int]) -> list[bytes]:
-        """Return the JSON of the indices at planned positions.
-
-        Raises:
-            IndexError: A position was not planned.
-        """
+        """Return the JSON of the indices at planned positions."""
         write = b"%d".__mod__ if isinstance(self.items, range) else index_json
         return list(map(write, map(self.items.__getitem__, positions)))
 

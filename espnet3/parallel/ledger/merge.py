@@ -18,7 +18,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import read_json, write_json, writing
+from espnet3.parallel.ledger.files import read_record, write_json, writing
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import bodies, index_json, split_line
 from espnet3.parallel.ledger.offsets import Lines
@@ -66,29 +66,18 @@ class Receipt:
 
 
 def read_receipt(path: Path) -> Receipt:
-    """Read a run folder's receipt.
-
-    Raises:
-        IncompleteRunError: There is none: the run has not been merged.
-        DamagedFolderError: It is damaged.
-    """
+    """Read a run folder's receipt."""
     try:
-        return Receipt(**read_json(path / RECEIPT))
+        return read_record(path / RECEIPT, Receipt)
     except FileNotFoundError:
         raise IncompleteRunError(
             f"{path} has no {RECEIPT}: the run is not finished, or was never merged",
             "Run again with the same arguments to finish it; merge a detached run with `espnet3 merge`",
         ) from None
-    except TypeError as error:
-        raise DamagedFolderError(f"{path / RECEIPT} is damaged, or of a newer version: {error}") from error
 
 
 def check_receipt(path: Path) -> Receipt:
-    """Read the receipt and compare the hashes in it with the files.
-
-    Raises:
-        DamagedFolderError: A file is not the one that was merged.
-    """
+    """Read the receipt and compare the hashes in it with the files."""
     receipt = read_receipt(path)
     for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
         digest = hashlib.sha256()
@@ -115,17 +104,6 @@ def merge_splits(
 
     Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
     change are left as they are, so that a sequence read from them stays valid.
-
-    Args:
-        path: The run's folder; the caller holds its lease.
-        places: The index list.
-        indices_sha256: Its hash.
-        note: Called with a sentence for each repair.
-        kind: What the folders of the sessions are called.
-
-    Raises:
-        IncompleteRunError: An index has no outcome.
-        DamagedFolderError: The splits contradict each other or the index list.
     """
     merged = _Merged(path)
     try:

@@ -100,18 +100,6 @@ def scan_splits(
     A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
-
-    Args:
-        path: The run's folder.
-        places: The present index list.
-        indices_sha256: Its hash.
-        offsets: Note where each position's line is: 13 bytes a position in memory instead of 5.
-        kind: What the folders of the sessions are called.
-        taker: Told of the outcomes meanwhile.
-
-    Raises:
-        DamagedFolderError: A line is for a position that was never planned or whose index is another
-            one, or two results of one position differ.
     """
     try:
         return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=True).read()

@@ -114,12 +114,7 @@ class SplitWriter:
         self._times: list[bytes] = []
 
     def append(self, lines: Sequence[bytes], positions: range | None = None) -> None:
-        """Append lines of results in one write.
-
-        Args:
-            lines: With their ends.
-            positions: What they are the results of, where these are consecutive.
-        """
+        """Append lines of results in one write."""
         if not lines:
             return
         file = self._file(RESULTS)

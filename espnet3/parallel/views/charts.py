@@ -27,11 +27,7 @@ class Bar:
 
 
 def throughput(points: Sequence[tuple[float, float]]) -> str:
-    """Draw items per second over time.
-
-    Args:
-        points: Moments in seconds since the epoch, each with the rate from it to the next one.
-    """
+    """Draw items per second over time."""
     begin, end = points[0][0], points[-1][0]
     most = nice(max(rate for _, rate in points))
     x, y = _scale(begin, end, _LEFT, WIDTH - _RIGHT), _scale(0, most, HEIGHT - _BOTTOM, _TOP)
@@ -82,12 +78,7 @@ def histogram(values: Sequence[float]) -> str:
 
 
 def columns(found: Sequence[tuple[float, float, int]], what: str) -> str:
-    """Draw a histogram of lengths of time.
-
-    Args:
-        found: Where each column begins and ends, in seconds, and how many it has; each begins where the last one ended.
-        what: What is counted.
-    """
+    """Draw a histogram of lengths of time."""
     bins, most = len(found), nice(max(count for _, _, count in found))
     most += most % 2 if most < 10 else 0  # there is no half of an item
     y, step = _scale(0, most, HEIGHT - _BOTTOM, _TOP), (WIDTH - _LEFT - _RIGHT) / bins

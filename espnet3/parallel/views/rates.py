@@ -38,16 +38,7 @@ def stretches(
     done: int,
     stints: Sequence[Stint] = (),
 ) -> list[Stretch]:
-    """Return what a folder says of when its items came in, as finely as it says it.
-
-    Args:
-        run: The folder.
-        sessions: Its sessions.
-        drivers: When drivers held it.
-        shards: When detached jobs worked.
-        done: Items that have an outcome now.
-        stints: What workers did when, where that is recorded: of those sessions and jobs it says all.
-    """
+    """Return what a folder says of when its items came in, as finely as it says it."""
     found = [Stretch(one.begin, one.end, one.items) for one in stints]
     timed = Timed(stints)
     found += [
@@ -92,10 +83,6 @@ def binned(found: Sequence[Stretch], begin: float | None = None) -> list[tuple[f
     """Return moments at equal distances and the items per second from each to the next; the last is the end.
 
     A stretch's items are spread evenly over it.
-
-    Args:
-        found: The stretches.
-        begin: Where to begin; None: with the first of them.
     """
     if not found:
         return []

@@ -13,15 +13,14 @@ from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.detached.code import SCRIPT, ClassRef, SubmissionReached, load
-from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
+from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
 from espnet3.parallel.detached.looking.ordinary import no_run
-from espnet3.parallel.detached.spec import JobSpec, make_provider
+from espnet3.parallel.detached.spec import make_provider
 from espnet3.parallel.detached.submitting.snapshot import root_of
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
-from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.provenance import FUNCTION
 
@@ -61,7 +60,7 @@ def remake(run: Path) -> Remade:
         ConfigError: There is no run in it, or its classes are nowhere on disk, or cannot be imported or made.
     """
     try:
-        said = read_json(run / RUN)
+        said = read_run(run)
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     policy = said.get("policy") or {}
@@ -69,7 +68,7 @@ def remake(run: Path) -> Remade:
     runner: Any
     cls: Any
     if (run / FOLDER / TEMPLATE).exists():
-        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE))
+        spec = Layout(run).template()
         spec.surroundings.restore()
         with _nothing_runs():
             runner, cls = load(spec.runner), load(spec.provider)

@@ -74,15 +74,7 @@ class Size:
 
 
 def measured_by(run: Path, sample: int = 0) -> Measured:
-    """Return what a run's folder says of the cost of an item, after some of its items have run again if asked.
-
-    Args:
-        run: The folder, absolute.
-        sample: How many items to run again in this process, one after the other; 0: none.
-
-    Raises:
-        ConfigError: The folder says nothing of times, and no item was to be run.
-    """
+    """Return what a run's folder says of the cost of an item, after some of its items have run again if asked."""
     facts = read_facts(run, ends=False)
     items, times = facts.total("items"), facts.times
     start = env = seconds = 0.0
@@ -115,16 +107,7 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
 
 
 def measured_here(runner: Any, provider: Any, sample: int) -> Measured:
-    """Run the items 0 to `sample - 1` in one worker process of this machine and return what they cost.
-
-    Args:
-        runner: The class of the runner.
-        provider: Its provider.
-        sample: How many items.
-
-    Raises:
-        ItemError: One of them failed.
-    """
+    """Run the items 0 to `sample - 1` in one worker process of this machine and return what they cost."""
     before = get_parallel_config()
     set_parallel({"env": "local", "n_workers": 1, "options": {"processes": True}, "idle_timeout": 0})
     try:
@@ -165,17 +148,7 @@ def size_for(measured: Measured, items: int, workers: int) -> Size:
 
 
 def recommended(measured: Measured, items: int, within: float | None, most: int = _MOST) -> Size:
-    """Return the size to take.
-
-    Args:
-        measured: What an item costs.
-        items: How many there are.
-        within: Seconds in which it should be done; None: as many workers as keep start-up a tenth of the whole.
-        most: Workers that there can be.
-
-    Raises:
-        ConfigError: No number of workers can be so fast.
-    """
+    """Return the size to take."""
     work, start = measured.seconds * items, measured.start
     if within is None:
         few = work * START_SHARE / ((1 - START_SHARE) * start) if start else math.sqrt(items)
@@ -205,11 +178,7 @@ def around(measured: Measured, items: int, chosen: Size, most: int = _MOST) -> l
 
 
 def block_for(config: ParallelConfig, size: Size, measured: Measured) -> dict[str, Any]:
-    """Return the `parallel` block of a size: that of a configuration with other numbers.
-
-    Raises:
-        ConfigError: The backend does not take them.
-    """
+    """Return the `parallel` block of a size: that of a configuration with other numbers."""
     scheduler = BACKENDS[config.env].scheduler
     options = dict(config.options)
     if scheduler is not None:

@@ -77,16 +77,7 @@ class _Signals:
 
 
 def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
-    """Do a job's work in a child, and in a new one each time that one was killed over a late item.
-
-    Args:
-        work: Runs the shard and returns the exit status; notes in the steps what it is in.
-        limit: Seconds that one call may take.
-        folder: The shard's folder, where late items are noted.
-
-    Returns:
-        The exit status. If somebody else has killed the child, this process ends in the same way.
-    """
+    """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
     signals, steps = _Signals(), Steps()
     while True:

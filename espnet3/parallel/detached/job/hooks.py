@@ -25,18 +25,7 @@ BuildEnv = Callable[[], tuple[Any, dict[str, Any]]]
 def run_hooks(
     spec: JobSpec, outcomes: ShardOutcomes, build: BuildEnv, stopping: Stopping, blame: ShardBlame
 ) -> tuple[JobState, str]:
-    """Run a shard from `open_writers` to `close_writers`, in an emptied folder.
-
-    Args:
-        spec: The shard.
-        outcomes: Its outcomes.
-        build: Returns the runner's class and the env.
-        stopping: A signal may end it at any time, as it starts over anyway.
-        blame: What earlier attempts have left against its items.
-
-    Returns:
-        The state it ended in, and why.
-    """
+    """Run a shard from `open_writers` to `close_writers`, in an emptied folder."""
     folder = Path(spec.run) / f"split.{spec.shard}"
     runner, env = build()
     hooks = Hooks.of(runner, spec.batched)
@@ -82,10 +71,5 @@ def _stopped(spec: JobSpec, outcomes: ShardOutcomes, result: ShardResult, stop: 
 
 
 def sentence_of(failure: ItemFailure, again: bool) -> str:
-    """Return an item's failure in a sentence, for the states of a run.
-
-    Args:
-        failure: The failure.
-        again: The item had failed in an earlier attempt, too.
-    """
+    """Return an item's failure in a sentence, for the states of a run."""
     return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"

@@ -79,16 +79,7 @@ class ShardOutcomes:
         return found
 
     def append(self, begin: int, block: Block) -> None:
-        """Put a block's outcomes on disk, results first, and the failure that stops the shard last.
-
-        Args:
-            begin: Position of its first item.
-            block: What `run_items` returned, with lines in place of results (`to_lines`).
-
-        Raises:
-            LeaseLostError: Another worker has taken the shard over.
-            FolderWriteError: The disk is full, ...
-        """
+        """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
         values, failed = block.values, set(block.failed)
         self._put(RESULTS, [value for place, value in enumerate(values) if place not in failed])
         self._take([begin + place for place in range(len(values)) if place not in failed], OK)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.ledger.files import read_json, write_json
+from espnet3.parallel.ledger.files import read_record, write_json
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 
@@ -40,7 +40,7 @@ def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
     files = folder_of(layout).glob("array.*.json")
     found = [
-        Submitted(**read_json(file)) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
+        read_record(file, Submitted) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
     ]
     return [array for array in found if env in (None, array.env)]
 

@@ -4,22 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import getpass
 import json
 import os
 import socket
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.detached.budget import count_failures
-from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_lines, write_quickly
+from espnet3.parallel.detached.launch import arrays, kube, launchers
+from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, write_lines, write_quickly
 from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.spec import JobSpec, items_to_json
+from espnet3.parallel.detached.marks import excuse_dead
+from espnet3.parallel.detached.spec import items_to_json
 from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.runner.writers.manifest import write_manifest
+
+
+def settle_in(layout: Layout, plan: Plan) -> Plan:
+    """Make a folder that was copied or moved the home of its run: its next jobs work here, by specs of their own.
+
+    What is noted of the jobs before is put aside: they were those of another folder.
+    """
+    if layout.home() is None:
+        return plan
+    raised = layout.jobs().get("raised", {})
+    set_aside(layout.folder, only=(arrays.FOLDER, kube.FOLDER, JOBS))
+    layout.write_jobs({"raised": raised})
+    for shard in range(plan.n_shards):
+        excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
+    plan = replace(plan, specs=str(layout.folder / "specs" / f"{layout.run.name}-{uuid.uuid4().hex[:8]}"))
+    layout.write_plan(plan)
+    template = layout.template()
+    if plan.hooks:
+        write_manifest(layout.run, template.entries["shard_subdir"], plan.bounds[:-1], layout.items())
+    layout.write_template(template)
+    return plan
 
 
 def put_specs(
@@ -31,21 +57,8 @@ def put_specs(
     retry_failed: bool = False,
     new: bool = False,
 ) -> list[int]:
-    """Write the specs of the shards that have items left, and mark the others as done.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        items: The index list.
-        state: One byte a position, as the ledger's scan returns it.
-        run_id: The session that submits, for people.
-        retry_failed: Run failed items again; where the first one stops a run, they always are.
-        new: The plan is new: no shard of it has run.
-
-    Returns:
-        The shards to submit.
-    """
-    base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
+    """Write the specs of the shards that have items left, and mark the others as done."""
+    base = layout.template()
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(Path(plan.specs))
     texts = {key: json.dumps(value) for key, value in base.to_json().items()}
@@ -110,21 +123,11 @@ def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[li
 
 
 def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
-    """Give shards to the backend and note their jobs.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        shards: What to submit.
-        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
-
-    Raises:
-        ConfigError: The backend refused them; none is queued.
-    """
+    """Give shards to the backend and note their jobs."""
     if not shards:
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{submitter()}@{socket.gethostname()}"
     before = layout.jobs()
     earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
     memory = {**before.get("raised", {}), **(raised or {})}

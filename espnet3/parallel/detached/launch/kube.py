@@ -28,7 +28,7 @@ from espnet3.parallel.kube.jobs import INDEX, INDEXED, MOST, OWNER, SHARD, JobFa
 from espnet3.parallel.kube.looking import log_of
 from espnet3.parallel.kube.pods import RUN, is_mounted, new_name
 from espnet3.parallel.kube.server import RefusedError, Server
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+from espnet3.parallel.ledger.files import make_folder, read_record, write_json, write_whole
 
 FOLDER = "jobs"
 _LOOK = 0.5  # seconds between looks while cancelled pods end
@@ -57,13 +57,13 @@ def _folder(layout: Layout) -> Path:
 
 
 def _label(layout: Layout) -> str:
-    """Return the value of a run's label: of its folder, so that it is the same for whoever looks."""
-    return hashlib.sha256(os.fsencode(layout.run)).hexdigest()[:32]
+    """Return the value of a run's label: of the folder it was submitted for, the same for whoever looks."""
+    return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
 def _noted(layout: Layout) -> list[Created]:
     files = _folder(layout).glob("created.*.json")
-    return [Created(**read_json(file)) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))]
+    return [read_record(file, Created) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))]
 
 
 def check(config: ParallelConfig) -> None:

@@ -138,6 +138,7 @@ def _script_facts(
     return ScriptFacts(
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
+        cwd=layout.template().surroundings.cwd,
         prologue=prologue_of(job),
         folder=str(folder_of(layout)),
         python=plan.python,

@@ -185,7 +185,7 @@ class DetachedRun(Sequence[JobRecord]):
     @explained
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""
-        return verbs.submit_new(self._layout, self._plan)
+        return verbs.submit_new(self._layout, self._layout.plan())
 
     @explained
     def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
@@ -202,7 +202,11 @@ class DetachedRun(Sequence[JobRecord]):
         """
         if on_error is not None:
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
-        return verbs.retry(self._layout, self._plan, failed_items, on_error)
+        status = verbs.retry(self._layout, failed_items, on_error)
+        self._plan = (
+            self._layout.plan()
+        )  # of a folder that was copied or moved, the jobs have specs of their own
+        return status
 
     @explained
     def merge(self) -> Any:

@@ -30,12 +30,23 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
     if silent:
         queue: launchers.Queue = {}
+        home, original = layout.home(), layout.original()
         try:
-            queue = launchers.launcher(plan.env).query(layout, silent)
+            if original is None:
+                queue = launchers.launcher(plan.env).query(layout, silent)
+            else:
+                queue = {int(shard): (JobState.LOST, "") for shard in silent}
         except OSError as error:
             notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+        if home is not None:
+            what = "is a copy of" if original is not None else "was moved here from"
+            notes.append(
+                f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
+            )
         for shard in map(int, silent):
             found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+            if home is not None and found[shard].state is JobState.LOST and not found[shard].note:
+                found[shard] = replace(found[shard], note=f"its job was submitted for {home}")
     if (layout.stopped() or {}).get("at_item"):
         again = shlex.join(["espnet3", "retry", str(layout.run)])
         notes.append(
@@ -81,9 +92,6 @@ def refuse_living(run: Path) -> None:
     """Raise if a run folder has detached jobs that are queued or at work.
 
     Cheap for a folder that never had any.
-
-    Raises:
-        FolderInUseError: It has; the message says how many.
     """
     if (run / FOLDER / PLAN).exists():
         layout = Layout(run)
@@ -91,11 +99,7 @@ def refuse_living(run: Path) -> None:
 
 
 def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
-    """Return the status of a run none of whose jobs is queued or at work.
-
-    Raises:
-        FolderInUseError: Some are; the message says how many.
-    """
+    """Return the status of a run none of whose jobs is queued or at work."""
     status = run_status(layout, plan)
     if status.alive:
         raise FolderInUseError(_in_use(layout.run, status))

@@ -25,16 +25,7 @@ S = TypeVar("S", bound=Status)
 def watch(
     look: Callable[[], S], timeout: float | None = None, seen: Callable[[S], object] | None = None
 ) -> S:
-    """Look at a run until nobody works on it any more.
-
-    Args:
-        look: Returns how it is.
-        timeout: Seconds after which to return in any case; None: no limit.
-        seen: Called with each status but the last.
-
-    Returns:
-        The last status.
-    """
+    """Look at a run until nobody works on it any more."""
     begin = time.monotonic()
     end = None if timeout is None else begin + timeout
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -32,18 +33,7 @@ def new_run_folder(base: Path, name: str) -> Path:
 def template(
     folder: Path, run: Run, identity: Identity, config: ParallelConfig, walltime: float | None
 ) -> JobSpec:
-    """Return the spec of a run without items: each shard's differs from it in those alone.
-
-    Args:
-        folder: The run folder.
-        run: The run.
-        identity: What the run is.
-        config: The registered configuration.
-        walltime: Seconds that a job may take, or None.
-
-    Raises:
-        ConfigError: A job could not find the classes, or not make the provider again.
-    """
+    """Return the spec of a run without items: each shard's differs from it in those alone."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     return JobSpec(
@@ -75,10 +65,13 @@ def interpreter(config: ParallelConfig) -> str:
     Over SSH each host may have another one; then it is that of the first host with workers.
     """
     if row(config.env).kind is Kind.SSH:
-        return worker_hosts(ssh_hosts(config.options))[0].python or sys.executable
-    if row(config.env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        given = worker_hosts(ssh_hosts(config.options))[0].python
+    elif row(config.env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
         return str(config.options.get("python") or "python")
-    return str(config.options.get("python") or sys.executable)
+    else:
+        given = config.options.get("python")
+    python = str(given or sys.executable)
+    return os.path.abspath(python) if os.sep in python else python  # jobs start it in the run folder
 
 
 def make_plan(
@@ -90,17 +83,7 @@ def make_plan(
     bounds: list[int],
     outputs: bool,
 ) -> Plan:
-    """Return the plan of a run.
-
-    Args:
-        spec: Its template.
-        specs: Folder for the specs.
-        first: Number of the first folder of outcomes that is free.
-        config: The registered configuration.
-        workers: Jobs at a time.
-        bounds: As `cutting.bounds` returns them.
-        outputs: The runner writes files from the whole results.
-    """
+    """Return the plan of a run."""
     kind = "session" if spec.hooks else "split"
     return Plan(
         indices_sha256=spec.indices_sha256,

@@ -16,8 +16,8 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.code import SubmissionReached, loading_script
 from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.launch.handover import hand_over, put_specs
-from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.launch.handover import hand_over, put_specs, settle_in
+from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.detached.restoring import runner_attributes
@@ -44,17 +44,7 @@ _CALLER = 3  # frames from here to the line that calls the runner
 
 
 def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
-    """Submit a run's items as detached jobs.
-
-    Args:
-        run: What is to be run, and the runner whose `async_*` arguments say how.
-        config: The registered configuration.
-
-    Raises:
-        ConfigError: A job could not do what it would be asked to; nothing was submitted.
-        FolderInUseError: The run's jobs are at work.
-        ChangedRunError: The folder belongs to another run.
-    """
+    """Submit a run's items as detached jobs."""
     if loading_script():
         raise SubmissionReached  # this process is a job that only wants the script's classes
     runner, identity = run.runner, run.identity()
@@ -134,6 +124,7 @@ def _write_and_submit(
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
             plan = make_plan(spec, specs, first, config, workers, bounds, run.outputs)
         else:  # another backend, or another number of workers, may go on with the same shards
+            before = settle_in(layout, before)
             plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
         if run.writes:
@@ -145,8 +136,8 @@ def _write_and_submit(
             trial.passed()
             with Trial(spec, config.env) as of_the_copy:
                 of_the_copy.passed()  # the copy has all that the code needs
-            layout.write_plan(plan, items)  # the copy does not change
-        write_json(layout.folder / TEMPLATE, spec.to_json())
+            layout.write_plan(plan)  # the copy does not change
+        layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
         trial.passed()

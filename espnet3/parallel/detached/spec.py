@@ -112,15 +112,19 @@ class JobSpec:
         return cls(**values)
 
 
-def read_spec(path: Path) -> JobSpec:
+def read_spec(path: Path, own: bool = True) -> JobSpec:
     """Read a spec from its file.
 
+    Args:
+        path: The file.
+        own: It must be this user's: who may rename a folder above it could put another one in its place.
+
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or it is another user's.
         DamagedFolderError: It is damaged.
     """
     try:
-        return JobSpec.from_json(read_json(path))
+        return JobSpec.from_json(read_json(path, own=own))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import (
     FAILURE,
@@ -171,7 +171,7 @@ class _Reader:
         offset, lines, whole = number << _OFFSET_BITS, 0, 0
         damage: list[int] = []
         spans = read_spans(file.parent) if in_bulk and self.in_spans else []
-        with open(file, "rb", buffering=BUFFER) as stream:
+        with open_plain(file, BUFFER) as stream:
             for block, span in _blocks(stream, spans):
                 taken = self._take(block, span, offset) if in_bulk else 0
                 if taken:
@@ -321,7 +321,7 @@ class _Reader:
         first = "another line"
         for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
             if own and (other / RESULTS).exists():
-                with open(other / RESULTS, "rb") as stream:
+                with open_plain(other / RESULTS) as stream:
                     hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
                 if hit is not None:
                     first = f"{other / RESULTS}, line {hit}"

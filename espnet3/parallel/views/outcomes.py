@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.lines import check_line, decode_failure, failure_from, split_line
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
 from espnet3.parallel.ledger.values import from_json
@@ -174,7 +174,7 @@ class Outcomes:
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int]]:
         """Yield whole lines that were not read before, with their position; a torn end waits for the next look."""
         try:
-            stream = open(file, "rb", buffering=1 << 20)  # noqa: SIM115  closed below
+            stream = open_plain(file, 1 << 20)
         except OSError:
             return
         n, at = len(self.state), self._read.get(file, 0)
@@ -203,7 +203,7 @@ def merged_failures(run: Path, failed: int) -> Failures:
         failed: How many there are: beyond `MOST_FAILURES` they are only counted.
     """
     found = Failures()
-    with open(run / ERRORS, "rb", buffering=1 << 20) as file:
+    with open_plain(run / ERRORS, 1 << 20) as file:
         for place, line in enumerate(islice(file, MOST_FAILURES)):
             record = from_json(line)
             found.add(int(record.get("n", place)), failure_from(record["index"], record))

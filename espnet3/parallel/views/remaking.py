@@ -49,19 +49,20 @@ class Remade:
     differences: tuple[str, ...]
 
 
-def remake(run: Path) -> Remade:
+def remake(run: Path, own: bool = True) -> Remade:
     """Import a run's classes and make its provider again.
 
     The working directory and the search path of this process become those of the run.
 
     Args:
         run: Its folder, absolute.
+        own: It must be this user's.
 
     Raises:
         ConfigError: There is no run in it, or its classes are nowhere on disk, or cannot be imported or made.
     """
     try:
-        said = read_json(run / RUN)
+        said = read_json(run / RUN, own=own)
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     policy = said.get("policy") or {}
@@ -69,7 +70,7 @@ def remake(run: Path) -> Remade:
     runner: Any
     cls: Any
     if (run / FOLDER / TEMPLATE).exists():
-        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE))
+        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE, own=own))
         spec.surroundings.restore()
         with _nothing_runs():
             runner, cls = load(spec.runner), load(spec.provider)

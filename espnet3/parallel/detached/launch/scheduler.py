@@ -16,7 +16,7 @@ from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.jobs import job_id_in, prologue_of
 from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
@@ -33,7 +33,7 @@ from espnet3.parallel.detached.launch.scripts import (
     script,
 )
 from espnet3.parallel.detached.layout import DONE, Layout, Plan
-from espnet3.parallel.detached.surroundings import import_path
+from espnet3.parallel.detached.surroundings import import_path, interpreter
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 
@@ -61,29 +61,31 @@ def start(
     limit = settings.array_limit
     most = _largest_array(scheduler) if limit is None else limit - scheduler.first + 1
     jobs: dict[str, str] = {}
-    arrays: list[str] = []
+    arrays: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
     try:
         for factor, group in _by_memory(shards, facts.get("raised", {})):
             job = make_job(plan, factor)
             for array in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(plan.spec(shard)) for shard in array.shards]
+                specs = [str(layout.spec(shard)) for shard in array.shards]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 script_facts = _script_facts(layout, plan, job, str(tasks), settings)
                 command, stdin = _write(folder, number, scheduler, array, job, script_facts)
                 said = call(command, _start_folder(scheduler, folder), stdin)
-                ids, whole = _ids(scheduler, array, job, said)
-                taken = dict(zip(map(str, array.shards), ids, strict=True))
-                note(layout, number, Submitted(plan.env, [*shlex.split(job.cancel_command), *whole], taken))
-                arrays += whole
+                taken = dict(zip(map(str, array.shards), _ids(scheduler, array, job, said), strict=True))
+                check_ids(taken)
+                made = Submitted(plan.env, taken)
+                note(layout, number, made)
+                arrays.append(made)
                 jobs.update(taken)
                 number += 1
     except BaseException:
         if arrays:
-            _cancel([[*shlex.split(make_job(plan).cancel_command), *arrays]], folder)
+            _cancel(arrays, folder)
         raise
-    layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    whole = [one for array in arrays for one in array.whole]
+    layout.write_jobs({**facts, "arrays": whole, "jobs": jobs, "earlier": {**earlier, **jobs}})
 
 
 def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
@@ -140,7 +142,7 @@ def _script_facts(
         shebang=str(job.shebang or "#!/bin/sh"),
         prologue=prologue_of(job),
         folder=str(folder_of(layout)),
-        python=plan.python,
+        python=interpreter(plan.env, plan.options),
         import_path=import_path(),
         tasks=tasks,
         requeue=settings.requeue,
@@ -174,19 +176,18 @@ def _write(
     return [*submit, name], None
 
 
-def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> tuple[list[str], list[str]]:
-    """Return the id of each element, and what the cancel command takes for all of them."""
+def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> list[str]:
+    """Return the id of each element."""
     try:
         number = job_id_in(job, said).split(".")[0]
     except ValueError as error:
         raise ParallelError(f"the scheduler's answer holds no job id:\n{said}") from error
     if len(array.shards) == 1 and scheduler.single is not None:
-        return [number], [number]
+        return [number]
     try:
-        ids = scheduler.elements(number, said, len(array.shards))
+        return scheduler.elements(number, said, len(array.shards))
     except ValueError as error:
         raise ParallelError(str(error)) from error
-    return ids, [scheduler.cancel.format(job=number)] if scheduler.element else ids
 
 
 def _largest_array(scheduler: Scheduler) -> int:
@@ -211,10 +212,10 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
-    refused = _cancel([array.cancel for array in arrays], folder)
+    refused = _cancel(arrays, folder)
     told = f" ({refused})" if refused else ""
     again = (
-        f"Jobs of {' '.join(array.cancel[-1] for array in arrays)} that start or run end by themselves, because "
+        f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
         "its queue"
     )
@@ -236,7 +237,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
         if now > begin + grace + SECONDS:
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            _cancel([array.cancel for array in arrays], folder)
+            _cancel(arrays, folder)
             called = now
         time.sleep(_LOOK)
 
@@ -266,24 +267,22 @@ def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]
     return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", ""
 
 
-def _cancel(commands: list[list[str]], folder: Path) -> str:
-    """Cancel arrays, with one command where it is the same but for the array.
+def _cancel(arrays: list[Submitted], folder: Path) -> str:
+    """Cancel arrays of one backend, with one command.
 
     Returns:
         What the scheduler had against it: some refuse where an element has just ended.
     """
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for command in commands:
-        merged.setdefault(tuple(command[:-1]), []).append(command[-1])
-    refused = []
-    for words, arrays in merged.items():
-        try:
-            call([*words, *arrays], folder)
-        except SubmissionError as error:
-            how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
-            refused.append(f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}")
-            print(f"while cancelling: {refused[-1]}", file=sys.stderr, flush=True)
-    return "; ".join(refused)
+    if not arrays:
+        return ""
+    try:
+        call(arrays[0].cancel + [one for array in arrays[1:] for one in array.whole], folder)
+    except SubmissionError as error:
+        how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
+        refused = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
+        print(f"while cancelling: {refused}", file=sys.stderr, flush=True)
+        return refused
+    return ""
 
 
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
@@ -317,7 +316,7 @@ def _site(config: ParallelConfig, name: str) -> Any:
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or its job's options are wrong."""
     options = json.loads(json.dumps(dict(config.options), default=str))
-    make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
 
 
 __all__ = ["cancel", "check", "make_job", "printed", "query", "start", "walltime"]

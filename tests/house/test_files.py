@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_LINES = 400
+MAX_LINES = 500
 
 # A folder of somebody's machine, at the start of an absolute path.
 MACHINE_PATH = re.compile(r"(?<![\w./$}-])/(?:root|work|tmp|home/\w+)\b")
@@ -76,7 +76,7 @@ def test_the_patterns_find_what_they_are_for(pattern: re.Pattern[str], line: str
 
 
 def test_files_of_the_package_are_short() -> None:
-    """No file of the package has more than 400 lines: one subject each."""
+    """No file of the package has more than 500 lines: one subject each."""
     lengths = {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in sorted((ROOT / "espnet3").rglob("*.py"))

@@ -15,7 +15,7 @@ from espnet3.parallel.backends.queue_answers import JobView, Question, given, me
 from espnet3.parallel.backends.queue_states import Words
 from espnet3.parallel.errors import ConfigError
 
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\[\]-]*", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+@\[\]-]*", re.ASCII)
 _LONGEST = 500  # characters of a scheduler's comment: some explain each queue of a site
 
 

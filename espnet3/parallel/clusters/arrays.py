@@ -27,15 +27,7 @@ _MOMENT = 0.01  # seconds within which jobs that start share a submission
 
 
 def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
-    """Return the script of an array from that of its first job; None: it cannot be made of this one.
-
-    Args:
-        scheduler: The scheduler's record.
-        script: The script of the first job, or the description that is submitted in place of one.
-        name: The name of the first job's worker, which ends in its number; those of the others count on from there.
-        job_name: What the scheduler calls the job.
-        count: How many elements.
-    """
+    """Return the script of an array from that of its first job; None: it cannot be made of this one."""
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
     if not number.isdecimal() or script.count(own) != 1 or _is_of_csh(script):
@@ -90,12 +82,7 @@ class Arrays:
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def submit(self, job: Any) -> None:
-        """Submit a job, with those that start at the same moment.
-
-        Raises:
-            SubmissionError: The scheduler refused it.
-            ValueError: What the scheduler said holds no id of a job.
-        """
+        """Submit a job, with those that start at the same moment."""
         if self.refused:
             await _alone(job)
             return

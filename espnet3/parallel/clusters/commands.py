@@ -26,11 +26,7 @@ def _limit() -> asyncio.Semaphore:
 
 
 async def call(command: list[str], *, shell: bool = False) -> str:
-    """Run a scheduler's command and return what it printed.
-
-    Raises:
-        SubmissionError: It cannot be started, or its exit code is not 0.
-    """
+    """Run a scheduler's command and return what it printed."""
     # dask-jobqueue would drop the error output of bsub
     words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
     shown = " ".join(words) if shell else shlex.join(words)
@@ -42,11 +38,7 @@ async def call(command: list[str], *, shell: bool = False) -> str:
 
 
 async def ask(command: list[str]) -> tuple[int, str]:
-    """Run a scheduler's command; return its exit status and what it printed, on both streams.
-
-    Raises:
-        SubmissionError: It cannot be started.
-    """
+    """Run a scheduler's command; return its exit status and what it printed, on both streams."""
     status, out, err = await _run(asyncio.create_subprocess_exec, command, shlex.join(command))
     return status, f"{out}\n{err}"
 
@@ -69,9 +61,6 @@ async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]
     """Return what a scheduler says about jobs, by id: by its listing, or by answers to questions.
 
     A listing may be cut short, stale or empty, and proves the end of no job that it leaves out.
-
-    Raises:
-        SubmissionError: It cannot be asked, or fails to list any.
     """
     parts = {job: scheduler.parts_of(job) for job in jobs}
     views = scheduler.read(await _listed(scheduler, elements=any(index for _, index in parts.values())))

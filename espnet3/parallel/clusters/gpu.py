@@ -14,12 +14,7 @@ from espnet3.parallel.local.pages import PrivatePages, new_secret
 
 
 def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
-    """Start the scheduler and the workers.
-
-    Raises:
-        ConfigError: There are fewer visible GPUs than workers.
-        MissingPackageError: dask-cuda or nvidia-ml-py is not installed.
-    """
+    """Start the scheduler and the workers."""
     options = gpu_options(config)
     make: Any = load_cluster_class(row)
     nannies_without_main()
@@ -35,12 +30,7 @@ def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
 
 
 def gpu_options(config: ParallelConfig) -> dict[str, Any]:
-    """Return what dask-cuda's cluster is made with.
-
-    Raises:
-        ConfigError: There are fewer visible GPUs than workers.
-        MissingPackageError: nvidia-ml-py is not installed.
-    """
+    """Return what dask-cuda's cluster is made with."""
     options = dict(config.options)
     gpus = chosen_gpus(options, config.n_workers)
     numbers = [int(gpu) if gpu.isdigit() else gpu for gpu in gpus]  # dask-cuda tells them from names by type

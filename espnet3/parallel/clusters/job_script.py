@@ -42,12 +42,7 @@ class JobPlan:
 
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
-    """Return what a configuration of a batch scheduler would submit; nothing is left behind.
-
-    Raises:
-        ConfigError: An option does not fit this machine.
-        MissingPackageError: dask-jobqueue is not installed.
-    """
+    """Return what a configuration of a batch scheduler would submit; nothing is left behind."""
     job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")

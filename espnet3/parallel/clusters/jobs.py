@@ -201,13 +201,7 @@ class WorkAdaptive(Adaptive):
 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
-    """Start the scheduler here and submit the jobs; return without waiting for a worker.
-
-    Raises:
-        ConfigError: An option does not fit this machine.
-        MissingPackageError: dask-jobqueue is not installed.
-        SubmissionError: A job could not be submitted; what had been is cancelled.
-    """
+    """Start the scheduler here and submit the jobs; return without waiting for a worker."""
     make = watched_cluster(row)
     options = dict(config.options)
     if wrong := interface_problems(row, options) + worker_argument_problems(row, options):

@@ -133,11 +133,7 @@ class JobKeeper:
         self._stopping = False
 
     async def start(self, jobs: int) -> None:
-        """Submit the first jobs and begin to watch; the others are submitted while the first ones work.
-
-        Raises:
-            SubmissionError: One of the first could not be submitted.
-        """
+        """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
         first = jobs if self.adaptive else min(jobs, self._at_once(_FIRST))
         refused = None

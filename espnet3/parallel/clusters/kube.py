@@ -39,14 +39,7 @@ _END = 5.0  # seconds for the event loop of a cluster that could not start
 
 
 def start_kube(row: Backend, config: ParallelConfig) -> Any:
-    """Create the cluster; return when its scheduler runs, without waiting for workers.
-
-    Raises:
-        ConfigError: No API server can be used, or it has no operator.
-        MissingPackageError: dask-kubernetes is not installed.
-        NoWorkersError: The operator did not act on the new cluster, or its scheduler's pod did not start within
-            `start_timeout`; the message has the pods with their events.
-    """
+    """Create the cluster; return when its scheduler runs, without waiting for workers."""
     make = load_cluster_class(row)
     server = Server(config.options.get("namespace"))
     try:
@@ -170,11 +163,7 @@ class Place:
 
 
 def pod_cluster(make: Any) -> Any:
-    """Return the class of one cluster of pods.
-
-    Args:
-        make: KubeCluster.
-    """
+    """Return the class of one cluster of pods."""
 
     class PodCluster(ClosesAtCtrlC, StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # a class that is loaded here
         place: Place

@@ -10,12 +10,7 @@ _LINES = 20
 
 
 def log_tail(folder: str | None, element: tuple[str, str]) -> str:
-    """Return the last lines a job wrote and the file that holds them; "" if there are none.
-
-    Args:
-        folder: The folder in which the jobs of this cluster write their logs.
-        element: The job and, of an element of an array, its index: both are part of the names of its files.
-    """
+    """Return the last lines a job wrote and the file that holds them; "" if there are none."""
     if folder is None:
         return ""
     job, index = element

@@ -218,11 +218,7 @@ def _log_folder(row: Backend, options: dict[str, Any], wanted: Any) -> str | Non
 
 
 def check_log_folder(row: Backend, folder: Any) -> None:
-    """Refuse a folder for logs whose name a directive cannot hold.
-
-    Raises:
-        ConfigError: It has such a name.
-    """
+    """Refuse a folder for logs whose name a directive cannot hold."""
     scheduler = row.scheduler
     assert scheduler is not None
     told = not scheduler.worker_prints and scheduler.submit_by is not SubmitBy.DESCRIPTION

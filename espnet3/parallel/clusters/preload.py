@@ -65,31 +65,18 @@ class PipeQueue:
         self._lock = threading.Lock()
 
     def put(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            ValueError: The queue is closed, as of multiprocessing.
-        """
+        """Send a message."""
         with self._lock:
             if self._closed:
                 raise ValueError("the queue is closed")
             self._ends[1].send(message)
 
     def get(self) -> Any:
-        """Wait for a message.
-
-        Raises:
-            EOFError: All who could send one are gone.
-            OSError: The queue is closed.
-        """
+        """Wait for a message."""
         return self._ends[0].recv()
 
     def get_nowait(self) -> Any:
-        """Return a message that is there.
-
-        Raises:
-            queue.Empty: There is none.
-        """
+        """Return a message that is there."""
         if not self._ends[0].poll(0):
             raise queue.Empty
         return self.get()

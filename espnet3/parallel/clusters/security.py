@@ -72,11 +72,7 @@ class Pair(NamedTuple):
 
 
 def make_pair() -> Pair:
-    """Make a certificate that signs itself; its key is on a curve, made in a millisecond where RSA takes 0.2 s.
-
-    Raises:
-        MissingPackageError: cryptography is not installed.
-    """
+    """Make a certificate that signs itself; its key is on a curve, made in a millisecond where RSA takes 0.2 s."""
     if not installed("cryptography"):
         raise MissingPackageError(
             "workers are reached over TLS, for which cryptography is not installed. Please install it: "
@@ -107,20 +103,12 @@ def make_pair() -> Pair:
 
 
 def in_memory() -> Any:
-    """Return a `distributed.Security` with a new certificate, which workers get from this process.
-
-    Raises:
-        MissingPackageError: cryptography is not installed.
-    """
+    """Return a `distributed.Security` with a new certificate, which workers get from this process."""
     return _security(*make_pair())
 
 
 def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
-    """Return the options of workers of this machine with what they lack, and whether their pages ask for a secret.
-
-    Raises:
-        MissingPackageError: cryptography is not installed.
-    """
+    """Return the options of workers of this machine with what they lack, and whether their pages ask for a secret."""
     options = dict(config.options)
     private = config.security != "off"
     threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
@@ -149,11 +137,7 @@ def is_encrypted(options: Mapping[str, Any]) -> bool:
 
 
 def warn_of_off(where: str) -> None:
-    """Warn of what `security: off` opens.
-
-    Args:
-        where: The machines whose ports are open.
-    """
+    """Warn of what `security: off` opens."""
     logger.warning(
         "security is off: whoever can connect to %s, every other account there included, can run code as you, "
         "read what workers hold, and open the dashboard",
@@ -177,7 +161,6 @@ def make_certificate(parent: str | None) -> RunCertificate:
 
     Raises:
         ConfigError: The folder cannot be written to, or others could exchange it.
-        MissingPackageError: cryptography is not installed.
     """
     pair = make_pair()
     import dask

@@ -88,11 +88,7 @@ class SSHCluster(ClosesMore, LostWorkersStay, SpecCluster, WorkerCluster):
 
 
 def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
-    """Start the scheduler on the first host, and begin to start the workers.
-
-    Raises:
-        NoWorkersError: The scheduler could not be started.
-    """
+    """Start the scheduler on the first host, and begin to start the workers."""
     load_cluster_class(row)  # raises if asyncssh is missing
     options = dict(config.options)
     hosts = ssh_hosts(options)

@@ -68,11 +68,7 @@ class RemoteProcess(ProcessInterface):
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Open the session, start the process, and wait until it has written that it is up.
-
-        Raises:
-            RemoteError: The host cannot be reached or refuses, or the process ends at once.
-        """
+        """Open the session, start the process, and wait until it has written that it is up."""
         await self.open()
         await super().start()
 

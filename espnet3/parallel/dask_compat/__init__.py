@@ -288,10 +288,6 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
 
     `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early,
     and has no loop yet where Ctrl-C came while that started: its thread then waits, a daemon, for nothing.
-
-    Args:
-        cluster: The cluster.
-        seconds: What the loop has to end its tasks. One that does not end in time goes on in a daemon thread.
     """
     from distributed.deploy.spec import SpecCluster
 

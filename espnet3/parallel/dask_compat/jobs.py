@@ -67,11 +67,7 @@ def prologue_of(job: Any) -> tuple[str, ...]:
 
 
 def job_id_in(job: Any, output: str) -> str:
-    """Return the id in what a job's submit command has printed: `Job._job_id_from_submit_output`.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the id in what a job's submit command has printed: `Job._job_id_from_submit_output`."""
     return str(job._job_id_from_submit_output(output))
 
 

@@ -138,10 +138,6 @@ def guarded(server_class: Any, guard: Callable[[Any], None]) -> Any:
     """Return a subclass of a scheduler's or worker's class whose HTTP server is guarded before it takes a request.
 
     `ServerNode.start_http_server`, of both.
-
-    Args:
-        server_class: `distributed.Scheduler`, `distributed.Worker`.
-        guard: Called with each new server once it listens, in the same turn of the event loop.
     """
 
     class Guarded(server_class):  # type: ignore[misc]  # of a class that is known when it runs
@@ -171,9 +167,6 @@ def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:
     """Have the nannies of this process speak to their workers through other queues than those of multiprocessing.
 
     `distributed.nanny.get_mp_context`, whose `Queue` is called for each new process of a worker.
-
-    Args:
-        make: Given the context of multiprocessing, returns a queue: `put`, `get`, `get_nowait`, `close`, `join_thread`.
     """
     from distributed import nanny
 

@@ -27,11 +27,7 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 
 
 def restored_runner(layout: Layout) -> Any:
-    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes.
-
-    Raises:
-        ConfigError: This process cannot import it.
-    """
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
     spec = JobSpec.from_json(layout.read(TEMPLATE))
     sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
     cls: Any = load(spec.runner)
@@ -42,15 +38,7 @@ def restored_runner(layout: Layout) -> Any:
 
 
 def finishing_runner(layout: Layout, runner: Any) -> Any:
-    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
-
-    Args:
-        layout: The run's paths.
-        runner: The runner that submitted it; None makes it again.
-
-    Raises:
-        ConfigError: This process cannot import it.
-    """
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder."""
     runner = restored_runner(layout) if runner is None else copy.copy(runner)
     # whatever folder the submitter was in
     entries = folder_entries(layout.run, runner.shard_subdir)

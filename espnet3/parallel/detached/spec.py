@@ -93,11 +93,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> JobSpec:
-        """Return the spec that `to_json` was called on.
-
-        Raises:
-            ConfigError: It is of a newer version, or no spec.
-        """
+        """Return the spec that `to_json` was called on."""
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
@@ -113,16 +109,7 @@ class JobSpec:
 
 
 def read_spec(path: Path, own: bool = True) -> JobSpec:
-    """Read a spec from its file.
-
-    Args:
-        path: The file.
-        own: It must be this user's: who may rename a folder above it could put another one in its place.
-
-    Raises:
-        ConfigError: There is none, or it is another user's.
-        DamagedFolderError: It is damaged.
-    """
+    """Read a spec from its file."""
     try:
         return JobSpec.from_json(read_json(path, own=own))
     except FileNotFoundError:
@@ -147,11 +134,7 @@ def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
 
 
 def provider_arguments(provider: Any) -> dict[str, Any]:
-    """Describe how a provider is made again: its arguments, and what was changed since, as it is now.
-
-    Raises:
-        ConfigError: It does not know its arguments, or JSON cannot hold one of them.
-    """
+    """Describe how a provider is made again: its arguments, and what was changed since, as it is now."""
     made_with = getattr(provider, "_espnet3_made_with", None)
     if made_with is None:
         raise ConfigError(

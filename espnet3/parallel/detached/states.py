@@ -178,16 +178,7 @@ def shard_status(
     now_ns: int,
     queue: Mapping[int, tuple[JobState, str]] | None,
 ) -> ShardStatus:
-    """Return the state of one shard: files first, what the scheduler says second.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        number: The shard.
-        job_id: Its job's id; empty where none was submitted.
-        now_ns: The time by the clock of the run folder's disk (`disk_now`).
-        queue: What the scheduler says, by shard; one that is left out is not known. None: it was not asked yet.
-    """
+    """Return the state of one shard: files first, what the scheduler says second."""
     folder = layout.shard(number)
     ok, failed = progress(folder)
     items = plan.size(number)

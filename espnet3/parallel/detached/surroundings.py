@@ -44,11 +44,7 @@ class Surroundings:
         return asdict(self)
 
     def restore(self) -> None:
-        """Make this process's surroundings these.
-
-        Raises:
-            ConfigError: The working directory is not there.
-        """
+        """Make this process's surroundings these."""
         try:
             os.chdir(self.cwd)
         except OSError as error:
@@ -63,15 +59,7 @@ class Surroundings:
 
 
 def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings:
-    """Describe this process's surroundings.
-
-    Args:
-        names: Environment variables to record beside `VARIABLES`.
-        python: The jobs' interpreter; None is this one.
-
-    Raises:
-        ConfigError: A variable that was asked for is not set, or the working directory has been deleted.
-    """
+    """Describe this process's surroundings."""
     here = working_folder()
     if here is None:
         raise ConfigError(

@@ -59,11 +59,7 @@ class Guard:
 
 
 def main(namespace: str, name: str, run: str, driver: str) -> int:
-    """Wait for the driver's end, and delete what it has left.
-
-    Returns:
-        The exit status: 1 where nobody answered for ten minutes.
-    """
+    """Wait for the driver's end, and delete what it has left."""
     while os.getppid() == int(driver):
         if select.select([0], [], [], _LOOK)[0]:
             if os.read(0, 1) == _DONE:

@@ -56,14 +56,7 @@ class JobFacts:
 def manifests(
     facts: JobFacts, shards: Sequence[int], options: Mapping[str, Any], version: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    """Return the Jobs of shards: one, or one for each.
-
-    Args:
-        facts: Names and paths.
-        shards: The shards, in the order of the file that lists the specs.
-        options: Those of the `parallel` block.
-        version: The server's.
-    """
+    """Return the Jobs of shards: one, or one for each."""
     if version < INDEXED:
         return [
             _job(

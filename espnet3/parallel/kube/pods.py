@@ -31,17 +31,6 @@ def pod_fields(
     """Return what options beside KubeCluster's own put into a pod: its fields, and those of its container.
 
     The parameters are the options; `espnet3.parallel.backends` reads their names here.
-
-    Args:
-        volumes: As in a pod: [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}].
-        volume_mounts: As in a container: [{"name": "data", "mountPath": "/data"}].
-        tolerations: As in a pod.
-        node_selector: Labels that a node must have.
-        service_account: The name of the pods' service account.
-        image_pull_secrets: Names of secrets for the image's registry.
-        image_pull_policy: "Always", "IfNotPresent" or "Never".
-        security_context: As in a pod: {"runAsUser": 1000, "fsGroup": 1000}.
-        python: The interpreter in the image, for detached jobs.
     """
     secrets = [{"name": name} for name in image_pull_secrets or []]
     pod = {

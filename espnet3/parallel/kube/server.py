@@ -85,11 +85,7 @@ class Server:
         self._loop.close()
 
     def require_operator(self) -> None:
-        """Raise unless the server knows what dask-kubernetes creates.
-
-        Raises:
-            ConfigError: The operator is not installed; the message has the command that installs it.
-        """
+        """Raise unless the server knows what dask-kubernetes creates."""
         groups = {group["name"] for group in (self.get("/apis") or {}).get("groups", [])}
         if _GROUP not in groups:
             raise ConfigError(
@@ -102,9 +98,6 @@ class Server:
 
         kr8s asks again with a fresh connection when it is refused, and closes one that it is using meanwhile: its own
         error need not say what was refused.
-
-        Raises:
-            ConfigError: A right is missing; the message names it.
         """
         missing = [verb for verb in ("get", "create", "delete") if not self.may(verb, _GROUP, "daskclusters")]
         if missing:
@@ -114,13 +107,7 @@ class Server:
             )
 
     def may(self, verb: str, group: str, resource: str) -> bool:
-        """Return whether this user has a right in the namespace.
-
-        Args:
-            verb: "create", "list" and so on.
-            group: Of the resource: "batch"; "" for those of v1.
-            resource: In the plural, with its part: "pods/log".
-        """
+        """Return whether this user has a right in the namespace."""
         name, _, part = resource.partition("/")
         asked = {
             "namespace": self.namespace,
@@ -134,13 +121,7 @@ class Server:
         return bool(answer["status"].get("allowed"))
 
     def path(self, group: str, kind: str, name: str = "") -> str:
-        """Return the path of what is in the run's namespace.
-
-        Args:
-            group: "v1", "batch/v1" and so on.
-            kind: In the plural and lower case: "pods".
-            name: One of them; "" for all.
-        """
+        """Return the path of what is in the run's namespace."""
         base = "/api" if group == "v1" else "/apis"
         return f"{base}/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 

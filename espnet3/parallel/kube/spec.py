@@ -28,15 +28,7 @@ def pods_of(name: str) -> str:
 
 
 def cluster_spec(options: dict[str, Any], config: ParallelConfig) -> dict[str, Any]:
-    """Take what belongs to the DaskCluster out of the options, and return it.
-
-    Args:
-        options: A copy of those of the block; what is left is for KubeCluster.
-        config: The checked block.
-
-    Raises:
-        ConfigError: A `custom_cluster_spec` is no DaskCluster.
-    """
+    """Take what belongs to the DaskCluster out of the options, and return it."""
     pod, container = pod_fields(**{name: options.pop(name, None) for name in OPTIONS})
     given = {name: options.pop(name) for name in _SPEC if options.get(name) is not None}
     n_workers = config.n_workers if config.adapt is None else config.adapt["minimum"]

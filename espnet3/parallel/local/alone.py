@@ -20,11 +20,7 @@ _KEPT: dict[str, Callable[[Any], bool]] = {
 
 
 def asks_for_a_process(options: Mapping[str, Any]) -> bool:
-    """Whether a block with `env: local` and one worker wants more than the calling process can keep to.
-
-    Args:
-        options: The block's options, checked.
-    """
+    """Whether a block with `env: local` and one worker wants more than the calling process can keep to."""
     return any(name not in _KEPT or not _KEPT[name](value) for name, value in options.items())
 
 

@@ -74,11 +74,7 @@ class ForkServer:
         self._inbox = b""
 
     def fork(self, fd: int, on_pid: Callable[[int], None], on_exit: Callable[[int, int], None]) -> None:
-        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status).
-
-        Raises:
-            OSError: If the server is gone.
-        """
+        """Ask for a worker that talks over `fd`; `read_events` calls `on_pid` and `on_exit` (pid, wait status)."""
         self._waiting.append(on_pid)
         self._exits.append(on_exit)
         socket.send_fds(self.sock, [b"F"], [fd])
@@ -93,11 +89,7 @@ class ForkServer:
             pass
 
     def read_events(self) -> bool:
-        """Read what the server reports; call it when the socket is readable.
-
-        Returns:
-            False once the server is gone; those who wait for a worker get the pid 0.
-        """
+        """Read what the server reports; call it when the socket is readable."""
         try:
             data = self.sock.recv(1 << 16)
         except OSError:
@@ -142,13 +134,7 @@ class ForkServer:
 
 
 def boot_of(module: str, env: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return what a new worker is told first.
-
-    Args:
-        module: Its `run` is called with the socket and all of this.
-        env: Environment variables of its own, over those of this process.
-        **more: For `run`.
-    """
+    """Return what a new worker is told first."""
     return {
         "module": module,
         "env": {**os.environ, **env},

@@ -33,13 +33,7 @@ def kill_group(pid: int) -> None:
 
 
 def serve(control_fd: int, driver: int, dask: bool) -> None:
-    """Run the server until the driver's end of the control socket closes, or the driver is gone.
-
-    Args:
-        control_fd: The control socket.
-        driver: The driver's pid, whose child this process is.
-        dask: What workers are: of Dask, or slots alone.
-    """
+    """Run the server until the driver's end of the control socket closes, or the driver is gone."""
     control = socket.socket(fileno=control_fd)
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)

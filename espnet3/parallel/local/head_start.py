@@ -40,9 +40,6 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
     """Start the fork server of the run that a block of code is about to begin, if it is the program's first.
 
     A server that the run did not take (nothing was left to do, or something was wrong) is ended.
-
-    Args:
-        config: The registered configuration; no client is open.
     """
     if alone(config) or inside_item() or not without_dask(config) or not _FIRST.acquire(blocking=False):
         yield

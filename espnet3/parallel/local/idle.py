@@ -88,13 +88,6 @@ def borrowed(config: ParallelConfig, most: int | None) -> Iterator[OwnWorkers]:
     """Have worker processes for a block of code: those that stayed, or new ones.
 
     After an error they are killed; else they stay for `config.idle_timeout` seconds.
-
-    Args:
-        config: A checked block with an `env` of this machine.
-        most: How many of them there is work for; None: that is not known.
-
-    Raises:
-        ConfigError: There are fewer GPUs than workers, or `sys.path` cannot be given to a process.
     """
     settings, wanted = _settings(config), wanted_by(config)
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))

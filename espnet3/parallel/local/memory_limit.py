@@ -87,16 +87,7 @@ def _next_look() -> float:
 
 
 def limit_in_bytes(value: Any, threads: int) -> int | None:
-    """Return the limit of one worker.
-
-    Args:
-        value: "auto" (the worker's share of the memory, by its threads), a size ("4GB", bytes), a share of all
-            memory (0.5), or 0 or None for no limit; checked.
-        threads: The worker's.
-
-    Returns:
-        Bytes; None: no limit.
-    """
+    """Return the limit of one worker."""
     if value is None or value in {0, "0"}:
         return None
     if value == "auto":

@@ -31,12 +31,7 @@ _CLOCK = 0.05  # seconds that a file system's clock may be behind
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
-    """Run as `boot` says.
-
-    Args:
-        sock: The socket to the driver.
-        boot: name, threads, address and key (of the pool), driver (host, pid), and what `fork_server.boot_of` adds.
-    """
+    """Run as `boot` says."""
     began = time.time()
     try:
         _open(boot)

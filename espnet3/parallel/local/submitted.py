@@ -56,12 +56,7 @@ class Raised:
 
 
 def run_call(blob: bytes) -> Any:
-    """Run a submitted call in this process, and return its result, or what it raised.
-
-    Args:
-        blob: Pickled: the function, its arguments by position and by name, the key of its env, what builds that,
-            and the seconds that may take.
-    """
+    """Run a submitted call in this process, and return its result, or what it raised."""
     func, args, kwargs, key, setup, timeout = pickle.loads(blob)
     try:
         env = ENVS.borrow(key, setup, timeout) if key is not None else {}
@@ -257,21 +252,7 @@ def submit_to_processes(
     kwargs: dict[str, Any],
     setup: SetupFn | None,
 ) -> Future[Any]:
-    """Run a call on a worker process of this machine.
-
-    Args:
-        config: A block whose workers need no Dask.
-        func: What to call.
-        args: Given to it by position.
-        kwargs: Given to it by name.
-        setup: Builds the call's env, once in each process for all calls with an equal one; or None.
-
-    Returns:
-        Its future.
-
-    Raises:
-        Exception: As pickling raises it, where the call cannot be sent to a worker.
-    """
+    """Run a call on a worker process of this machine."""
     text = call_text(func, args, kwargs)
     key = setup_key(setup)
     try:

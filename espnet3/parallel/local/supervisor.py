@@ -90,12 +90,7 @@ class Supervisor:
         self._call(again)
 
     def stop(self, worker: Supervised, kill: bool = False) -> None:
-        """End a worker for good; its owner is told when it has ended.
-
-        Args:
-            worker: It.
-            kill: At once, whatever it does; else it has two seconds to end by itself.
-        """
+        """End a worker for good; its owner is told when it has ended."""
         worker.stopped = True
         self._call(lambda: self._stop(worker, kill))
 
@@ -114,11 +109,7 @@ class Supervisor:
             return answered and all(self._answers.values())
 
     def close(self, kill: bool = False) -> None:
-        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing.
-
-        Args:
-            kill: At once, whatever they do; else each has two seconds to end by itself.
-        """
+        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
         if self._closing or os.getpid() != self._pid:
             return
         self._closing = True

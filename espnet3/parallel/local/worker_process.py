@@ -15,14 +15,7 @@ _HEARTBEAT = 2.0  # seconds; Dask's own is 0.5, and each heartbeat costs both en
 
 
 def run(sock: socket.socket, boot: dict[str, Any]) -> None:
-    """Run a Dask worker as `boot` says.
-
-    Args:
-        sock: The socket to the driver: "ready" or an error goes up as one JSON line, a byte that
-            comes down means stop, its end means that the driver is gone.
-        boot: scheduler (address), options (of `distributed.Worker`), pages (the secret of its HTTP pages, or None),
-            config, and what `fork_server.boot_of` adds.
-    """
+    """Run a Dask worker as `boot` says."""
     import dask
 
     dask.config.set(boot["config"])

@@ -83,11 +83,7 @@ class OwnWorkers(WorkerCluster):
         return self.pool.claim()
 
     def check(self) -> None:
-        """Check that they have not been ended, and are this process's.
-
-        Raises:
-            NoWorkersError: They are not.
-        """
+        """Check that they have not been ended, and are this process's."""
         if os.getpid() != self._pid:
             raise NoWorkersError(
                 "this run was begun by the process that this one was forked from, and its workers are that "
@@ -144,11 +140,7 @@ class OwnWorkers(WorkerCluster):
         return self._supervisor.are_as_new()
 
     def close(self, kill: bool = False) -> None:
-        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing.
-
-        Args:
-            kill: At once, whatever they do; else each has two seconds to end by itself.
-        """
+        """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True

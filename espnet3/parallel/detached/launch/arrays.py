@@ -59,11 +59,7 @@ def note(layout: Layout, number: int, array: Submitted) -> None:
 
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
-    """Return all arrays of a run in the order of their submission, or those of one backend.
-
-    Raises:
-        ConfigError: One is none of a batch scheduler's, or holds an id that is none.
-    """
+    """Return all arrays of a run in the order of their submission, or those of one backend."""
     found = []
     for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
         plain = read_json(file, own=layout.own)

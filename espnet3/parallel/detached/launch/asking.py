@@ -47,11 +47,7 @@ _TO_COME = JobView(WAITING, "not materialized yet")
 
 
 def scheduler_of(env: str) -> Scheduler:
-    """Return the record of a batch scheduler.
-
-    Raises:
-        ConfigError: The backend is none.
-    """
+    """Return the record of a batch scheduler."""
     found = row(env).scheduler
     if found is None:
         raise ConfigError(f"env: {env} is not a batch scheduler")
@@ -85,11 +81,7 @@ class Listing:
 
 
 def look(scheduler: Scheduler, folder: Path) -> Listing:
-    """List the jobs of this process's user.
-
-    Raises:
-        SubmissionError: The command could not be started, or did not end in time.
-    """
+    """List the jobs of this process's user."""
     said = ask(scheduler.query(elements=True), folder)
     problem = said.problem
     if scheduler.no_history and scheduler.no_history in said.error:
@@ -107,11 +99,7 @@ def look(scheduler: Scheduler, folder: Path) -> Listing:
 
 
 def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Listing, dict[str, JobAnswer]]:
-    """Return what a scheduler says about elements: by its listing, or by its answers to questions.
-
-    Raises:
-        SubmissionError: The listing command could not be started, or did not end in time.
-    """
+    """Return what a scheduler says about elements: by its listing, or by its answers to questions."""
     listing = look(scheduler, folder)
     found = {element: listing.answer(scheduler, element) for element in elements}
     places = {one: scheduler.parts_of(one) for one, each in found.items() if each is NOT_KNOWN}
@@ -130,15 +118,7 @@ def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Li
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what the scheduler knows about silent shards, by shard.
-
-    Args:
-        layout: The run's paths.
-        jobs: The newest job of each shard.
-
-    Raises:
-        OSError: It does not answer.
-    """
+    """Return what the scheduler knows about silent shards, by shard."""
     env = layout.plan().env
     scheduler = scheduler_of(env)
     folder = folder_of(layout)
@@ -206,13 +186,7 @@ def _ended_without_error(answer: JobAnswer) -> bool:
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
-    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it.
-
-    Args:
-        folder: Where it is noted.
-        job: The job.
-        otherwise: The answer where the folder is read-only.
-    """
+    """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it."""
     try:
         file = _note_of_end(folder, job)
         with contextlib.suppress(FileExistsError):  # the first note counts

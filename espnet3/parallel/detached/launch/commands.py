@@ -43,11 +43,7 @@ class Said:
 
 
 def ask(command: list[str], folder: Path, stdin: str | None = None) -> Said:
-    """Run a command and return what it printed.
-
-    Raises:
-        SubmissionError: It could not be started, or did not end in time.
-    """
+    """Run a command and return what it printed."""
     shown = shlex.join(command)
     try:
         done = subprocess.run(
@@ -69,11 +65,7 @@ def ask(command: list[str], folder: Path, stdin: str | None = None) -> Said:
 
 
 def call(command: list[str], folder: Path, stdin: str | None = None) -> str:
-    """Run a command that must succeed; return what it printed.
-
-    Raises:
-        SubmissionError: It failed.
-    """
+    """Run a command that must succeed; return what it printed."""
     said = ask(command, folder, stdin)
     if said.status != 0:
         raise SubmissionError(said.command, said.status, said.error.strip() or said.out.strip())

@@ -30,20 +30,7 @@ def put_specs(
     retry_failed: bool = False,
     new: bool = False,
 ) -> list[int]:
-    """Write the specs of the shards that have items left, and mark the others as done.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        items: The index list.
-        state: One byte a position, as the ledger's scan returns it.
-        run_id: The session that submits, for people.
-        retry_failed: Run failed items again; where the first one stops a run, they always are.
-        new: The plan is new: no shard of it has run.
-
-    Returns:
-        The shards to submit.
-    """
+    """Write the specs of the shards that have items left, and mark the others as done."""
     base = JobSpec.from_json(layout.read(TEMPLATE))
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(layout.spec(0).parent)
@@ -109,17 +96,7 @@ def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[li
 
 
 def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
-    """Give shards to the backend and note their jobs.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        shards: What to submit.
-        raised: By shard, how many times the memory its job asks for; what was raised before stays so.
-
-    Raises:
-        ConfigError: The backend refused them; none is queued.
-    """
+    """Give shards to the backend and note their jobs."""
     if not shards:
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -70,12 +70,7 @@ def _noted(layout: Layout) -> list[Created]:
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where the package is missing, no API server can be used, or pods would not see this run.
-
-    Raises:
-        ConfigError: As `Server`; or the current folder is on no volume of the pods.
-        MissingPackageError: dask-kubernetes is not installed.
-    """
+    """Raise where the package is missing, no API server can be used, or pods would not see this run."""
     require_package(row(config.env))
     if config.options.get("custom_cluster_spec") is not None:
         raise ConfigError(
@@ -105,11 +100,7 @@ def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
 def start(
     layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
 ) -> None:
-    """Create the Jobs of shards, and note them.
-
-    Raises:
-        ConfigError: Pods would not see the run, or the server refused a Job; what it had taken is deleted.
-    """
+    """Create the Jobs of shards, and note them."""
     _check_mounts(plan.options, {"the run folder": str(layout.run)})
     with Server(plan.options.get("namespace")) as server:
         jobs = _create(server, layout, plan, shards, facts.get("raised", {}))
@@ -189,9 +180,6 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     """Return what the API server knows about silent shards, by shard.
 
     Its lists are complete: a Job that is not among them is gone.
-
-    Raises:
-        OSError: It does not answer.
     """
     with _server(layout) as server:
         try:
@@ -251,11 +239,7 @@ def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """Delete every Job of a run, and wait until its pods are gone.
-
-    Raises:
-        ParallelError: They are still there, or the server does not answer.
-    """
+    """Delete every Job of a run, and wait until its pods are gone."""
     if not _noted(layout):
         return
     with _server(layout) as server:

@@ -13,14 +13,7 @@ from espnet3.parallel.kube.looking import how_it_ended, is_disrupted, is_going, 
 def shard_state(
     job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]], *, has_ended: bool
 ) -> tuple[JobState, str]:
-    """Return the state of a shard that gives no sign of life.
-
-    Args:
-        job: Its Job; None: the server has none of that name.
-        index: Its index in it; "" where the Job is its own.
-        pods: Its pods, the newest one last.
-        has_ended: Its worker has written how it ended.
-    """
+    """Return the state of a shard that gives no sign of life."""
     if job is None:
         if pods and not is_going(pods[-1]):
             return JobState.RUNNING, "its Job was deleted, and its pod is still there"

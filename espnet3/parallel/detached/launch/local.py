@@ -31,12 +31,7 @@ _LOOK = 0.05  # seconds between checks whether a process has ended
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise where this machine has fewer GPUs than jobs at a time; a supervisor it can always start.
-
-    Raises:
-        ConfigError: There are fewer visible GPUs than workers.
-        MissingPackageError: nvidia-ml-py is not installed.
-    """
+    """Raise where this machine has fewer GPUs than jobs at a time; a supervisor it can always start."""
     if row(config.env).kind is Kind.GPU:
         chosen_gpus(config.options, config.n_workers)
 
@@ -44,11 +39,7 @@ def check(config: ParallelConfig) -> None:
 def start(
     layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
 ) -> None:
-    """Start a supervisor that runs these shards; return when it holds its lease.
-
-    Raises:
-        ParallelError: It could not start; the message is what it said.
-    """
+    """Start a supervisor that runs these shards; return when it holds its lease."""
     jobs = {str(shard): f"local.{shard}" for shard in shards}
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
     make_folder(layout.supervisor)

@@ -48,12 +48,7 @@ _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job
 def start(
     layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
 ) -> None:
-    """Submit shards as job arrays, and note each element's id.
-
-    Raises:
-        ConfigError: The job's options are wrong.
-        SubmissionError: The scheduler refused; what it had taken before is cancelled.
-    """
+    """Submit shards as job arrays, and note each element's id."""
     scheduler = scheduler_of(plan.env)
     settings = DetachedSettings.of(plan.settings)
     folder = folder_of(layout)
@@ -102,15 +97,7 @@ def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float,
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
-    """Return dask-jobqueue's job object, which writes the options into a header.
-
-    Args:
-        plan: Its backend and options.
-        memory_factor: How many times the memory to ask for.
-
-    Raises:
-        ConfigError: An option is wrong.
-    """
+    """Return dask-jobqueue's job object, which writes the options into a header."""
     backend = row(plan.env)
     cluster: Any = load_cluster_class(backend)
     base = next(cls for cls in cluster.__mro__ if cls.__name__ == "JobQueueCluster")
@@ -197,11 +184,7 @@ def _largest_array(scheduler: Scheduler) -> int:
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
-    """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended.
-
-    Raises:
-        ParallelError: It does not say so in time.
-    """
+    """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended."""
     arrays = submitted(layout)
     for env in dict.fromkeys(array.env for array in arrays):
         _cancel_all(layout, env, [array for array in arrays if array.env == env], grace)
@@ -243,14 +226,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
 
 
 def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[str, str]:
-    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked.
-
-    Args:
-        scheduler: Its record.
-        folder: Where to ask.
-        every: All ids that the run ever had.
-        newest: Those of shards that are not done, whose end must be known.
-    """
+    """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
     try:
         listing, known = answers(scheduler, folder, newest)
     except SubmissionError as error:
@@ -268,11 +244,7 @@ def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]
 
 
 def _cancel(arrays: list[Submitted], folder: Path) -> str:
-    """Cancel arrays of one backend, with one command.
-
-    Returns:
-        What the scheduler had against it: some refuse where an element has just ended.
-    """
+    """Cancel arrays of one backend, with one command."""
     if not arrays:
         return ""
     try:

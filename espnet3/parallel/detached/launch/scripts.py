@@ -28,13 +28,7 @@ class JobArray:
 
 
 def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArray]:
-    """Cut shards into arrays of at most `most` elements, which share the workers.
-
-    Args:
-        shards: The shards to run.
-        n_workers: Jobs at a time, over all arrays; each array runs one at least.
-        most: Elements an array may have.
-    """
+    """Cut shards into arrays of at most `most` elements, which share the workers."""
     cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
     each, more = divmod(n_workers, max(1, len(cuts)))
     return [JobArray(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
@@ -66,14 +60,7 @@ class ScriptFacts:
 
 
 def directives(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> list[str]:
-    """Return the directives of an array, in order, each without the scheduler's mark.
-
-    Args:
-        scheduler: The scheduler's record.
-        array: The elements.
-        header: The header that dask-jobqueue makes of the options.
-        facts: Names and paths.
-    """
+    """Return the directives of an array, in order, each without the scheduler's mark."""
     lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
@@ -119,16 +106,7 @@ def description(
     file: str,
     silent: bool = False,
 ) -> str:
-    """Return the description that is submitted in place of a script, and names the script.
-
-    Args:
-        scheduler: The scheduler's record.
-        array: The elements.
-        header: The attributes that dask-jobqueue makes of the options.
-        facts: Names and paths.
-        file: The script.
-        silent: Whether the script's folder has a name that the scheduler would expand.
-    """
+    """Return the description that is submitted in place of a script, and names the script."""
     for text, written in scheduler.quoting:
         file = file.replace(text, written)
     lines = [

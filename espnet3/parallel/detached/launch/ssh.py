@@ -26,12 +26,7 @@ def slots_of(n_workers: int, n_hosts: int) -> list[int]:
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise if asyncssh is missing, or the hosts are wrong.
-
-    Raises:
-        MissingPackageError: asyncssh is not installed.
-        ConfigError: The options do not fit the hosts.
-    """
+    """Raise if asyncssh is missing, or the hosts are wrong."""
     require_package(row(config.env))
     ssh_hosts(config.options)
 
@@ -39,12 +34,7 @@ def check(config: ParallelConfig) -> None:
 def start(
     layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
 ) -> None:
-    """Start a supervisor on each host.
-
-    Raises:
-        MissingPackageError: asyncssh is not installed.
-        NoWorkersError: None could be started; the message holds what each host said.
-    """
+    """Start a supervisor on each host."""
     require_package(row(plan.env))
     hosts = worker_hosts(ssh_hosts(plan.options))
     used = [
@@ -71,15 +61,7 @@ async def _start_all(layout: Layout, plan: Plan, used: list[tuple[SshHost, int]]
 
 
 def command(layout: Layout, plan: Plan, host: SshHost, number: int, n_hosts: int) -> str:
-    """Return the command line that starts a host's supervisor.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan, with the host's own number of workers.
-        host: The host.
-        number: Its place among the hosts.
-        n_hosts: How many there are.
-    """
+    """Return the command line that starts a host's supervisor."""
     python = host.python or interpreter(plan.env, plan.options)
     place = ("--slots", str(plan.n_workers), "--part", f"{number}/{n_hosts}")
     words = [python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run), *place]

@@ -81,9 +81,6 @@ def refuse_living(run: Path) -> None:
     """Raise if a run folder has detached jobs that are queued or at work.
 
     Cheap for a folder that never had any.
-
-    Raises:
-        FolderInUseError: It has; the message says how many.
     """
     if (run / FOLDER / PLAN).exists():
         layout = Layout(run)
@@ -91,11 +88,7 @@ def refuse_living(run: Path) -> None:
 
 
 def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
-    """Return the status of a run none of whose jobs is queued or at work.
-
-    Raises:
-        FolderInUseError: Some are; the message says how many.
-    """
+    """Return the status of a run none of whose jobs is queued or at work."""
     status = run_status(layout, plan)
     if status.alive:
         raise FolderInUseError(_in_use(layout.run, status))

@@ -40,16 +40,7 @@ _LOOK = 0.2  # seconds between two looks at the leases
 
 @contextmanager
 def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
-    """Hold the run folder's lease, so that one verb or driver at a time changes the run.
-
-    Args:
-        layout: The run's paths.
-        verb: Who holds it, for the message that others get.
-        patience: Seconds to wait for another one to end.
-
-    Raises:
-        FolderInUseError: Another one holds it; the message says who.
-    """
+    """Hold the run folder's lease, so that one verb or driver at a time changes the run."""
     lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
     end = time.monotonic() + patience
     while True:

@@ -8,15 +8,7 @@ _PER_WORKER = 4  # shards: late ones even out; each builds the env once
 
 
 def bounds(n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int) -> list[int]:
-    """Return the positions at which shards begin, and the number of items at the end.
-
-    Args:
-        n: Items.
-        shards: How many shards; None: four for each worker. Never more than items.
-        workers: Jobs at a time.
-        cost: What each item costs; None: the same.
-        align: Shards begin at multiples of this (the batch size).
-    """
+    """Return the positions at which shards begin, and the number of items at the end."""
     if n == 0:
         return [0]
     wanted = min(n, shards or _PER_WORKER * workers)

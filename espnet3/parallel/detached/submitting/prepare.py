@@ -29,18 +29,7 @@ def new_run_folder(base: Path, name: str) -> Path:
 def template(
     folder: Path, run: Run, identity: Identity, config: ParallelConfig, walltime: float | None
 ) -> JobSpec:
-    """Return the spec of a run without items: each shard's differs from it in those alone.
-
-    Args:
-        folder: The run folder.
-        run: The run.
-        identity: What the run is.
-        config: The registered configuration.
-        walltime: Seconds that a job may take, or None.
-
-    Raises:
-        ConfigError: A job could not find the classes, or not make the provider again.
-    """
+    """Return the spec of a run without items: each shard's differs from it in those alone."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
     return JobSpec(
@@ -75,17 +64,7 @@ def make_plan(
     bounds: list[int],
     outputs: bool,
 ) -> Plan:
-    """Return the plan of a run.
-
-    Args:
-        spec: Its template.
-        specs: Path of the link to its specs.
-        first: Number of the first folder of outcomes that is free.
-        config: The registered configuration.
-        workers: Jobs at a time.
-        bounds: As `cutting.bounds` returns them.
-        outputs: The runner writes files from the whole results.
-    """
+    """Return the plan of a run."""
     kind = "session" if spec.hooks else "split"
     return Plan(
         indices_sha256=spec.indices_sha256,

@@ -23,13 +23,6 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
 
     Copied are the scripts beside them, the modules of their folders that are loaded here, and the whole of
     their packages, without files that are no code. Other entries of `sys.path` are used where they are.
-
-    Args:
-        spec: The template of a run's specs.
-        folder: Where the copy goes; it must not be there.
-
-    Raises:
-        ConfigError: It would be larger than 64 MB.
     """
     make_folder(folder)
     roots = {root: folder / str(number) for number, root in enumerate(sorted(_roots(spec)))}

@@ -44,17 +44,7 @@ _CALLER = 3  # frames from here to the line that calls the runner
 
 
 def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
-    """Submit a run's items as detached jobs.
-
-    Args:
-        run: What is to be run, and the runner whose `async_*` arguments say how.
-        config: The registered configuration.
-
-    Raises:
-        ConfigError: A job could not do what it would be asked to; nothing was submitted.
-        FolderInUseError: The run's jobs are at work.
-        ChangedRunError: The folder belongs to another run.
-    """
+    """Submit a run's items as detached jobs."""
     if loading_script():
         raise SubmissionReached  # this process is a job that only wants the script's classes
     runner, identity = run.runner, run.identity()

@@ -150,18 +150,7 @@ def local_cluster(
     private: bool = True,
     gpus: Sequence[str] = (),
 ) -> LocalCluster:
-    """Start the cluster of `env: local`, or of `local_gpu`.
-
-    Args:
-        n_workers: Worker processes.
-        options: Keywords of `LocalCluster`, as the user wrote them.
-        start: Returns the fork server; not called where the user asked for threads.
-        private: Whether the dashboard and the other HTTP pages ask for a secret.
-        gpus: The GPUs to share out among the workers, one each; none: workers see what this process sees.
-
-    Raises:
-        RuntimeError: If a worker does not start, with its traceback.
-    """
+    """Start the cluster of `env: local`, or of `local_gpu`."""
     merged: dict[str, Any] = {
         "threads_per_worker": 1,
         # LocalCluster's own is :8787 on every interface, and a warning where that is taken

@@ -72,9 +72,6 @@ class ForkedWorker(ProcessInterface):
         """Have a process started, and wait until its worker is registered with the scheduler.
 
         A process that ends while it starts, without an error of its own, was killed: another is started.
-
-        Raises:
-            RuntimeError: It does not start, with its traceback; or several in a row were killed.
         """
         self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Future[None] = self._loop.create_future()

@@ -138,7 +138,9 @@ def own_scratch() -> str:
     HTCondor takes `$(` for a macro of its own.
     """
     base = dask.config.get("temporary-directory", None)
-    where = '"${TMPDIR:-/tmp}"' if base is None else quoted_word(str(base))
+    if base is not None and os.path.basename(base).startswith(SCRATCH):  # this process's own, in what was set
+        base = os.path.dirname(base)
+    where = '"${TMPDIR:-/tmp}"' if base in (None, tempfile.gettempdir()) else quoted_word(str(base))
     made = f"`mktemp -d {where}/{SCRATCH}XXXXXXXXXX`"
     return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"
 

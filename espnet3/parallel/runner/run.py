@@ -36,6 +36,7 @@ from espnet3.parallel.timing.recorder import TimesRecorder
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.provenance.record import LoadedCode
 
 # What is called when all items are done, and with what
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
@@ -147,6 +148,7 @@ class Run:
             made_with(provider),
             self.items,
             seed=self.runner.seed,
+            lists=takes_lists(type(self.runner), checked_batch_size(self.runner.batch_size)),
             policy=asdict(self.policy),
             plan={"shards": cut(len(self.items), self.cost, self.align, self.few)} if self.writes else {},
         )
@@ -226,39 +228,24 @@ def _in_folder(
     run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
+    from espnet3.parallel.ledger.folder import resumed
+    from espnet3.parallel.provenance.record import LoadedCode
 
     retry = run.retry_failed
     identity = run.identity()
-    if run.runner.resume != "force":
-        _refuse_edited([str(entry["file"]) for entry in identity.code.values() if entry["file"] is not None])
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         kept = len(run.items) - len(folder.left(retry))
         progress.resume(kept, folder.resuming(retry))
         report.resume(kept, 0 if retry else folder.failed)
+        loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         if run.writes:
-            return _in_shards(run, folder, launcher, report)
-        launch = launcher(replace(_task(run), as_lines=True))
+            return _in_shards(run, folder, launcher, report, loaded)
+        launch = launcher(replace(_task(run), as_lines=True, loaded=loaded))
         return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
 
 
-def _refuse_edited(files: list[str]) -> None:
-    """Raise if this process would compute with other code than the run folder is going to say.
-
-    Raises:
-        ConfigError: A file has been edited since it was imported here.
-    """
-    from espnet3.parallel.provenance.loaded import edited_since_import  # here: as the ledger
-
-    if edited := edited_since_import(files):
-        raise ConfigError(
-            "edited since this process imported it, so that it would compute with the old code and note the new: "
-            f"{'; '.join(edited)}. Start the program (or the notebook's kernel) again, or importlib.reload the "
-            'module and what imports from it; resume="force" computes with what is loaded'
-        )
-
-
 def _in_shards(
-    run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report
+    run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report, loaded: LoadedCode
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
 
@@ -272,6 +259,7 @@ def _in_shards(
         many=None,
         policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
         check=hooks.check,
+        loaded=loaded,
     )
     recorder = TimesRecorder(folder.append_times, run.items, run.cost)
     summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed, recorder)

@@ -151,25 +151,23 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
 
 
 def write_indices(path: Path, items: Sequence[Any]) -> None:
-    """Write the index list: a range as its numbers, any other one index by index."""
-    if isinstance(items, range):
-        write_json(path / INDICES, {"range": [items.start, items.stop, items.step]})
-    else:
+    """Write an index list beside `run.json`, which says it of a range."""
+    if not isinstance(items, range):
         write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
 
 
 def lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
     """Return the indices of a run's list that another one lacks; None where all are there, in another order.
 
-    None, too, where nobody knows the old list.
+    None, too, where nobody knows the old list, or the run has shards of its own, which are stretches of that list.
     """
-    if SHARDS in (old.get("plan") or {}):
-        return None  # whose shards are stretches of the old list
+    said = old.get("indices") or {}
+    if SHARDS in (old.get("plan") or {}) or not said.get("count"):
+        return None
     try:
-        said = read_json(path / INDICES)
+        was = range(*said["range"]) if "range" in said else read_json(path / INDICES)["list"]
     except (FileNotFoundError, DamagedFolderError):
         return None
-    was = range(*said["range"]) if "range" in said else said["list"]
     both = isinstance(was, range) and isinstance(items, range) and was.step == items.step
     if both and (not was or (was[0] in items and was[-1] in items)):
         return []

@@ -89,6 +89,7 @@ def code_hash(code: CodeType, body: bool = False) -> str:
     return found.hexdigest()[:DIGITS]
 
 
+@lru_cache(maxsize=1 << 12)
 def _steps(code: CodeType) -> list[_Step]:
     """Return the instructions that count, those that do two things as two."""
     steps: list[_Step] = []

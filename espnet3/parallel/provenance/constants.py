@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from types import CodeType
 from typing import Any
@@ -35,6 +36,7 @@ def written_in(module: str, file: str, name: str) -> tuple[str, str, str, str] |
     return None
 
 
+@lru_cache(maxsize=1 << 10)
 def constants_of(code: CodeType) -> dict[str, str]:
     """Return the constants that a module's code sets to what is written there, once each."""
     set_by: dict[str, list[Any]] = {}

@@ -164,6 +164,9 @@ class Content:
         self._later = later
         self._open: dict[int, int] = {}  # objects that are being hashed, for those that hold themselves
         self._lowest = sys.maxsize  # of these, the outermost that something inside has led back to
+        # what has been hashed inside something that is still open and that it leads back to: its place in the order
+        self._parts: dict[int, tuple[int, int]] = {}
+        self._order: list[Any] = []
         self._known: dict[int, tuple[Any, bytes]] = {}
 
     def hash(self, value: Any, place: str) -> str:
@@ -175,7 +178,9 @@ class Content:
         try:
             return self.of(value, place).hex()
         except RecursionError:
-            self._open.clear()
+            for each in (self._open, self._parts, self._order):
+                each.clear()
+            self._lowest = sys.maxsize
             if self._lenient:
                 return "deep"
             raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
@@ -191,14 +196,27 @@ class Content:
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
             return _digest("again", str(len(self._open) - self._open[key]).encode())
+        if key in self._parts:
+            at, lowest = self._parts[key]
+            self._lowest = min(self._lowest, lowest)
+            return _digest("as before", str(len(self._order) - at).encode())
+        outside, self._lowest, begin = self._lowest, sys.maxsize, len(self._order)
         depth = self._open[key] = len(self._open)
         try:
             found = self._whole(value, kind, place)
         finally:
             self._open.pop(key, None)
         if self._lowest >= depth:  # nothing in it leads to what it is in
-            self._lowest = sys.maxsize
             self._known[key] = (value, found)
+            for at, part in enumerate(self._order[begin:]):
+                del self._parts[id(part)]
+                self._known[id(part)] = (part, _digest("part", found, str(at).encode()))
+            del self._order[begin:]
+            self._lowest = outside
+        else:
+            self._parts[key] = (len(self._order), self._lowest)
+            self._order.append(value)
+            self._lowest = min(self._lowest, outside)
         return found
 
     def _whole(self, value: Any, kind: type, place: str) -> bytes:

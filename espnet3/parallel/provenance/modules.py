@@ -91,7 +91,7 @@ def compiled(module: str, file: str) -> CodeType | None:
             return None
         try:
             with open(file, "rb") as stream:
-                return compile(stream.read(), file, "exec", dont_inherit=True)
+                return _compiled(stream.read(), file)
         except (OSError, SyntaxError, ValueError):  # whoever imports it will be told
             return None
     try:
@@ -99,6 +99,11 @@ def compiled(module: str, file: str) -> CodeType | None:
         return loader.get_code(module) if hasattr(loader, "get_code") else None
     except (ImportError, ValueError, AttributeError, SyntaxError):
         return None
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _compiled(text: bytes, file: str) -> CodeType:
+    return compile(text, file, "exec", dont_inherit=True)
 
 
 def locate(module: str) -> dict[str, str]:

@@ -170,17 +170,17 @@ class Reach:
         """Return what was found."""
         self._value(_Owner(INSTALLED), "what the program has put into them", sorted(self._put))
         found: Code = {}
+        names = {file_of(name): name for name in list(sys.modules)}
         for module, entry in self._entries.items():
             sums = {
                 kind: {name: " ".join(sorted(one)) for name, one in entry[kind].items()} for kind in _KINDS
             }
-            found[module] = {**entry, **sums}
+            known = {"module": names[entry["file"]]} if entry["file"] and entry["file"] in names else {}
+            found[module] = {**entry, **known, **sums}
         for module, entry in self._entries.items():
             for name, said in found[module].pop("fixed").items():
                 where = written_in(module, entry["file"], name)
-                if (
-                    where is None or where[2] != said
-                ):  # its file may have been edited since the last run of this process
+                if where is None or where[2] != said:  # edited since the last run of this process, perhaps
                     where = WRITTEN.get((entry["file"], name))
                 if where is not None and where[2] == said:
                     WRITTEN[entry["file"], name] = where

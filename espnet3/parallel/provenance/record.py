@@ -12,7 +12,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash, functions_in
 from espnet3.parallel.provenance.constants import constants_of
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
-from espnet3.parallel.provenance.modules import compiled, is_own, name_of_file
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
 
 _MOST_SHOWN = 10
@@ -75,9 +75,9 @@ class LoadedCode:
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
-            module: {part: one for part, one in entry.items() if part in ("code", "constants", "unloaded")}
+            module: {part: one for part, one in entry.items() if part != "values"}
             for module, entry in code.items()
-            if entry.get("file", "") is not None and module != travels
+            if entry["file"] is not None and module != travels
         }
         self._known = 0
 
@@ -99,14 +99,24 @@ class LoadedCode:
         lines: list[str] = []
         for module in list(sys.modules.values()):
             file = _file(module)
-            if file is not None and (entry := self._left.pop(name_of_file(file), None)) is not None:
-                lines += _differences(name_of_file(file), module, entry)
+            entry = None if file is None else self._left.get(name_of_file(file))
+            if entry is not None and _is_meant(module, entry):
+                name = name_of_file(str(file))
+                del self._left[name]
+                lines += _differences(name, module, entry)
         if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
                 "It was edited meanwhile, or loaded again in one of them: start the program again (or open another "
                 'client); resume=False starts anew, resume="force" goes on with the results of both'
             )
+
+
+def _is_meant(module: ModuleType, entry: dict[str, Any]) -> bool:
+    """Tell whether a module is the one of an entry: two in folders that are no packages may be called the same."""
+    meant = entry.get("module", module.__name__)
+    same_name = module.__name__ == meant or {module.__name__, meant} <= {*MAIN}
+    return same_name or os.path.realpath(str(vars(module)["__file__"])) == os.path.realpath(entry["file"])
 
 
 def _file(module: Any) -> str | None:

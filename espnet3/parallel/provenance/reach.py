@@ -221,7 +221,7 @@ class Reach:
         else:  # of another file than the module's, where a decorator has put a function of its own in its place
             file = os.path.abspath(code.co_filename)
             known = getattr(code, "co_qualname", None) or (
-                name if "__wrapped__" not in vars(function) else ""
+                function.__qualname__ if "__wrapped__" not in vars(function) else ""
             )
             entry = self._entry(
                 name_of_file(file) if os.path.isfile(file) else name_of(function.__module__), file

@@ -1,8 +1,8 @@
 """Resolves every extra as pip would install it, alone and all together: `python -m tests.extras [PYTHON...]`.
 
 Nothing is installed. An extra that pip cannot resolve, or only by walking back below a lower bound of `pyproject.toml`,
-is an error; so is one that has no solution with each bound as the version. Each PYTHON is an interpreter that has pip;
-without one, this one is asked.
+is an error; so is one that has no solution with each of its bounds as the version. Each PYTHON is an interpreter that
+has pip; without one, this one is asked.
 """
 
 from __future__ import annotations

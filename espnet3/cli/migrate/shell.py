@@ -19,6 +19,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _WANTED = re.compile(rf"\w*cmd|{'|'.join(NUMBERS)}")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$`]*))?\})")
 _OF_LOGIN = ("HOME", "USER", "TMPDIR", "PWD")  # the scheduler's shell, or whatever opens a file, knows these
+_INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
 _WORDS_BEFORE = ("then", "else", "do", "{")
 
 
@@ -69,10 +70,11 @@ def _statements(name: str, text: str) -> Iterator[Statement]:
     for number, line in enumerate(text.splitlines(), 1):
         pending, first = (f"{pending}\n{line}", first) if pending else (line, number)
         continued = pending.endswith("\\")
-        lexer = shlex.shlex(pending.removesuffix("\\"), posix=True, punctuation_chars=";&|")
+        source = _INNER_HASH.sub("\0", pending.removesuffix("\\"))
+        lexer = shlex.shlex(source, posix=True, punctuation_chars=";&|")
         lexer.whitespace_split = True
         try:
-            words = list(lexer)
+            words = [word.replace("\0", "#") for word in lexer]
         except ValueError:  # a quotation mark that a later line closes
             continue
         pending = ""
@@ -139,23 +141,26 @@ class _Reader:
         if any(branch.active is False for branch in self.branches):
             return
         unknown = next((branch for branch in self.branches if branch.active is None), None)
-        why = f"it depends on {unknown.said!r} (line {unknown.line})" if unknown else ""
-        if not why and any(word[0] in "&|" for _, word in statement if word):
-            why = f"it is a part of {said!r}"
-        if statement[0][1] in ("export", "local", "declare", "readonly"):
-            statement = statement[1:]
-        assigned = [(line, word) for line, word in statement if _ASSIGNMENT.match(word)]
-        if why:
-            for line, word in assigned:
-                if _WANTED.fullmatch(word.partition("=")[0]):
-                    self.script.notes.append(
-                        f"{self.script.name}:{line}: {word!r} is left out: {why}, which only a shell can decide; if it "
-                        "counts, migrate a copy with it alone"
-                    )
-        elif statement[: len(assigned)] == assigned:
-            for line, word in assigned:
-                self._assign(word, Origin(self.script.name, line))
-            self._options(statement[len(assigned) :])
+        # what stands behind `&&`, or in a branch that only a shell can decide, may run or not
+        sure = next(
+            (at for at, (_, word) in enumerate(statement) if word and word[0] in "&|"), len(statement)
+        )
+        why = f"it is a part of {said!r}"
+        if unknown is not None:
+            sure, why = 0, f"it depends on {unknown.said!r} (line {unknown.line})"
+        for line, word in statement[sure:]:
+            if _ASSIGNMENT.match(word) and _WANTED.fullmatch(word.partition("=")[0]):
+                self.script.notes.append(
+                    f"{self.script.name}:{line}: {word!r} is left out: {why}, which only a shell can decide; if it "
+                    "counts, migrate a copy with it alone"
+                )
+        words = statement[:sure]
+        if words and words[0][1] in ("export", "local", "declare", "readonly"):
+            words = words[1:]
+        while words and _ASSIGNMENT.match(words[0][1]):
+            self._assign(words[0][1], Origin(self.script.name, words[0][0]))
+            words = words[1:]
+        self._options(words)
 
     def _assign(self, word: str, origin: Origin) -> None:
         variable, _, source = word.partition("=")

@@ -198,6 +198,21 @@ def test_flags_count_as_in_the_scripts(run, call, conf, holds, noted) -> None:
     assert noted in " ".join(done.stdout.replace("\n#  ", "").split())
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ $# -ne 0 ]; then exit 1; fi\n./asr.sh --nj 7 2>&1 | tee log\n",
+        "# don't ask\n[ ${#x} -gt 0 ] && echo 'a # b'\nnj=7 && cd /tmp  # isn't it\n",
+        "inference_nj=7; nj=9 # two\n",
+    ],
+)
+def test_numbers_are_found_among_other_lines_of_a_script(run, script) -> None:
+    """`$#`, apostrophes in comments, redirections and pipes hide no option or assignment before them."""
+    done = run({"cmd.sh": "decode_cmd=run.pl\n", "run.sh": script})
+    assert done.exit_code == 0, done.output
+    assert "n_workers: 7" in done.stdout
+
+
 def test_what_the_check_of_the_block_refuses_is_shown_with_the_block(run) -> None:
     """A value that no check of ours lets through is an error that shows the whole text, the place and the reason."""
     done = run({"cmd.sh": 'decode_cmd="slurm.pl --mem 1K"', "conf/slurm.conf": SLURM, "run.sh": "nj=2000000"})

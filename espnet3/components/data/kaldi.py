@@ -20,6 +20,7 @@ from espnet3.parallel.checks import Choice, argument
 _PIPES = Choice(("refuse", "run"), quoted=True)
 _SAID = 500  # characters of what a command has said, in a message
 _INEXACT = 0.5  # seconds by which lists may differ from the audio, as for Kaldi's extract-segments
+_ROUNDED = 0.01  # seconds by which a length in `utt2dur` is the audio's, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class KaldiDataset:
         samples, rate = self._read(item)
         check_rate(rate, self.rate, f"{item.utt_id} ({item.audio})")
         seconds = len(samples) / rate
-        if item.seconds is not None and abs(item.seconds - seconds) > _INEXACT:
+        off = 0.0 if item.seconds is None else abs(item.seconds - seconds)
+        if off > _INEXACT:
             raise ValueError(
                 f"{item.listed}: {item.utt_id!r} is {seconds:g} s long, and {self.data_dir / 'utt2dur'} says "
                 f"{item.seconds:g}: write that file anew, or remove it"
@@ -123,7 +125,7 @@ class KaldiDataset:
             "speech": samples,
             "text": item.text,
             "speaker": item.speaker,
-            "seconds": seconds,
+            "seconds": seconds if item.seconds is None or off > _ROUNDED else item.seconds,
         }
 
     def fingerprint(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.systems.base.scp import read_scp, write_scp
+from espnet3.systems.base.scp import is_array, read_scp, write_scp
 from espnet3.systems.base.scp_writer import IDX_KEY, ScpWriter, check_output, key_list, output_keys_of
 
 logger = logging.getLogger(__name__)
@@ -207,9 +207,7 @@ def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:
     if not isinstance(result, dict):
         return result
     return {
-        key: value.item()
-        if getattr(value, "shape", None) is not None and math.prod(value.shape) == 1
-        else value
+        key: value.item() if is_array(value) and math.prod(getattr(value, "shape", ())) == 1 else value
         for key, value in result.items()
     }
 

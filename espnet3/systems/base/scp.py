@@ -31,6 +31,11 @@ def scp_id(value: Any) -> str:
     return text
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a scalar of numpy, torch or the like."""
+    return not isinstance(value, (str, int, float)) and callable(getattr(type(value), "item", None))
+
+
 def scp_value(value: Any) -> str:
     """Return a value as the text of one line.
 
@@ -38,7 +43,7 @@ def scp_value(value: Any) -> str:
         TypeError: It is not a string, a number, or a numpy or torch scalar.
         ValueError: It holds a line break, or cannot be written as UTF-8.
     """
-    if not isinstance(value, (str, int, float)) and callable(getattr(type(value), "item", None)):
+    if is_array(value):
         if math.prod(getattr(value, "shape", ())) != 1:
             raise TypeError(
                 f"an array of shape {tuple(value.shape)} does not fit on a line; write it to a file in a "

@@ -53,9 +53,7 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
         trace = "".join(traceback.format_exception(kind, error, below))
     except KeyboardInterrupt:
         raise
-    except (
-        BaseException
-    ):  # before Python 3.13 asks for `__notes__`, and a class of the user's may raise there
+    except BaseException:  # Python before 3.13 asks for `__notes__`, where a class of the user's may raise
         trace = "".join([*traceback.format_tb(below), f"{name}: {text}\n"])
     return name, masked(text), masked(trace)
 

@@ -51,10 +51,8 @@ def refuse_in_import() -> None:
     top: FrameType | None = None
     while frame is not None:
         if top is None and frame.f_code.co_name == "<module>":
-            callers = (
-                frame.f_back,
-                frame.f_back and frame.f_back.f_back,
-            )  # importlib has a frame of its own between
+            # importlib has a frame of its own between
+            callers = (frame.f_back, frame.f_back and frame.f_back.f_back)
             if any(each is not None and each.f_code.co_name in _LOADERS for each in callers):
                 top = frame
         elif top is not None and str(frame.f_globals.get("__name__")).startswith(_FOR_A_DRIVER):

@@ -40,9 +40,9 @@ def name_of(func: Any) -> str:
         return name_of(func.__func__)
     for name in ("__qualname__", "__name__"):
         # an object may answer to any name, or raise anything
-        if inspect.getattr_static(func, name, None) is not None and isinstance(
-            found := getattr(func, name), str
-        ):
+        if inspect.getattr_static(func, name, None) is None:
+            continue
+        if isinstance(found := getattr(func, name), str):
             return found
     return type(func).__qualname__
 
@@ -74,9 +74,8 @@ def bind(
     accepted = by_name - taken
     injected = {k: v for k, v in env.items() if k in accepted or (open_names and k not in taken)}
     given = {**injected, **kwargs}
-    if (
-        inspect.getattr_static(func, "__wrapped__", None) is None
-    ):  # a decorator may supply what the function it wraps asks for
+    # a decorator may supply what the function it wraps asks for
+    if inspect.getattr_static(func, "__wrapped__", None) is None:
         _check_complete(func, parameters, positional, n_positional, given, env)
     _check_known(func, by_name, taken, given, open_names)
     _warn_of_hidden(func, positional[:n_positional], env)

@@ -218,9 +218,8 @@ def _builder(build: Any) -> str:
     if isinstance(named := own_attribute(build, "builds"), str):  # the default of a provider
         return named
     given = build.args[:1] if isinstance(build, functools.partial) else ()
-    if (
-        given and inspect.getattr_static(given[0], "build_env_local", None) is not None
-    ):  # a provider that builds in this process
+    # a provider that builds in this process
+    if given and inspect.getattr_static(given[0], "build_env_local", None) is not None:
         return f"{type(given[0]).__qualname__}.build_env_local"
     return name_of(build) if inspect.ismethod(build) else f"the setup_fn {name_of(build)}"
 

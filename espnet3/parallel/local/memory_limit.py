@@ -23,9 +23,8 @@ _EVERY = 0.5  # seconds between looks at a worker's memory
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
-_GROUPS = Path(
-    "/sys/fs/cgroup"
-)  # control groups: of version 2, and in a folder for each controller those of version 1
+# control groups: of version 2, and in a folder for each controller those of version 1
+_GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 
 

@@ -25,12 +25,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value, and where it came from.
-
-    Attributes:
-        value: As it was written.
-        origin: Its place.
-    """
+    """A value as it was written, and where."""
 
     value: str
     origin: Origin

@@ -18,12 +18,7 @@ _ENDLESS = ("0", "unlimited", "infinite", "infinity")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value of the block.
-
-    Attributes:
-        value: The value.
-        why: Where it came from.
-    """
+    """A value of the block, and why it has it."""
 
     value: Any
     why: str

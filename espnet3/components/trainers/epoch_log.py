@@ -24,9 +24,6 @@ class EpochLog(Callback):
 
     A training that goes on after a kill writes the lines that it would have written without. Epochs are counted from
     0 in the file, as in the names of checkpoints.
-
-    Args:
-        exp_dir: The experiment's folder.
     """
 
     def __init__(self, exp_dir: Path) -> None:

@@ -10,11 +10,7 @@ from espnet3.components.drawing import draw
 
 
 class EpochSeed(Callback):
-    """Seeds `random`, numpy and torch at the beginning of each epoch, from a seed, the epoch and the process.
-
-    Args:
-        seed: Of the training.
-    """
+    """Seeds `random`, numpy and torch at the beginning of each epoch, from a seed, the epoch and the process."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

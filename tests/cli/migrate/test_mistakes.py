@@ -202,7 +202,7 @@ def test_flags_count_as_in_the_scripts(run, call, conf, holds, noted) -> None:
     "script",
     [
         "if [ $# -ne 0 ]; then exit 1; fi\n./asr.sh --nj 7 2>&1 | tee log\n",
-        "# don't ask\n[ ${#x} -gt 0 ] && echo 'a # b'\nnj=7 && cd /tmp  # isn't it\n",
+        "# don't ask\n[ ${#x} -gt 0 ] && echo 'a # b'\nnj=7 && cd local  # isn't it\n",
         "inference_nj=7; nj=9 # two\n",
     ],
 )

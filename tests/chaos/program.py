@@ -114,8 +114,8 @@ def watch(pipe: int) -> None:
 
     take, merge = Work.take, OpenRun.merge
 
-    def take_and_report(self: Work, units: float, most: int) -> Chunk | None:
-        chunk = take(self, units, most)
+    def take_and_report(self: Work, units: float, most: int, slots: int = 1) -> Chunk | None:
+        chunk = take(self, units, most, slots)
         if chunk is not None:  # an item may be a shard, which holds items of its own
             report(pipe, TAKEN, sum(len(getattr(item, "items", "1")) for item in chunk.items))
         return chunk

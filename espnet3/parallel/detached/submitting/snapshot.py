@@ -34,7 +34,7 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
             if size > MOST:
                 raise ConfigError(f"detached.snapshot: the code in {root} is more than {MOST >> 20} MB")
             target = copy / file.relative_to(root)
-            make_folder(target.parent)
+            make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
             shutil.copy2(file, target)
             target.chmod(target.stat().st_mode & 0o700)
     places = {str(root): str(copy) for root, copy in roots.items()}

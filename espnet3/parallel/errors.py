@@ -22,6 +22,7 @@ The second base lets code that only knows the standard library's types catch the
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import wraps
@@ -39,6 +40,9 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 _RAISE = opmap["RAISE_VARARGS"]
 _MOST_CAUSES = 10
+_NO_ANSWER = re.compile(
+    r"did not answer|tim(?:ed|e) ?out|no response|connection (?:reset|closed|lost)|broken pipe", re.IGNORECASE
+)
 # what runs this package's own code for it: their frames between two of ours say as little as ours
 _CARRIERS = sys.stdlib_module_names | {
     "asyncssh",
@@ -153,11 +157,11 @@ class NoWorkersError(ParallelError, RuntimeError):
 
 
 class SubmissionError(NoWorkersError):
-    """A scheduler's command failed: no job was queued by it.
+    """A scheduler's command failed, or its answer tells no job.
 
     Attributes:
         command: The command line.
-        exit_code: Its exit code; None where it could not be started.
+        exit_code: Its exit code; None where it could not be started, or did not end in time.
         stderr: What it printed as its error.
     """
 
@@ -168,11 +172,20 @@ class SubmissionError(NoWorkersError):
         self.stderr = stderr
         self.hint = hint
 
+    @property
+    def may_have_queued(self) -> bool:
+        """Whether the scheduler may have taken a job all the same: it was its answer that was lost."""
+        return self.exit_code == 0 or _NO_ANSWER.search(self.stderr) is not None
+
     def _espnet3_text(self) -> str:
         how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+        if self.may_have_queued:
+            job, how = "a job may have been queued", how if self.exit_code is not None else "was ended"
+        else:
+            job = "no job was queued"
         printed = self.stderr.strip() or "(it printed nothing)"
         hint = f"\n{self.hint}" if self.hint else ""
-        return f"no job was queued: {self.command!r} {how}:\n{printed}{hint}"
+        return f"{job} by {self.command!r}, which {how}:\n{printed}{hint}"
 
 
 # --- how they are shown ----------------------------------------------------------------------------

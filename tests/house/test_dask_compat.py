@@ -110,8 +110,6 @@ STATIC = [
     ("dask", "dask.config:global_config"),
     ("dask", "dask.config:serialize"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._call"),
-    ("dask-jobqueue", "dask_jobqueue.core:Job._close_job"),
-    ("dask-jobqueue", "dask_jobqueue.core:Job._job_id_from_submit_output"),
     ("dask-jobqueue", "dask_jobqueue.core:Job._submit_job"),
     ("dask-jobqueue", "dask_jobqueue.core:JobQueueCluster._dummy_job"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:CreateMode"),

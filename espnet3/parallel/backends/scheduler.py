@@ -6,8 +6,9 @@ arrays. Reading a queue's output is a pure function, so recorded output and the 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,7 +40,8 @@ class Scheduler:
         index: Shell expression for the index of the element that runs.
         element: Id of an element as the queue lists it, from `{job}` and `{index}`; empty: each element has an id of
             its own, which the submit command prints.
-        element_ids: Pattern of those printed ids.
+        submitted: Patterns of the line with which the submit command tells an id, in the order in which they are
+            tried: sites print lines of their own around it, with numbers in them. Empty: as dask-jobqueue finds it.
         first: Index of the first element.
         most: Largest index of an element where the site does not set another.
         site_limit: Command that prints the number of indices the site allows, and the pattern that finds it.
@@ -47,6 +49,12 @@ class Scheduler:
         element_log: What stands for a job's id in dask-jobqueue's names of a worker job's output, and what stands for
             an element's; empty: the scheduler itself tells the elements apart.
         cancel: What the cancel command takes for a whole array of the id `{job}`.
+        naming: Pattern of a directive that names the job; its group is the name.
+        named: Asks what the queue calls jobs, those of `{user}` or the given ones; its line has the groups `job` and
+            `name`. None: the scheduler does not tell.
+        elsewhere: Pattern of a directive with which a job goes to another cluster or server, where no other command
+            would find it; empty: there is none.
+        place: Variables that send every command there, the usual one first.
 
         listing: Command that lists the jobs of `{user}`, with those that ended lately where it can.
         element_listing: The same with the elements of job arrays, where `listing` leaves them out.
@@ -101,13 +109,17 @@ class Scheduler:
     array: str
     index: str
     element: str
-    element_ids: str = ""
+    submitted: tuple[str, ...] = ()
     first: int = 1
     most: int = 1000
     site_limit: tuple[tuple[str, ...], str] | None = None
     single: tuple[str, ...] | None = None
     element_log: tuple[str, str] | None = None
     cancel: str = "{job}"
+    naming: str = ""
+    named: Question | None = None
+    elsewhere: str = ""
+    place: tuple[str, ...] = ()
 
     listing: tuple[str, ...]
     element_listing: tuple[str, ...] = ()
@@ -150,18 +162,54 @@ class Scheduler:
             last=self.first + count - 1,
             count=count,
             limit=limit,
-            name=re.sub(r"\W", "_", name, flags=re.ASCII),  # Moab takes no other letters before an array
+            name=_plain(name),  # Moab takes no other letters before an array
         )
 
-    def elements(self, job: str, said: str, count: int) -> list[str]:
-        """Return the ids of an array's elements, in order."""
-        if self.element:
-            number = job.split(".", maxsplit=1)[0]
-            return [self.element.format(job=number, index=self.first + at) for at in range(count)]
-        found = re.findall(self.element_ids, said)
-        if len(found) != count:
-            raise ValueError(f"{count} jobs were submitted, and the scheduler said:\n{said}")
-        return found
+    def ids_in(self, said: str, count: int | None = None, otherwise: str = "") -> list[str]:
+        """Return the ids of what was submitted, in order."""
+        lines = said if self.submitted else "\n".join(re.findall(otherwise, said)[:1])
+        patterns = self.submitted or (r"(.+)",)
+        tries = (re.findall(rf"^[^\S\n]*{one}[^\S\n]*\r?$", lines, re.MULTILINE) for one in patterns)
+        found = list(dict.fromkeys(next(filter(None, tries), [])))
+        if len(found) != (1 if self.element else count or 1):
+            raise ValueError(f"it has {len(found) or 'no'} lines that tell the id of a job")
+        if count is None or not self.element:
+            return found
+        return [self.element.format(job=found[0], index=self.first + at) for at in range(count)]
+
+    def names_in(self, script: str) -> list[str]:
+        """Return what a script's directives call its jobs; empty: the scheduler calls them after the script."""
+        lines = "\n".join(line for line in script.splitlines() if line.startswith(self.mark))
+        found = re.findall(rf"(?m:^|\s)[\"']?{self.naming}", lines) if self.naming else []
+        return [name.strip("\"'").split("[")[0] for name in found]
+
+    def ask_names(self, jobs: Sequence[str]) -> list[list[str]]:
+        """Return the commands that ask what the queue calls jobs, elements or arrays; empty: it does not tell."""
+        if self.named is None:
+            return []
+        whole = {number_of(job): job for job in jobs}
+        asked = self.named.commands({job: (number, "") for number, job in whole.items()})
+        return [_of_user(tuple(command)) for command, _ in asked]
+
+    def foreign(self, said: str, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Return the name of each of these jobs that the queue calls otherwise than it was submitted."""
+        assert self.named is not None
+        told = {
+            each["job"]: each["name"].strip() for each in re.finditer(self.named.line, said, re.MULTILINE)
+        }
+        called = {job: told.get(number_of(job), "") for job in jobs}
+        return {
+            job: name for job, name in called.items() if name and jobs[job] and not _is_of(name, jobs[job])
+        }
+
+    def sent_elsewhere(self, command: str, script: str) -> str:
+        """Return the option, directive or variable that sends a job to another cluster or server; empty: none."""
+        if not self.elsewhere:
+            return ""
+        lines = [line.removeprefix(self.mark) for line in script.splitlines() if line.startswith(self.mark)]
+        lines += [f"{name}={value}" for name, value in os.environ.items() if f"{name}=" in self.elsewhere]
+        found = (re.search(rf"(?:^|\s)[\"']?(?:{self.elsewhere}).*", line) for line in [command, *lines])
+        return next((each[0].strip() for each in found if each is not None), "")
 
     def largest_array(self, said: str | None = None) -> int:
         """Return how many elements an array may have."""
@@ -230,6 +278,23 @@ class Scheduler:
         if parts.get("index"):
             return self.element.format(job=parts["job"], index=parts["index"])
         return parts.get("id") or parts["job"]
+
+
+def number_of(job: str) -> str:
+    """Return the id of a whole job, or of the whole array that an element is in, without its index and its server."""
+    found = re.match(r"(?:[A-Za-z]\w*\.)?\d+", job)
+    return job if found is None else found[0]
+
+
+def _plain(name: str) -> str:
+    """Return a job's name without what some schedulers write as something else."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _is_of(told: str, own: Sequence[str]) -> bool:
+    """Whether the queue's name of a job is one of ours; LSF writes * for the beginning of a long one."""
+    name = _plain(told.removeprefix("*"))
+    return any(one.endswith(name) if told.startswith("*") else one == name for one in map(_plain, own))
 
 
 def _one_line(text: str) -> str:

@@ -22,6 +22,7 @@ from espnet3.parallel.backends.queue_states import (
 )
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
+_NAME = r"[ =]*(\"[^\"]*\"|'[^']*'|[^\s\"']+)"  # of a job, behind the option for it
 _OF_PBS = frozenset({"account", "project", "queue", "resource_spec", "walltime"})  # and of Moab
 
 SLURM = batch_backend(
@@ -36,8 +37,19 @@ SLURM = batch_backend(
         array="--array={first}-{last}%{limit}",
         index="$SLURM_ARRAY_TASK_ID",
         element="{job}_{index}",
+        submitted=(
+            r"Submitted batch job (\d+)(?: on cluster \S+)?",
+            r"(\d+)(?:;\S+)?",
+        ),  # the second: --parsable
         first=0,
         element_log=("%J", "%A_%a"),
+        naming=f"(?:-J|--job-name){_NAME}",
+        named=Question(
+            command=("squeue", "-h", "-t", "all", "-u", "{user}", "-o", "%F|%j"),
+            line=r"^(?P<job>\d+)\|(?P<name>.*)$",
+        ),
+        elsewhere=r"-M|--clusters?(?![\w-])|SBATCH_CLUSTERS=|SLURM_CLUSTERS=(?:\S*,|all$)",
+        place=("SLURM_CLUSTERS", "SLURM_CONF"),
         # the value is one more than the largest index
         site_limit=(("scontrol", "show", "config"), r"^MaxArraySize\s*=\s*(\d+)"),
         listing=("squeue", "-h", "-r", "-t", "all", "-u", "{user}", "-o", "%i|%T|%r|%N"),
@@ -97,9 +109,17 @@ PBS = batch_backend(
         array="-J {first}-{last}%{limit}",
         index="$PBS_ARRAY_INDEX",
         element="{job}[{index}]",
+        submitted=(r"(\d+)(?:\[\])?\.[A-Za-z][\w.-]*", r"(\d+)(?:\[\])?"),
         first=0,
         single=(),  # OpenPBS refuses an array of one element
         cancel="{job}[]",
+        naming=f"-N{_NAME}",
+        named=Question(
+            command=("qstat", "-f", "{ids}"),
+            line=r"^Job Id: (?P<job>\d+)(?:(?!^Job Id: )(?s:.))*?Job_Name = (?P<name>.*)$",
+        ),
+        elsewhere=r"-q\s*\S*@",
+        place=("PBS_SERVER", "PBS_DEFAULT"),
         # the wide table of OpenPBS and Torque; only OpenPBS lists elements and ended jobs: -x of Torque is XML
         listing=("qstat", "-u", "{user}"),
         element_listing=("qstat", "-t", "-x", "-u", "{user}"),
@@ -147,6 +167,16 @@ SGE = batch_backend(
         array="-t {first}-{last} -tc {limit}",
         index="$SGE_TASK_ID",
         element="{job}.{index}",
+        submitted=(
+            r"Your job(?:-array)? (\d+)(?:\.\S+)? \(.*\) has been submitted",
+            r"(\d+)(?:\.\d+-\d+:\d+)?",
+        ),
+        naming=f"-N{_NAME}",
+        named=Question(
+            command=("qstat", "-r", "-u", "{user}"),
+            line=r"^\s*(?P<job>\d+)\s+[\d.]+\s.*\n\s+Full jobname:\s+(?P<name>.*)$",
+        ),
+        place=("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT"),
         listing=("qstat", "-g", "d", "-u", "{user}"),
         # after the time come queue@node once it runs, the slots, and in an array the index
         line=(
@@ -193,8 +223,15 @@ LSF = batch_backend(
         array='-J "{name}[{first}-{last}]%{limit}"',
         index="$LSB_JOBINDEX",
         element="{job}[{index}]",
+        submitted=(r"Job <(\d+)> is submitted\b.*",),
         element_log=("%J", "%J_%I"),
         replaces="-J",
+        naming=f"-J{_NAME}",
+        named=Question(
+            command=("bjobs", "-noheader", "-u", "{user}", "-o", "jobid job_name delimiter='|'"),
+            line=r"^(?P<job>\d+)\|(?P<name>[^\[\n]*)",
+        ),
+        place=("LSF_ENVDIR",),
         listing=(
             *("bjobs", "-a", "-noheader", "-u", "{user}"),
             *("-o", "jobid jobindex stat exec_host delimiter='|'"),
@@ -243,6 +280,17 @@ HTCONDOR = batch_backend(
         array="queue {count}",
         index="$1",
         element="{job}.{index}",
+        submitted=(
+            r"(?:Submitting job\(s\)\.*\s*)?\d+ job\(s\) submitted to cluster (\d+)\.",
+            r"(\d+)\.\d+ - \1\.\d+",
+        ),
+        naming=r"(?im:^(?:batch_name|\+?(?:my\.)?JobBatchName) *= *(.*)$)",
+        named=Question(
+            command=("condor_q", "{user}", "-af:j", "JobBatchName"),
+            line=r"^(?P<job>\d+)\.\d+ (?!undefined$)(?P<name>.*)$",
+        ),
+        elsewhere=r"-(?:name|remote|pool|addr|[nr])(?!\S)",
+        place=("_CONDOR_SCHEDD_HOST", "_CONDOR_SCHEDD_NAME", "CONDOR_CONFIG"),
         first=0,
         most=100_000,
         listing=("condor_q", "{user}", "-af:j", "JobStatus", "RemoteHost", "HoldReason"),
@@ -312,8 +360,14 @@ MOAB = batch_backend(
         index="${MOAB_JOBARRAYINDEX:-$PBS_ARRAYID}",
         element="{job}[{index}]",
         cancel="{job}[]",
+        submitted=(r"([Mm]oab\.\d+)(?:\[\])?", r"(\d+)(?:\[\])?(?:\.[A-Za-z][\w.-]*)?"),
+        naming=f"-N{_NAME}",
+        named=Question(
+            command=("checkjob", "{job}"),
+            line=r"^job (?P<job>(?:[A-Za-z]\w*\.)?\d+).*\n(?:.*\n)*?AName: +(?P<name>.*)$",
+        ),
         listing=("showq", "-u", "{user}"),
-        line=r"^(?P<id>\d+(?:\[\d+\])?)(?![\d\[])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
+        line=r"^(?P<id>(?:[Mm]oab\.)?\d+(?:\[\d+\])?)(?![\d\[])\S*\s+\S+\s+(?P<word>[A-Z]\w+)\s",
         words=words(
             (WAITING, "Idle"),
             (RUNNING, "Running Starting"),
@@ -352,7 +406,12 @@ OAR = batch_backend(
         array="--array {count}",
         index="$OAR_ARRAY_INDEX",
         element="",
-        element_ids=r"OAR_JOB_ID=(\d+)",
+        submitted=(r"OAR_JOB_ID=(\d+)",),
+        naming=f"(?:-n|--name){_NAME}",
+        named=Question(
+            command=("oarstat", "-f", "-u", "{user}"),
+            line=r"^Job_Id: (?P<job>\d+)\n(?:\s.*\n)*?\s+name = (?P<name>.*)$",
+        ),
         single=(),
         listing=("oarstat", "-u", "{user}"),
         line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
-from espnet3.parallel.clusters.commands import call
-from espnet3.parallel.dask_compat.jobs import job_id_in, submit_job
+from espnet3.parallel.clusters.commands import in_thread, run, submitted_ids, submitting
+from espnet3.parallel.dask_compat.jobs import submit_job
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
 
 _MOMENT = 0.01  # seconds within which jobs that start share a submission
+_LIMIT_SECONDS = 10.0  # for the question how large an array may be: without an answer it is as large as usual
 
 
 def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
@@ -72,19 +73,20 @@ class Arrays:
     """Submits the jobs of one cluster.
 
     Attributes:
+        scheduler: The scheduler's record.
         refused: Whether the scheduler has refused an array of them: each is submitted by itself then.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.refused = False
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._largest: int | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def submit(self, job: Any) -> None:
         """Submit a job, with those that start at the same moment."""
         if self.refused:
-            await _alone(job)
+            await self._submit_script(job, None)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, done))
@@ -97,58 +99,65 @@ class Arrays:
         waiting, self._waiting = self._waiting, []
         parts = await self._parts([job for job, _ in waiting])
         ended = {id(job): done for job, done in waiting}
-        results = await asyncio.gather(*map(self._submit_part, parts), return_exceptions=True)
-        for part, result in zip(parts, results, strict=True):
-            for job in part:
-                done = ended[id(job)]
-                if done.done():  # whoever started it waits no more
-                    continue
-                if isinstance(result, BaseException):
-                    done.set_exception(result)
-                else:
-                    done.set_result(None)
+        await asyncio.gather(*(self._submit_part(part, ended) for part in parts))
 
     async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
         """Return the jobs in groups that one submission takes."""
         groups = _consecutive(jobs)
         if self._largest is None and len(groups) < len(jobs):
-            self._largest = await _largest_array(self._scheduler)
+            self._largest = await _largest_array(self.scheduler)
         size = max(1, self._largest or 1)
         return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
-    async def _submit_part(self, jobs: list[Any]) -> None:
+    async def _submit_part(self, jobs: list[Any], ended: Mapping[int, asyncio.Future[None]]) -> None:
+        """Submit jobs together where a script can be made for that; each one's future has its own outcome."""
         first = jobs[0]
         script = None
         if len(jobs) > 1:
             script = array_script(
-                self._scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
+                self.scheduler, first.job_script(), str(first.name), str(first.job_name), len(jobs)
             )
-        if script is None:
-            await asyncio.gather(*map(_alone, jobs))
-            return
+        calls = [[each] for each in jobs] if script is None else [jobs]
+        outcomes = await asyncio.gather(
+            *(self._submit_script(call[0], script, call[1:]) for call in calls), return_exceptions=True
+        )
+        for call, outcome in zip(calls, outcomes, strict=True):
+            for done in (ended[id(job)] for job in call):
+                if done.done():  # whoever started it waits no more
+                    continue
+                if isinstance(outcome, BaseException):
+                    done.set_exception(outcome)
+                else:
+                    done.set_result(None)
+
+    async def _submit_script(self, first: Any, script: str | None, others: Sequence[Any] = ()) -> None:
+        """Submit a job by its own script, or one with others by the script of an array."""
         first.script = script
+        text = first.job_script()
+        # the description of a job alone makes it the first of its array, too
+        whole = script is not None or self.scheduler.submit_by is SubmitBy.DESCRIPTION
         try:
-            said = await submit_job(first)
-        except SubmissionError:
-            self.refused = True
+            with submitting(self.scheduler):
+                said = await submit_job(first)
+                ids = submitted_ids(
+                    self.scheduler, said, 1 + len(others) if whole else None, first.job_id_regexp
+                )
+        except SubmissionError as error:
+            self.refused = self.refused or (script is not None and not error.may_have_queued)
             raise
         finally:
             first.script = None
-        ids = self._scheduler.elements(job_id_in(first, said), said, len(jobs))
-        logger.debug("%d jobs in one submission: %s to %s", len(jobs), ids[0], ids[-1])
-        for job, element in zip(jobs, ids, strict=True):
-            await job.has_started(element)
-
-
-async def _alone(job: Any) -> None:
-    await job.has_started(job_id_in(job, await submit_job(job)))
+        logger.debug("%d jobs in one submission: %s to %s", len(ids), ids[0], ids[-1])
+        for job, element in zip([first, *others], ids, strict=True):
+            await job.has_started(element, self.scheduler.names_in(text))
 
 
 async def _largest_array(scheduler: Scheduler) -> int:
     said = None
     if scheduler.site_limit is not None:
         try:
-            said = await call(list(scheduler.site_limit[0]))
+            command = list(scheduler.site_limit[0])
+            said = (await in_thread(run, command, seconds=_LIMIT_SECONDS)).succeeded().out
         except SubmissionError as error:  # the submission itself will say what is wrong
             logger.debug("%s", error)
     return scheduler.largest_array(said)

@@ -228,17 +228,7 @@ def _mend_default() -> None:
 def open_client(
     config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
 ) -> EnvClient:
-    """Start the cluster of a `parallel` block and connect to it.
-
-    Args:
-        config: The checked block.
-        forkserver: Returns the server that local workers are forked from.
-        default: As for `EnvClient`.
-
-    Raises:
-        MissingPackageError: The backend's package is not installed.
-        SubmissionError: A scheduler refused a job.
-    """
+    """Start the cluster of a `parallel` block and connect to it."""
     if own_processes(config):
         gpus: list[str] = []
         if BACKENDS[config.env].kind is Kind.GPU:
@@ -309,16 +299,7 @@ async def _close_threads(cluster: Any) -> None:
 
 
 def open_cluster(config: ParallelConfig) -> Any:
-    """Start the cluster of a `parallel` block; return without waiting for workers.
-
-    Args:
-        config: The checked block, whose workers are not our own processes of this machine.
-
-    Raises:
-        ConfigError: An option does not fit this machine.
-        MissingPackageError: The backend's package is not installed.
-        SubmissionError: A scheduler refused a job.
-    """
+    """Start the cluster of a `parallel` block; return without waiting for workers."""
     make_room(config)
     row = BACKENDS[config.env]
     if row.kind is Kind.BATCH:

@@ -1,98 +1,250 @@
-"""A scheduler's commands: a few at a time, one for many jobs where possible, and errors that hold what was printed."""
+"""A scheduler's commands, with a driver and without one: each has a limit of time, and errors hold what was printed.
+
+    submit ──> ids, by the record's pattern            answers ──> listed, ended, no such job, or not known
+    cancel ──> names compared ──> the command ──> what was refused, and what is not ours
+
+All of it runs in the thread that asks. An event loop asks from other threads, a few at a time (`in_thread`), and
+cancels jobs together (`JobsToCancel`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import shlex
+import signal
+import subprocess
+import time
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-from espnet3.parallel.backends.queue_answers import Answered, JobAnswer, answer_of, inquiry
+from espnet3.parallel.backends.queue_answers import (
+    NOT_KNOWN,
+    Answered,
+    JobAnswer,
+    JobView,
+    Known,
+    answer_of,
+    inquiry,
+)
+from espnet3.parallel.backends.queue_states import WAITING
 from espnet3.parallel.backends.scheduler import Scheduler
-from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.errors import ConfigError, SubmissionError
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 8  # commands that run at the same time on one event loop
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+SECONDS = 120.0  # for a command: a busy scheduler answers late
+AT_END = 30.0  # for all that cancels jobs of a driver: a call that has its results waits no longer
+_AT_ONCE = 8  # commands that run at the same time for one event loop
 _MOMENT = 0.05  # seconds within which jobs that are to be cancelled share a command
 _IN_ONE = 500  # jobs that one command cancels at most
-_limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+_TO_COME = JobView(WAITING, "not materialized yet")
 
 
-def _limit() -> asyncio.Semaphore:
-    return _limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed, whatever its exit status.
+
+    Attributes:
+        command: The command, as a person types it.
+        status: Its exit status.
+        out: Its standard output.
+        error: Its standard error.
+    """
+
+    command: str
+    status: int
+    out: str
+    error: str
+
+    @property
+    def all(self) -> str:
+        """What it printed on both streams."""
+        return f"{self.out}\n{self.error}"
+
+    @property
+    def problem(self) -> str:
+        """What it said that was no answer: its standard error, or its exit status; empty: nothing."""
+        failed = f"exit status {self.status}" if self.status else ""
+        said = self.error.strip() or failed
+        return f"{self.command}: {said}" if said else ""
+
+    def succeeded(self) -> Said:
+        """Return this, if the exit status is 0."""
+        if self.status != 0:
+            raise SubmissionError(self.command, self.status, self.error.strip() or self.out.strip())
+        return self
 
 
-async def call(command: list[str], *, shell: bool = False) -> str:
-    """Run a scheduler's command and return what it printed."""
-    # dask-jobqueue would drop the error output of bsub
-    words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
-    shown = " ".join(words) if shell else shlex.join(words)
-    start: Any = asyncio.create_subprocess_shell if shell else asyncio.create_subprocess_exec
-    status, out, err = await _run(start, words, shown)
-    if status != 0:
-        raise SubmissionError(shown, status, err or out)
-    return out
+Ask = Callable[[list[str]], Said]
 
 
-async def ask(command: list[str]) -> tuple[int, str]:
-    """Run a scheduler's command; return its exit status and what it printed, on both streams."""
-    status, out, err = await _run(asyncio.create_subprocess_exec, command, shlex.join(command))
-    return status, f"{out}\n{err}"
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: str = "",
+    shell: bool = False,
+    seconds: float = SECONDS,
+) -> Said:
+    """Run a command and return what it printed; with `shell`, its one word is a line for a shell.
+
+    One that does not end in time is killed with all it has started, and that is a SubmissionError.
+    """
+    shown = " ".join(command) if shell else shlex.join(command)
+    try:
+        process = subprocess.Popen(
+            command[0] if shell else command,
+            shell=shell,  # bsub reads its standard input from a file, as dask-jobqueue writes it
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # what a site's wrapper has started may hold the streams open
+        )
+    except OSError as error:
+        hint = f"Is this a machine jobs are submitted from? {command[0]!r} must be on its PATH."
+        raise SubmissionError(shown, None, str(error), hint) from error
+    try:
+        out, err = process.communicate(stdin, timeout=seconds)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise SubmissionError(shown, None, f"it did not answer within {seconds:g} s") from error
+        raise
+    return Said(shown, process.returncode, out, err)
 
 
-async def _run(start: Any, words: list[str], shown: str) -> tuple[int, str, str]:
-    async with _limit():
-        try:
-            process = await start(*words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-        except OSError as error:
-            hint = f"Is this a machine jobs are submitted from? {words[0]!r} must be on its PATH."
-            raise SubmissionError(shown, None, str(error), hint) from error
-        out, err = await process.communicate()
-    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+# --- submission ---
 
 
-# --- what it says about jobs ---
+def refuse_elsewhere(env: str, scheduler: Scheduler, command: str, script: str) -> None:
+    """Refuse jobs that would go to another cluster or server than the one that every other command asks."""
+    if sent := scheduler.sent_elsewhere(command, script):
+        raise ConfigError(
+            f"options of {env}: {sent} sends jobs to another cluster, where they could be neither followed nor "
+            f"cancelled: leave it out. What works is to set {scheduler.place[0]} to that one cluster in the "
+            f"environment, which every command of {env} heeds"
+        )
 
 
-async def answers(scheduler: Scheduler, jobs: list[str]) -> dict[str, JobAnswer]:
-    """Return what a scheduler says about jobs, by id: by its listing, or by answers to questions.
+@contextmanager
+def submitting(scheduler: Scheduler) -> Iterator[None]:
+    """Have an error of a submission whose answer was lost say how to look for the job."""
+    try:
+        yield
+    except SubmissionError as error:
+        if error.may_have_queued:
+            error.hint = (
+                f"Before it is submitted again, look for it in the queue: {shlex.join(scheduler.query())}"
+            )
+        raise
 
-    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out.
+
+def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise: str) -> list[str]:
+    """Return the ids of a job or an array that was submitted."""
+    try:
+        return scheduler.ids_in(said.succeeded().out, count, otherwise)
+    except ValueError as error:
+        raise SubmissionError(said.command, said.status, f"{said.all.strip()}\n({error})") from error
+
+
+# --- what a scheduler says about jobs ---
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one look at a queue showed.
+
+    Attributes:
+        views: Jobs and elements by id.
+        to_come: By the job of an array, the index from which on the scheduler has not made its elements yet.
+        problem: What the commands said that was no answer; empty: nothing.
+        failed: The listing command had an exit status of its own.
+    """
+
+    views: Mapping[str, JobView]
+    to_come: Mapping[str, int]
+    problem: str
+    failed: bool
+
+    def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
+        """Return what the listing says about an element."""
+        if element in self.views:
+            return answer_of(self.views[element])
+        job, index = scheduler.parts_of(element)
+        if index and int(index) >= self.to_come.get(job, int(index) + 1):
+            return answer_of(_TO_COME)
+        return NOT_KNOWN
+
+
+def _look(scheduler: Scheduler, ask: Ask, *, elements: bool, history: bool) -> Listing:
+    said = ask(scheduler.query(elements=elements, history=history))
+    problem = said.problem
+    if scheduler.no_history and scheduler.no_history in said.error:
+        said = ask(scheduler.query(elements=elements, history=False))
+        problem = said.problem
+    to_come: dict[str, int] = {}
+    command = scheduler.query_to_come() if history else []
+    if command:  # after the listing: an element that is made in between is left out by both, and asked about
+        late = ask(command)
+        to_come = scheduler.read_to_come(late.out)
+        problem = problem or late.problem
+    if scheduler.no_jobs and re.search(scheduler.no_jobs, said.error):
+        return Listing({}, to_come, "", failed=False)
+    return Listing(scheduler.read(said.out), to_come, problem, said.status != 0)
+
+
+def answers(
+    scheduler: Scheduler, ask: Ask, jobs: Sequence[str], *, history: bool = True
+) -> tuple[Listing, dict[str, JobAnswer]]:
+    """Return what a scheduler says about jobs: by its listing, or by its answers to questions.
+
+    A listing may be cut short, stale or empty, and proves the end of no job that it leaves out. With `history` jobs
+    that have ended or are not made yet are listed, too, where the scheduler can.
     """
     parts = {job: scheduler.parts_of(job) for job in jobs}
-    views = scheduler.read(await _listed(scheduler, elements=any(index for _, index in parts.values())))
-    found = {job: answer_of(views[job]) for job in jobs if job in views}
-    places = {job: place for job, place in parts.items() if job not in views}
-    talk = inquiry(scheduler.questions, places, scheduler.words)
+    elements = history or any(index for _, index in parts.values())
+    listing = _look(scheduler, ask, elements=elements, history=history)
+    found = {job: listing.answer(scheduler, job) for job in jobs}
+    talk = inquiry(
+        scheduler.questions,
+        {job: place for job, place in parts.items() if found[job] is NOT_KNOWN},
+        scheduler.words,
+    )
     answered: Answered | None = None
     while True:
         try:
             command = talk.send(answered)
         except StopIteration as end:
-            return {**found, **end.value}
+            return listing, {**found, **end.value}
         try:
-            answered = await ask(command)
+            said = ask(command)
+            answered = said.status, said.all
         except SubmissionError as error:
             logger.debug("%s", error)
             answered = None
 
 
-async def _listed(scheduler: Scheduler, *, elements: bool) -> str:
-    try:
-        return await call(scheduler.query(elements=elements, history=False))
-    except SubmissionError as error:
-        if scheduler.no_jobs and re.search(scheduler.no_jobs, error.stderr):
-            return ""
-        raise
-
-
-async def comment(scheduler: Scheduler, job: str) -> str:
+def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
     """Return why a job waits, in the scheduler's own words; empty: it does not say."""
     try:
-        return scheduler.read_comment(await call(scheduler.ask_comment(job)))
+        return scheduler.read_comment(ask(scheduler.ask_comment(job)).out)
     except SubmissionError as error:  # it may have ended just now
         logger.debug("%s", error)
         return ""
@@ -101,41 +253,119 @@ async def comment(scheduler: Scheduler, job: str) -> str:
 # --- cancelling ---
 
 
-class _Batch:
-    """Jobs that wait for the command that will cancel them."""
+@dataclass(frozen=True, slots=True)
+class NotCancelled:
+    """What stands against cancelling jobs, by id, each as a sentence for a person.
 
-    def __init__(self, command: list[str]) -> None:
-        self.jobs: list[str] = []
-        self.done = asyncio.get_running_loop().create_task(self._cancel(command))
+    Attributes:
+        foreign: The queue has another name for the job: it was left alone.
+        refused: What the command said. Some refuse where a job has just ended.
+    """
 
-    async def _cancel(self, command: list[str]) -> None:
-        await asyncio.sleep(_MOMENT)
-        _batches[asyncio.get_running_loop()].pop(tuple(command))  # later jobs go into the next batch
-        for at in range(0, len(self.jobs), _IN_ONE):
-            part = self.jobs[at : at + _IN_ONE]
+    foreign: dict[str, str]
+    refused: dict[str, str]
+
+    def __str__(self) -> str:
+        return "; ".join(dict.fromkeys([*self.foreign.values(), *self.refused.values()]))
+
+
+def cancel(
+    scheduler: Scheduler, ask: Ask, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
+) -> NotCancelled:
+    """Cancel jobs, or whole arrays, that the queue does not call otherwise than they were submitted."""
+    foreign = {
+        job: f"job {job} is {name!r} in the queue, not {' or '.join(jobs[job])}: it is another one, and was left alone"
+        for job, name in _foreign(scheduler, ask, jobs).items()
+    }
+    ours = [job for job in jobs if job not in foreign]
+    refused: dict[str, str] = {}
+    for at in range(0, len(ours), _IN_ONE):
+        part = ours[at : at + _IN_ONE]
+        said, answered = _refused(ask, command, part)
+        if said and answered and len(part) > 1:
             # where one job has ended already, some schedulers cancel none of the others
-            if not await _cancelled(command, part) and len(part) > 1:
-                await asyncio.gather(*(_cancelled(command, [job]) for job in part))
+            said = {job: why for one in part for job, why in _refused(ask, command, [one])[0].items()}
+        refused.update(said)
+    return NotCancelled(foreign, refused)
 
 
-_batches: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], _Batch]] = weakref.WeakKeyDictionary()
+def _foreign(scheduler: Scheduler, ask: Ask, jobs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the queue's name of each job that is not ours; what it does not tell is none."""
+    said: list[str] = []
+    try:
+        said.extend(ask(question).out for question in scheduler.ask_names([job for job in jobs if jobs[job]]))
+    except SubmissionError as error:
+        logger.debug("%s", error)
+    return scheduler.foreign("\n".join(said), jobs) if said else {}
 
 
-async def cancel(command: list[str], job: str) -> None:
-    """Cancel a job, in one command with all that are cancelled at the same moment; an ended job is no error.
+def _refused(ask: Ask, command: Sequence[str], jobs: list[str]) -> tuple[dict[str, str], bool]:
+    """Run a command that cancels; return what it had against that, by job, and whether it answered."""
+    try:
+        ask([*command, *jobs]).succeeded()
+    except SubmissionError as error:
+        how = "did not work" if error.exit_code is None else f"ended with {error.exit_code}"
+        said = f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}"
+        return dict.fromkeys(jobs, said), error.exit_code is not None
+    return {}, True
+
+
+# --- from an event loop ---
+
+_limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call what runs a scheduler's commands, without keeping the event loop from its other work."""
+    async with _limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class JobsToCancel:
+    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment.
 
     Two hundred commands, one for each job, take long and are a load on a scheduler.
     """
-    mine = _batches.setdefault(asyncio.get_running_loop(), {})
-    batch = mine.get(tuple(command)) or mine.setdefault(tuple(command), _Batch(command))
-    batch.jobs.append(job)
-    await asyncio.shield(batch.done)
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._batches: dict[tuple[str, ...], tuple[dict[str, Sequence[str]], asyncio.Task[None]]] = {}
+
+    async def cancel(self, job: Any) -> None:
+        """Cancel a job of the cluster, if it was submitted; one that has ended is no error."""
+        if not job.job_id:
+            return
+        key = tuple(shlex.split(job.cancel_command))
+        if key not in self._batches:
+            jobs: dict[str, Sequence[str]] = {}
+            self._batches[key] = jobs, asyncio.get_running_loop().create_task(self._cancel(key, jobs))
+        jobs, done = self._batches[key]
+        jobs[job.job_id] = job.names
+        await asyncio.shield(done)
+
+    async def _cancel(self, command: tuple[str, ...], jobs: dict[str, Sequence[str]]) -> None:
+        await asyncio.sleep(_MOMENT)
+        del self._batches[command]  # later jobs go into the next batch
+        left = await in_thread(_cancel_in_time, self._scheduler, command, jobs)
+        if left.foreign or left.refused:
+            logger.warning("not every job could be cancelled, and some may be left in the queue: %s", left)
 
 
-async def _cancelled(command: list[str], jobs: list[str]) -> bool:
+def _cancel_in_time(
+    scheduler: Scheduler, command: Sequence[str], jobs: Mapping[str, Sequence[str]]
+) -> NotCancelled:
+    """Cancel jobs; return what stands against it where a job is not known to have ended."""
+    end = time.monotonic() + AT_END
+
+    def ask(words: list[str]) -> Said:
+        return run(words, seconds=max(1.0, end - time.monotonic()))
+
+    left = cancel(scheduler, ask, command, jobs)
     try:
-        await call([*command, *jobs])
+        known = answers(scheduler, ask, list(left.refused))[1] if left.refused else {}
     except SubmissionError as error:
         logger.debug("%s", error)
-        return False
-    return True
+        return left
+    gone = (Known.ENDED, Known.NO_SUCH_JOB)
+    refused = {job: said for job, said in left.refused.items() if known[job].known not in gone}
+    return NotCancelled(left.foreign, refused)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from espnet3.parallel.backends import Backend
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.clusters.arrays import array_script
+from espnet3.parallel.clusters.commands import refuse_elsewhere
 from espnet3.parallel.clusters.jobs import watched_cluster
 from espnet3.parallel.clusters.options import check_log_folder, interface_problems, prepare
 from espnet3.parallel.config import ParallelConfig
@@ -59,6 +60,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         jobs = math.ceil(config.n_workers / processes)
         script = job.job_script()
         assert row.scheduler is not None
+        refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
         elements = min(jobs, row.scheduler.largest_array())
         array = (
             array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed.core import Status
@@ -24,7 +24,7 @@ from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.clusters.commands import call, cancel
+from espnet3.parallel.clusters.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import (
     interface_problems,
@@ -35,7 +35,7 @@ from espnet3.parallel.clusters.options import (
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
-from espnet3.parallel.dask_compat.jobs import OwnCommands, log_folder_of, processes_per_job
+from espnet3.parallel.dask_compat.jobs import OwnCommands, log_folder_of, processes_per_job, submission_of
 from espnet3.parallel.dask_compat.servers import ask_for_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.pages import GuardedCluster
@@ -45,16 +45,18 @@ logger = logging.getLogger(__name__)
 
 
 def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
-    """Return a subclass of a job class that runs its commands with `call` and whose status shows its end.
+    """Return a subclass of a job class that runs its commands itself and whose status shows its end.
 
     Jobs of it that start together are submitted together.
     """
 
     class WatchedJob(OwnCommands, job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
-        run_command = staticmethod(call)
-        cancel_job = staticmethod(cancel)
+        run_command = classmethod(_run_submission)
         arrays = Arrays(scheduler)
+        to_cancel = JobsToCancel(scheduler)
+        patience = SECONDS  # for the command that submits it
         script: str | None = None  # what to submit in place of its own script
+        names: Sequence[str] = ()  # what the queue may call it
 
         def __init__(
             self,
@@ -86,15 +88,15 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
                 self.status = Status.failed
                 raise
 
-        async def has_started(self, job_id: str) -> None:
-            """Note that the job was submitted."""
-            self.job_id = job_id
+        async def has_started(self, job_id: str, names: Sequence[str]) -> None:
+            """Note that the job was submitted, and what the queue may call it."""
+            self.job_id, self.names = job_id, names
             await ProcessInterface.start(self)
 
         async def close(self) -> None:
             """Cancel the job; one that is gone already is not an error."""
             try:
-                await super().close()
+                await self.to_cancel.cancel(self)
             finally:
                 self.status = Status.closed
 
@@ -106,6 +108,12 @@ def _quoted(options: dict[str, Any]) -> dict[str, Any]:
     """Quote what dask-jobqueue joins to the worker's command as it is."""
     words = {name for name in ("interface", "protocol") if options.get(name) is not None}
     return {name: quoted_word(str(value)) if name in words else value for name, value in options.items()}
+
+
+async def _run_submission(job_class: Any, command: list[str], *, shell: bool = False) -> Said:
+    # dask-jobqueue would drop the error output of bsub
+    words = [word.removesuffix(" 2> /dev/null") for word in command] if shell else command
+    return await in_thread(run, words, shell=shell, seconds=job_class.patience)
 
 
 class KeptCluster(WorkerCluster):
@@ -219,8 +227,10 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     try:
         certificate = secure(row, options, config.security)
         make.certificate = certificate  # of this one cluster, for which the class was made
+        make.job_cls.patience = min(SECONDS, config.start_timeout)
         cluster = make(**options)
         cluster.folder = folder
+        refuse_elsewhere(row.name, make.job_cls.arrays.scheduler, *submission_of(cluster))
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:

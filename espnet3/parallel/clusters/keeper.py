@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -23,7 +24,7 @@ from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import GONE, NEW, JobView, Known
 from espnet3.parallel.backends.queue_states import QueueState
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.clusters.commands import answers, comment
+from espnet3.parallel.clusters.commands import AT_END, answers, comment, in_thread, run
 from espnet3.parallel.clusters.end_task import end_task
 from espnet3.parallel.clusters.logs import log_tail
 from espnet3.parallel.dask_compat import add_specs, start_missing
@@ -32,6 +33,8 @@ from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.pilots.worker_cluster import GivenUp, Missing, MissingWorker, StartFailure
 
 logger = logging.getLogger(__name__)
+
+_ask = partial(run, seconds=AT_END)  # what is not known now is asked again
 
 _FIRST, _NEXT = (
     8,
@@ -135,20 +138,39 @@ class JobKeeper:
     async def start(self, jobs: int) -> None:
         """Submit the first jobs and begin to watch; the others are submitted while the first ones work."""
         self._cluster.scheduler.add_plugin(_Arrivals(self._wake.set))
-        first = jobs if self.adaptive else min(jobs, self._at_once(_FIRST))
-        refused = None
-        try:
-            await self._submit(first)
-        except SubmissionError as error:
-            if not self._arrays.refused:
-                raise
-            refused = error
-        if refused is not None:  # an array; one after another they may be taken
-            await self._submit(min(jobs - len(self._jobs), _FIRST))
-            _say_refused(refused)
+        refused = await self._refusal(jobs if self.adaptive else min(jobs, self._at_once(_FIRST)))
+        if refused is not None and self._arrays.refused and not self._jobs:
+            array = refused  # one after another they may be taken
+            refused = await self._refusal(min(jobs, _FIRST))
+            if self._jobs:
+                _say_refused(array)
+        if refused is not None:
+            if not self._jobs:
+                raise refused
+            self._later()
+            logger.warning(
+                "the scheduler has taken %d of %d jobs, and the run goes on with them; the others are tried again "
+                "later. A smaller n_workers asks for fewer: %s",
+                len(self._jobs),
+                jobs,
+                refused,
+            )
         self._missing = max(0, jobs - len(self._jobs))
         self._at_start = self._missing > 0
         self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _refusal(self, jobs: int) -> SubmissionError | None:
+        """Submit jobs; return why not all of them were taken."""
+        try:
+            await self._submit(jobs)
+        except SubmissionError as error:
+            return error
+        return None
+
+    def _later(self) -> None:
+        """Note that a submission has failed: the next one waits, and longer each time."""
+        self._refused += 1
+        self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
 
     async def grow_to(self, jobs: int) -> None:
         """Submit as many jobs as are missing, unless they die."""
@@ -245,11 +267,11 @@ class JobKeeper:
             return
         jobs = {str(each.job.job_id): each for each in self._jobs.values()}
         try:
-            found = await answers(self._scheduler, list(jobs))
+            listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs), history=False)
         except SubmissionError as error:  # a scheduler that restarts does not answer: its jobs go on
-            self._no_answer = str(error)
+            self._no_answer = f"{error.command}: {error.stderr}"
             return
-        self._no_answer = ""
+        self._no_answer = listing.problem if listing.failed else ""
         for job, answer in found.items():
             each = jobs[job]
             each.denied = each.denied + 1 if answer.known is Known.NO_SUCH_JOB else 0
@@ -269,7 +291,9 @@ class JobKeeper:
             each for each in self._jobs.values() if each.view.state in open_states and not each.view.reason
         ]
         for each in sorted(waiting, key=lambda each: open_states.index(each.view.state))[:_SHOWN]:
-            each.comment = await comment(self._scheduler, str(each.job.job_id)) or each.comment
+            each.comment = (
+                await in_thread(comment, self._scheduler, _ask, str(each.job.job_id)) or each.comment
+            )
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
@@ -295,14 +319,13 @@ class JobKeeper:
         self._submission = asyncio.get_running_loop().create_task(self._submit(part))
         try:
             await asyncio.shield(self._submission)
-        except (SubmissionError, ValueError, OSError) as error:  # a scheduler may restart: try again
+        except (SubmissionError, OSError) as error:  # a scheduler may restart: try again
             if by_arrays and self._arrays.refused:
                 _say_refused(error)
-            self._refused += 1
-            self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
+            self._later()
             logger.warning("a job could not be submitted, try %d: %s", self._refused, error)
-            # while some work, the site may limit the jobs of a user
-            if self._refused >= _REFUSED and not any(each.up for each in self._jobs.values()):
+            # while some work or wait, the site may limit the jobs of a user
+            if self._refused >= _REFUSED and not self._jobs:
                 self.broken = GivenUp(StartFailure.SUBMISSION, str(error), self._refused)
         else:
             self._refused = 0

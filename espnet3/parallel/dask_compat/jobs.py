@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 
 class OwnCommands:
-    """Mixin for a `Job` of dask-jobqueue, whose scheduler commands are run by us: `Job._call`, `Job._close_job`."""
+    """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
 
-    @staticmethod
-    async def run_command(command: list[str], *, shell: bool = False) -> str:
-        """Run the command that submits a job, by way of a shell if `shell`, and return what it printed."""
-        raise NotImplementedError
-
-    @staticmethod
-    async def cancel_job(command: list[str], job: str) -> None:
-        """Cancel a job by a command, to which its id is added."""
+    @classmethod
+    async def run_command(cls, command: list[str], *, shell: bool = False) -> Any:
+        """Run the command that submits a job, by way of a shell if `shell`, and return what it said."""
         raise NotImplementedError
 
     @classmethod
-    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> str:
+    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> Any:
         return await cls.run_command(cmd, shell=shell)
-
-    @classmethod
-    async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-        if job_id:
-            await cls.cancel_job(shlex.split(cancel_command), job_id)
 
 
 def processes_per_job(cluster: Any) -> int:
     """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
     processes: int = cluster._dummy_job.worker_processes
     return processes
+
+
+def submission_of(cluster: Any) -> tuple[str, str]:
+    """Return a cluster's submit command and the script of such a job: `JobQueueCluster._dummy_job`."""
+    job = cluster._dummy_job
+    return job.submit_command, job.job_script()
 
 
 def log_folder_of(cluster: Any) -> str | None:
@@ -52,13 +47,7 @@ def prologue_of(job: Any) -> tuple[str, ...]:
     return tuple(job._job_script_prologue or ())
 
 
-def job_id_in(job: Any, output: str) -> str:
-    """Return the id in what a job's submit command has printed: `Job._job_id_from_submit_output`."""
-    return str(job._job_id_from_submit_output(output))
-
-
-async def submit_job(job: Any) -> str:
-    """Submit a job's script and return what the command printed: `Job.job_file`, `Job._submit_job`."""
+async def submit_job(job: Any) -> Any:
+    """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
     with job.job_file() as file:
-        said: str = await job._submit_job(file)
-    return said
+        return await job._submit_job(file)

@@ -161,7 +161,7 @@ def test_the_id_of_an_element_can_be_taken_apart(scheduler: Scheduler) -> None:
     if scheduler.element:
         assert scheduler.parts_of(scheduler.element.format(job="7", index=12)) == ("7", "12")
     else:
-        assert scheduler.element_ids
+        assert scheduler.submitted
 
 
 def test_what_waits_or_is_held_says_why() -> None:
@@ -300,3 +300,67 @@ def test_a_long_comment_is_cut() -> None:
     """A site with hundreds of queues does not fill the screen."""
     said = "JOBID\n" + "".join(f" Reason number {n}: 1 host;\n" for n in range(500))
     assert len(SCHEDULERS["lsf"].read_comment(said)) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "count", "ids"),
+    [
+        ("slurm", "Submitted batch job 12", None, ["12"]),
+        (
+            "slurm",
+            "--> Verifying valid submit host (login7)...OK\nSubmitted batch job 12\n",
+            2,
+            ["12_0", "12_1"],
+        ),
+        ("slurm", "Submitted batch job 12 on cluster blue", 1, ["12_0"]),
+        ("slurm", "Queue 3 is busy\n12;blue\n", None, ["12"]),
+        ("pbs", "quota: 5 of 10\n12.pbs-server.example.org\n2048\n", None, ["12"]),
+        ("pbs", "12[].pbs01", 2, ["12[0]", "12[1]"]),
+        ("pbs", "12\n", None, ["12"]),
+        ("sge", 'Your job 12 ("dask-worker") has been submitted', None, ["12"]),
+        (
+            "sge",
+            'JSV 3: 1 slot\nYour job-array 12.1-2:1 ("a (b) 7") has been submitted\n',
+            2,
+            ["12.1", "12.2"],
+        ),
+        ("sge", "12.1-2:1", 2, ["12.1", "12.2"]),
+        (
+            "lsf",
+            "MEMLIMIT set to 2048 MB\nJob <12> is submitted to default queue <normal>.\n",
+            2,
+            ["12[1]", "12[2]"],
+        ),
+        ("htcondor", "Submitting job(s)..\n2 job(s) submitted to cluster 12.", 2, ["12.0", "12.1"]),
+        ("moab", "\nMoab.12\n", 2, ["Moab.12[1]", "Moab.12[2]"]),
+        ("moab", "\n12\n", None, ["12"]),
+        (
+            "oar",
+            "[ADMISSION RULE] Set default walltime to 7200.\nOAR_JOB_ID=12\nOAR_JOB_ID=13\n",
+            2,
+            ["12", "13"],
+        ),
+    ],
+)
+def test_the_ids_of_what_was_submitted_are_read(
+    name: str, said: str, count: int | None, ids: list[str]
+) -> None:
+    """Each scheduler's own line tells the id, on a line of its own, whatever a site prints around it."""
+    assert SCHEDULERS[name].ids_in(said, count) == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("slurm", "--> Verifying valid submit host (login7)...OK\n"),
+        ("slurm", "Submitted batch job 12\nSubmitted batch job 13\n"),
+        ("lsf", "MEMLIMIT set to 2048 MB"),
+        ("pbs", "3 jobs of yours are queued"),
+        ("oar", "OAR_JOB_ID=12"),  # of two
+        ("htcondor", "WARNING: 2 machines are down"),
+    ],
+)
+def test_what_tells_no_id_is_an_error(name: str, said: str) -> None:
+    """No line of the scheduler's own, or one too many, is no id at all."""
+    with pytest.raises(ValueError, match="lines that tell the id"):
+        SCHEDULERS[name].ids_in(said, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from espnet3.parallel.detached.layout import Layout
@@ -19,11 +19,13 @@ class Submitted:
         env: The backend that took it.
         cancel: The command that ends all of it.
         jobs: The id of each element, by its shard.
+        names: What the queue may call it; none: not known.
     """
 
     env: str
     cancel: list[str]
     jobs: dict[str, str]
+    names: list[str] = field(default_factory=list)
 
 
 def folder_of(layout: Layout) -> Path:

@@ -13,23 +13,15 @@ A listing may be cut short, stale or empty, and proves the end of no job that it
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from espnet3.parallel.backends import Scheduler, row
-from espnet3.parallel.backends.queue_answers import (
-    NOT_KNOWN,
-    Answered,
-    JobAnswer,
-    JobView,
-    Known,
-    answer_of,
-    inquiry,
-)
+from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
-from espnet3.parallel.backends.queue_states import STUCK, WAITING
+from espnet3.parallel.backends.queue_states import STUCK
+from espnet3.parallel.clusters import commands
+from espnet3.parallel.clusters.commands import Listing
 from espnet3.parallel.detached.launch.arrays import folder_of, ids_of, submitted
 from espnet3.parallel.detached.launch.commands import ask
 from espnet3.parallel.detached.launch.printed import last_line, report
@@ -39,7 +31,6 @@ from espnet3.parallel.errors import ConfigError, SubmissionError
 
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
-_TO_COME = JobView(WAITING, "not materialized yet")
 
 
 def scheduler_of(env: str) -> Scheduler:
@@ -50,67 +41,9 @@ def scheduler_of(env: str) -> Scheduler:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What one look at a queue showed.
-
-    Attributes:
-        views: Jobs and elements by id.
-        to_come: By the job of an array, the index from which on the scheduler has not made its elements yet.
-        problem: What the commands said that was no answer; empty: nothing.
-        failed: The listing command had an exit status of its own.
-    """
-
-    views: Mapping[str, JobView]
-    to_come: Mapping[str, int]
-    problem: str
-    failed: bool
-
-    def answer(self, scheduler: Scheduler, element: str) -> JobAnswer:
-        """Return what the listing says about an element."""
-        if element in self.views:
-            return answer_of(self.views[element])
-        job, index = scheduler.parts_of(element)
-        if index and int(index) >= self.to_come.get(job, int(index) + 1):
-            return answer_of(_TO_COME)
-        return NOT_KNOWN
-
-
-def look(scheduler: Scheduler, folder: Path) -> Listing:
-    """List the jobs of this process's user."""
-    said = ask(scheduler.query(elements=True), folder)
-    problem = said.problem
-    if scheduler.no_history and scheduler.no_history in said.error:
-        said = ask(scheduler.query(elements=True, history=False), folder)
-        problem = said.problem
-    to_come: dict[str, int] = {}
-    command = scheduler.query_to_come()
-    if command:  # after the listing: an element that is made in between is left out by both, and asked about
-        late = ask(command, folder)
-        to_come = scheduler.read_to_come(late.out)
-        problem = problem or late.problem
-    if scheduler.no_jobs and re.search(scheduler.no_jobs, said.error):
-        return Listing({}, to_come, "", failed=False)
-    return Listing(scheduler.read(said.out), to_come, problem, said.status != 0)
-
-
 def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Listing, dict[str, JobAnswer]]:
-    """Return what a scheduler says about elements: by its listing, or by its answers to questions."""
-    listing = look(scheduler, folder)
-    found = {element: listing.answer(scheduler, element) for element in elements}
-    places = {one: scheduler.parts_of(one) for one, each in found.items() if each is NOT_KNOWN}
-    talk = inquiry(scheduler.questions, places, scheduler.words)
-    answered: Answered | None = None
-    while True:
-        try:
-            command = talk.send(answered)
-        except StopIteration as end:
-            return listing, {**found, **end.value}
-        try:
-            said = ask(command, folder)
-            answered = said.status, said.all
-        except SubmissionError:
-            answered = None
+    """Return what a scheduler says about the elements of the run that has this folder."""
+    return commands.answers(scheduler, lambda command: ask(command, folder), elements)
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -238,9 +171,5 @@ def _explain(
 
 
 def _reason(scheduler: Scheduler, folder: Path, *elements: str) -> str:
-    for element in elements:
-        with contextlib.suppress(SubmissionError):  # the note does without
-            reason = scheduler.read_comment(ask(scheduler.ask_comment(element), folder).out)
-            if reason:
-                return reason
-    return ""
+    reasons = (commands.comment(scheduler, lambda command: ask(command, folder), one) for one in elements)
+    return next(filter(None, reasons), "")

@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-from dataclasses import dataclass
+import os
 from pathlib import Path
 
+from espnet3.parallel.backends import Scheduler
+from espnet3.parallel.clusters.commands import SECONDS, Said, run
 from espnet3.parallel.detached.surroundings import job_environment
-from espnet3.parallel.errors import SubmissionError
+from espnet3.parallel.ledger.files import read_json, write_json
 
-SECONDS = 120.0  # a busy scheduler answers late
+_PLACE = "place.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command printed, whatever its exit status.
+def note_place(scheduler: Scheduler, folder: Path) -> None:
+    """Write down which cluster or server the scheduler's commands are for, by the variables that say so.
 
-    Attributes:
-        command: The command, as a person types it.
-        status: Its exit status.
-        out: Its standard output.
-        error: Its standard error.
+    A process that looks at the run later, or goes on with it, may have others.
     """
-
-    command: str
-    status: int
-    out: str
-    error: str
-
-    @property
-    def all(self) -> str:
-        """What it printed on both streams."""
-        return f"{self.out}\n{self.error}"
-
-    @property
-    def problem(self) -> str:
-        """What it said that was no answer: its standard error, or its exit status; empty: nothing."""
-        failed = f"exit status {self.status}" if self.status else ""
-        said = self.error.strip() or failed
-        return f"{self.command}: {said}" if said else ""
+    place = {name: os.environ.get(name) for name in scheduler.place}
+    write_json(folder / _PLACE, {**_place(folder), **place})
 
 
-def ask(command: list[str], folder: Path, stdin: str | None = None) -> Said:
-    """Run a command and return what it printed."""
-    shown = shlex.join(command)
+def _place(folder: Path) -> dict[str, str | None]:
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**job_environment(), "PWD": str(folder)},  # OAR reads the folder from this variable
-            input=stdin or "",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise SubmissionError(shown, None, str(error)) from error
-    except subprocess.TimeoutExpired as error:
-        raise SubmissionError(shown, None, f"it did not answer within {SECONDS:g} s") from error
-    return Said(shown, done.returncode, done.stdout, done.stderr)
+        return read_json(folder / _PLACE)
+    except FileNotFoundError:
+        return {}
 
 
-def call(command: list[str], folder: Path, stdin: str | None = None) -> str:
-    """Run a command that must succeed; return what it printed."""
-    said = ask(command, folder, stdin)
-    if said.status != 0:
-        raise SubmissionError(said.command, said.status, said.error.strip() or said.out.strip())
-    return said.out
+def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:
+    """Run a command and return what it printed."""
+    environment = {
+        **job_environment(),
+        "PWD": str(start or folder),
+    }  # OAR reads the folder from this variable
+    place = _place(folder)
+    environment = {name: value for name, value in environment.items() if name not in place}
+    environment.update((name, value) for name, value in place.items() if value is not None)
+    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=SECONDS)
+
+
+__all__ = ["SECONDS", "Said", "ask", "note_place"]

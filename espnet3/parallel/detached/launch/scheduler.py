@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
@@ -17,11 +18,14 @@ from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.clusters.commands import NotCancelled, refuse_elsewhere, submitted_ids, submitting
+from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.jobs import job_id_in, prologue_of
+from espnet3.parallel.dask_compat.jobs import prologue_of
+from espnet3.parallel.detached.launch import commands
 from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
 from espnet3.parallel.detached.launch.asking import answers, query, scheduler_of
-from espnet3.parallel.detached.launch.commands import SECONDS, call
+from espnet3.parallel.detached.launch.commands import SECONDS, note_place
 from espnet3.parallel.detached.launch.printed import outputs
 from espnet3.parallel.detached.launch.scripts import (
     JobArray,
@@ -32,7 +36,8 @@ from espnet3.parallel.detached.launch.scripts import (
     job_arrays,
     script,
 )
-from espnet3.parallel.detached.layout import DONE, Layout, Plan
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, write_quickly
+from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.detached.surroundings import import_path
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
@@ -41,8 +46,13 @@ from espnet3.parallel.messages import printable
 _PLAIN = re.compile(r"[\w./+-]+", re.ASCII)  # a path that no shell or scheduler expands
 _SILENCE = 15.0  # seconds that a cancellation waits for a scheduler that answers with errors
 _LOOK = 0.5  # seconds between queries while a cancelled array ends
+_REFUSED = 30.0  # seconds beyond the grace in which jobs whose cancellation was refused may end all the same
 _AGAIN = 10.0  # seconds until what is still listed is cancelled again
 _SHOWN = 10  # jobs that an error names
+_LIMITS = (
+    "Where a site limits the jobs of a user, or the elements of an array, ask for fewer: detached.shards is how many "
+    "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
+)
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
 
 
@@ -54,11 +64,13 @@ def start(
     settings = DetachedSettings.of(plan.settings)
     folder = folder_of(layout)
     make_folder(folder)
+    if not submitted(layout, plan.env):
+        note_place(scheduler, folder)
     limit = settings.array_limit
-    most = _largest_array(scheduler) if limit is None else limit - scheduler.first + 1
-    jobs: dict[str, str] = {}
-    arrays: list[str] = []
+    most = _largest_array(scheduler, folder) if limit is None else limit - scheduler.first + 1
+    taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
+    refused: SubmissionError | None = None
     try:
         for factor, group in _by_memory(shards, facts.get("raised", {})):
             job = make_job(plan, factor)
@@ -67,19 +79,45 @@ def start(
                 specs = [str(plan.spec(shard)) for shard in array.shards]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 script_facts = _script_facts(layout, plan, job, str(tasks), settings)
-                command, stdin = _write(folder, number, scheduler, array, job, script_facts)
-                said = call(command, _start_folder(scheduler, folder), stdin)
-                ids, whole = _ids(scheduler, array, job, said)
-                taken = dict(zip(map(str, array.shards), ids, strict=True))
-                note(layout, number, Submitted(plan.env, [*shlex.split(job.cancel_command), *whole], taken))
-                arrays += whole
-                jobs.update(taken)
+                command, stdin, text = _write(folder, number, scheduler, array, job, script_facts)
+                start_at = _start_folder(scheduler, folder)
+                with submitting(scheduler):
+                    said = commands.ask(command, folder, stdin, start_at)
+                    alone = len(array.shards) == 1 and scheduler.single is not None
+                    ids = submitted_ids(
+                        scheduler, said, None if alone else len(array.shards), job.job_id_regexp
+                    )
+                whole = ids
+                if scheduler.element and not alone:
+                    whole = [scheduler.cancel.format(job=scheduler.parts_of(ids[0])[0])]
+                taken.append(
+                    Submitted(
+                        env=plan.env,
+                        cancel=[*shlex.split(job.cancel_command), *whole],
+                        jobs=dict(zip(map(str, array.shards), ids, strict=True)),
+                        names=scheduler.names_in(text),
+                    )
+                )
+                note(layout, number, taken[-1])
                 number += 1
+    except SubmissionError as error:
+        error.hint = error.hint or _LIMITS
+        if not taken:
+            raise
+        refused = error
     except BaseException:
-        if arrays:
-            _cancel([[*shlex.split(make_job(plan).cancel_command), *arrays]], folder)
+        _cancel(scheduler, taken, folder)
         raise
+    jobs = {shard: element for array in taken for shard, element in array.jobs.items()}
+    arrays = [target for array in taken for target in _targets(scheduler, array)]
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    if refused is not None:
+        print(
+            f"{len(jobs)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
+            f"ended, `{shlex.join(['espnet3', 'retry', str(layout.run)])}` submits the others. {refused}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
@@ -137,8 +175,8 @@ def _script_facts(
 
 def _write(
     folder: Path, number: int, scheduler: Scheduler, array: JobArray, job: Any, script_facts: ScriptFacts
-) -> tuple[list[str], str | None]:
-    """Write an array's script; return the command that submits it, and what it reads on standard input."""
+) -> tuple[list[str], str | None, str]:
+    """Write an array's script; return the command that submits it, its standard input, and the directives' text."""
     submit = shlex.split(job.submit_command)
     name = f"job.{number}.sh"
     if scheduler.submit_by is SubmitBy.DESCRIPTION:
@@ -147,7 +185,7 @@ def _write(
         silent = _start_folder(scheduler, folder) != folder
         text = description(scheduler, array, job.job_header_dict, script_facts, str(folder / name), silent)
         write_whole(folder / f"job.{number}.sub", text.encode())
-        return [*submit, str(folder / f"job.{number}.sub")], None
+        return [*submit, str(folder / f"job.{number}.sub")], None, text
     text = script(scheduler, array, job.job_header, script_facts)
     write_whole(folder / name, text.encode())
     (folder / name).chmod(0o700)
@@ -156,31 +194,23 @@ def _write(
         if _start_folder(scheduler, folder) != folder:
             lines += scheduler.silent
         words = [word for line in lines for word in shlex.split(line)]
-        return [*submit, *words, shlex.quote(str(folder / name))], None
+        return (
+            [*submit, *words, shlex.quote(str(folder / name))],
+            None,
+            "\n".join(f"{scheduler.mark} {each}" for each in lines),
+        )
     if scheduler.submit_by is SubmitBy.STDIN:
-        return submit, text
-    return [*submit, name], None
+        return submit, text, text
+    return [*submit, name], None, text
 
 
-def _ids(scheduler: Scheduler, array: JobArray, job: Any, said: str) -> tuple[list[str], list[str]]:
-    """Return the id of each element, and what the cancel command takes for all of them."""
-    try:
-        number = job_id_in(job, said).split(".")[0]
-    except ValueError as error:
-        raise ParallelError(f"the scheduler's answer holds no job id:\n{said}") from error
-    if len(array.shards) == 1 and scheduler.single is not None:
-        return [number], [number]
-    try:
-        ids = scheduler.elements(number, said, len(array.shards))
-    except ValueError as error:
-        raise ParallelError(str(error)) from error
-    return ids, [scheduler.cancel.format(job=number)] if scheduler.element else ids
-
-
-def _largest_array(scheduler: Scheduler) -> int:
-    """Return how many elements the site allows in an array."""
-    command = scheduler.site_limit
-    return scheduler.largest_array(call(list(command[0]), Path.cwd()) if command else None)
+def _largest_array(scheduler: Scheduler, folder: Path) -> int:
+    """Return how many elements the site allows in an array; where it does not say, as many as usual."""
+    said = None
+    if scheduler.site_limit is not None:
+        with contextlib.suppress(SubmissionError):  # the submission itself will say what is wrong
+            said = commands.ask(list(scheduler.site_limit[0]), folder).out
+    return scheduler.largest_array(said)
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
@@ -195,20 +225,30 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     every = {element: shard for array in arrays for shard, element in array.jobs.items()}
     done = {shard for shard in set(every.values()) if (layout.shard(int(shard)) / DONE).exists()}
     newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
-    refused = _cancel([array.cancel for array in arrays], folder)
-    told = f" ({refused})" if refused else ""
+    left = _cancel(scheduler, arrays, folder)
     again = (
         f"Jobs of {' '.join(array.cancel[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
         "its queue"
     )
+    if left.foreign:
+        raise ParallelError(
+            f"not every job could be cancelled: {left}. Look for those of this run in the queue"
+        )
     begin = answered = called = time.monotonic()
     quiet = 0
     while True:
-        living, problem = _left(scheduler, folder, set(every), list(newest.values()))
+        living, problem, unknown = _left(
+            scheduler, folder, set(every), list(newest.values()), proven=bool(left.refused)
+        )
+        told = f" ({left})" if left.refused else ""
         now = time.monotonic()
         quiet = 0 if living or problem else quiet + 1
-        if quiet == 2:  # once may have been too early: an array may be listed later than it was submitted
+        # once may have been too early, an array may be listed later than it was submitted; and what is not known yet
+        # cannot be cancelled: that is tried once more
+        if quiet >= 2 and not (left.refused and unknown and called == begin):
+            if left.refused:
+                _note_lost(layout, {shard: job for shard, job in newest.items() if job in unknown}, told)
             return
         if not problem:
             answered = now
@@ -217,46 +257,66 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
                 f"whether the jobs have left the queue is not known{told}, because the scheduler answered with "
                 f"an error: {problem}\n{again}"
             )
-        if now > begin + grace + SECONDS:
+        if now > begin + grace + (_REFUSED if left.refused else SECONDS):
             raise ParallelError(f"the scheduler {living or problem} after their cancellation{told}. {again}")
         if now > called + _AGAIN:
-            _cancel([array.cancel for array in arrays], folder)
+            refused = _cancel(scheduler, arrays, folder).refused
+            # where it was taken before, a refusal only says that it is under way
+            left = NotCancelled({}, {one: said for one, said in refused.items() if one in left.refused})
             called = now
         time.sleep(_LOOK)
 
 
-def _left(scheduler: Scheduler, folder: Path, every: set[str], newest: list[str]) -> tuple[str, str]:
+def _left(
+    scheduler: Scheduler, folder: Path, every: set[str], newest: list[str], *, proven: bool
+) -> tuple[str, str, set[str]]:
     """Return what is left of a run in the queue, as the end of "the scheduler ...", and why it cannot be asked."""
     try:
         listing, known = answers(scheduler, folder, newest)
     except SubmissionError as error:
-        return "", f"{error.command}: {error.stderr.strip()}"
+        return "", f"{error.command}: {error.stderr.strip()}", set()
+    unknown = {one for one, answer in known.items() if answer.known is Known.NO_SUCH_JOB}
     listed = any(one in every and view.meaning.is_alive for one, view in listing.views.items())
     if listed or any(answer.known is Known.LISTED for answer in known.values()):
-        return "still lists jobs", ""
+        return "still lists jobs", "", unknown
     if listing.failed:
-        return "", listing.problem
+        return "", listing.problem, unknown
     unclear = [one for one, answer in known.items() if answer.known is Known.NOT_KNOWN]
-    if not unclear or not (scheduler.questions or listing.problem):
-        return "", ""  # where there is nothing to ask, twice not listed has to do
+    if not unclear or not (scheduler.questions or listing.problem or proven):
+        return "", "", unknown  # where there is nothing to ask, twice not listed has to do
     said = f" ({listing.problem})" if listing.problem else ""
-    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", ""
+    return f"says nothing of the end of {', '.join(unclear[:_SHOWN])}{said}", "", unknown
 
 
-def _cancel(commands: list[list[str]], folder: Path) -> str:
-    """Cancel arrays, with one command where it is the same but for the array."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for command in commands:
-        merged.setdefault(tuple(command[:-1]), []).append(command[-1])
-    refused = []
-    for words, arrays in merged.items():
-        try:
-            call([*words, *arrays], folder)
-        except SubmissionError as error:
-            how = "could not be started" if error.exit_code is None else f"ended with {error.exit_code}"
-            refused.append(f"{error.command} {how}: {error.stderr.strip() or '(it printed nothing)'}")
-            print(f"while cancelling: {printable(refused[-1])}", file=sys.stderr, flush=True)
-    return "; ".join(refused)
+def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
+    """Note of jobs that could not be cancelled, because the scheduler does not have them, that they are lost."""
+    for shard, job in jobs.items():
+        folder = layout.shard(int(shard))
+        if not (folder / ENDED).exists():
+            make_folder(folder)
+            why = f"the scheduler has no job {job} to cancel{told}"
+            write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
+
+
+def _targets(scheduler: Scheduler, array: Submitted) -> list[str]:
+    """Return what the cancel command takes: one id for an array, or one for each element."""
+    return array.cancel[-1:] if scheduler.element else array.cancel[-len(array.jobs) :]
+
+
+def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
+    """Cancel arrays, with one command where it is the same but for the array; print what stands against it."""
+    merged: dict[tuple[str, ...], dict[str, Sequence[str]]] = {}
+    for array in arrays:
+        targets = _targets(scheduler, array)
+        words = tuple(array.cancel[: -len(targets)])
+        merged.setdefault(words, {}).update(dict.fromkeys(targets, array.names))
+    left = NotCancelled({}, {})
+    for command, jobs in merged.items():
+        found = cancel_jobs(scheduler, lambda words: commands.ask(words, folder), command, jobs)
+        left = NotCancelled({**left.foreign, **found.foreign}, {**left.refused, **found.refused})
+    if left.foreign or left.refused:
+        print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
+    return left
 
 
 def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
@@ -288,9 +348,10 @@ def _site(config: ParallelConfig, name: str) -> Any:
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise if the scheduler's package is missing, or its job's options are wrong."""
+    """Raise if the scheduler's package is missing, or its job's options are wrong or send it where nobody looks."""
     options = json.loads(json.dumps(dict(config.options), default=str))
-    make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
 
 
 __all__ = ["cancel", "check", "make_job", "printed", "query", "start", "walltime"]

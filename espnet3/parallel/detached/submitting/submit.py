@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import shutil
@@ -16,7 +17,7 @@ from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs
-from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, TEMPLATE, Layout, Plan
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.detached.restoring import runner_attributes
@@ -110,17 +111,24 @@ def _write_and_submit(
     folder, items, runner = Path(spec.run), run.items, run.runner
     with open_run(folder, identity, items, runner.resume) as opened:
         layout = Layout(folder)
-        before = _plan_of(layout, spec, fresh=runner.resume is False)
+        if run.writes:
+            bounds = [*opened.plan[SHARDS], len(items)]
+        else:
+            align = run.align if run.batch_forward is not None else 1
+            bounds = shard_bounds(items, config, workers, run.cost, align)
+        before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
         if before is None:
-            if run.writes:
-                bounds = [*opened.plan[SHARDS], len(items)]
-            else:
-                align = run.align if run.batch_forward is not None else 1
-                bounds = shard_bounds(items, config, workers, run.cost, align)
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
             plan = make_plan(spec, specs, first, config, workers, bounds, run.outputs)
         else:  # another backend, or another number of workers, may go on with the same shards
+            wanted = DetachedSettings.of(config.detached).shards
+            if wanted is not None and before.bounds != bounds:
+                warnings.warn(
+                    f"detached.shards = {wanted} has no effect: the run in {folder} has begun, in "
+                    f"{counted(before.n_shards, 'shard')}",
+                    stacklevel=_CALLER + 1,
+                )
             plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
         if run.writes:
@@ -139,19 +147,36 @@ def _write_and_submit(
         trial.passed()
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
-    return layout, plan, shards
+    taken = layout.jobs().get("jobs", {})  # not all of them, where the site has a limit
+    return layout, plan, [shard for shard in shards if str(shard) in taken]
 
 
-def _plan_of(layout: Layout, spec: JobSpec, fresh: bool) -> Plan | None:
-    """Return the plan to go on with; None: a new one is to be made, and an older one is moved aside."""
+def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
+    """Return the plan to go on with; None: a new one is to be made, and an older one is moved aside.
+
+    What was refused, or cancelled before it began, is cut anew as the configuration now says.
+    """
     try:
         plan = layout.plan()
     except ConfigError:
         return None
-    if not fresh and plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks:
+    same = plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks
+    if not fresh and same and (plan.bounds == bounds or _has_begun(layout, plan)):
         return plan
+    if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
+        shutil.rmtree(plan.specs, ignore_errors=True)
+        for name in plan.outcomes:
+            with contextlib.suppress(OSError):
+                (layout.run / name).rmdir()
     number = 0
     while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
         number += 1
     layout.folder.rename(aside)
     return None
+
+
+def _has_begun(layout: Layout, plan: Plan) -> bool:
+    """Whether a job of a plan has ever been at work, or an outcome is there."""
+    folders = [layout.run / name for name in plan.outcomes]
+    folders += [layout.shard(shard) for shard in range(plan.n_shards)]
+    return any(file.name != ENDED for folder in folders if folder.is_dir() for file in folder.iterdir())

@@ -113,7 +113,7 @@ def condor_q(words: list[str]) -> int:
         print(f"-- Schedd: local\nTotal for query: {len(made)} jobs; 0 completed, 0 removed")
     else:
         for each in made:
-            values = {"JobStatus": _STATES[each.state]}
+            values = {"JobStatus": _STATES[each.state], "JobBatchName": each.name}
             print(f"{each.job}.{each.index}", *(values.get(field, "undefined") for field in fields))
     return 0
 

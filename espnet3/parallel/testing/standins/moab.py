@@ -53,7 +53,7 @@ def checkjob(words: list[str]) -> int:
     for each in store.seen(history=True, whole=False):
         if found and each.job == int(found[1]) and index in (None, each.index):
             ended = "Removed" if each.ended_by == "cancel" else "Completed"
-            print(f"job {words[0]}\n\nState: {_STATES.get(each.state, ended)}")
+            print(f"job {words[0]}\n\nAName: {each.name}\nState: {_STATES.get(each.state, ended)}")
             if each.state == "waiting":
                 procs = (
                     "idle procs available: 0" if store.can_run(each) else f"procs configured: {store.slots}"

@@ -1,0 +1,218 @@
+"""Sites whose scheduler's commands print more than usual, refuse or fail, with detached jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import ConfigError, DetachedRun, ParallelError, SubmissionError, set_parallel
+from espnet3.parallel.detached.launch import scheduler
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.testing import standin
+from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import rows
+from tests.parallel.detached.test_standins import submit
+from tests.parallel.detached.work import Provider, Squares
+from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
+from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("env", rows([*NAMES], ("lsf", "moab")))
+def test_numbers_around_the_answer_are_no_jobs(
+    env: str, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the site's submit command prints lines with numbers, `cancel` ends the run's own jobs, and no other."""
+    with standin(env, slots=1) as queue:
+        somebody_elses(env, tmp_path)
+        habit(SUBMIT[env], BANNER, tmp_path, monkeypatch)
+        run = submit(env, tmp_path, shards=shards)
+        assert run.cancel(grace=0.2).counts == {JobState.CANCELLED: shards}
+        wait_until(lambda: {each.job for each in queue.unfinished()} == {1}, said=queue.unfinished)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("env", rows([*NAMES], ("pbs", "htcondor")))
+def test_a_job_of_another_name_is_left_alone(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id whose job the queue calls otherwise is not cancelled: an error names both, and no shard is cancelled."""
+    with standin(env, slots=1) as queue:
+        somebody_elses(env, tmp_path)
+        with monkeypatch.context() as site:
+            habit(SUBMIT[env], '"$OWN" "$@" | sed "s/2/1/g"', tmp_path, site)
+            run = submit(env, tmp_path)
+        with pytest.raises(ParallelError, match="is 'precious' in the queue, not espnet3-"):
+            run.cancel(grace=0.2)
+        assert 1 in {each.job for each in queue.unfinished()}
+        assert JobState.CANCELLED not in run.status().counts
+
+
+@pytest.mark.parametrize("env", rows([*NAMES], ("moab",)))
+def test_an_answer_without_an_id_is_shown(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has what the submit command printed, says that a job may be queued, and how to look for it."""
+    with standin(env, slots=0) as queue:
+        habit(SUBMIT[env], f'"$OWN" "$@" >"$MINE/said"; {BEFORE}', tmp_path, monkeypatch)
+        with pytest.raises(SubmissionError) as error:
+            submit(env, tmp_path)
+        assert len(queue.unfinished()) == 3
+    text = str(error.value)
+    assert "a job may have been queued" in text and "no job was queued" not in text
+    assert "MEMLIMIT set to 1 MB" in text and "look for it in the queue" in text
+
+
+@pytest.mark.parametrize("env", rows([*NAMES], ("pbs",)))
+def test_a_cancel_command_that_fails_cancels_nothing(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the queue has the jobs, `cancel` is an error that shows what was said, and no shard is cancelled."""
+    monkeypatch.setattr(scheduler, "_REFUSED", 1.0)
+    with standin(env, slots=0):
+        run = submit(env, tmp_path)
+        with monkeypatch.context() as site:
+            habit(CANCEL[env], "echo 'not today' >&2; exit 3", tmp_path, site)
+            with pytest.raises(ParallelError, match=r"still lists jobs.*ended with 3: not today"):
+                run.cancel(grace=0.1)
+            assert run.status().counts == {JobState.PENDING: 3}
+        assert run.cancel(grace=0.1).counts == {JobState.CANCELLED: 3}
+
+
+@pytest.mark.parametrize("env", rows([*NAMES], ("htcondor",)))
+def test_jobs_that_nobody_could_cancel_are_lost_not_cancelled(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the scheduler has no such job and the cancel command says so, the shards are lost."""
+    with standin(env, slots=0) as queue:
+        run = submit(env, tmp_path)
+        queue.cancel_all()
+        for file in queue.folder.glob("*.*.json"):
+            file.unlink()  # it was installed anew, and has forgotten everything
+        status = run.cancel(grace=0.1)
+    assert status.counts == {JobState.LOST: 3}
+    assert "has no job" in status.shards[0].note
+
+
+LIMITED = 'grep -q "^#PBS -J 0-[0-2]%" "$1" || { echo "qsub: would exceed the limit on jobs" >&2; exit 1; }; '
+
+
+def limited(folder: Path, shards: int, n_workers: int = 2) -> DetachedRun:
+    """Submit twelve squares in so many shards."""
+    options: dict[str, Any] = {"cores": 1, "memory": "1GB", "walltime": "00:10:00"}
+    set_parallel({"env": "pbs", "n_workers": n_workers, "options": options, "detached": {"shards": shards}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
+    return runner(range(12))  # type: ignore[no-any-return]
+
+
+def test_a_refused_submission_is_cut_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the settings; another number of shards in the same folder then counts, as nothing has run."""
+    with standin("pbs") as queue:
+        habit("qsub", f'{LIMITED} exec "$OWN" "$@"', tmp_path, monkeypatch)
+        with pytest.raises(SubmissionError, match="limit on jobs") as error:
+            limited(tmp_path, 8)
+        for name in ("detached.shards", "n_workers", "detached.array_limit"):
+            assert name in str(error.value)
+        run = limited(tmp_path, 3)
+        assert len(run) == 3
+        status = run.wait(150)
+        assert status.done, (status, dict(run.logs()))
+        assert [each["square"] for each in run.merge()] == [i * i for i in range(12)]
+        assert len({each.job for each in queue.jobs()}) == 1
+
+
+def test_shards_of_a_run_that_has_begun_stay(tmp_path: Path) -> None:
+    """Where jobs have been at work the shards are kept, and a warning says that the setting has no effect."""
+    with standin("pbs"):
+        assert limited(tmp_path, 3).wait(150).done
+        with pytest.warns(UserWarning, match=r"detached.shards = 2 has no effect.* in 3 shards"):
+            run = limited(tmp_path, 2)
+        assert len(run) == 3
+
+
+def test_a_run_goes_on_with_the_arrays_that_a_site_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of two arrays the second is refused: the first one's shards work, and `retry` submits the others."""
+    with standin("pbs") as queue:
+        once = '[ -e "$MINE/one" ] && { echo "qsub: only one array" >&2; exit 1; }; touch "$MINE/one"; exec "$OWN" "$@"'
+        with monkeypatch.context() as site:
+            habit("qsub", once, tmp_path, site)
+            set_parallel(None)
+            options: dict[str, Any] = {"cores": 1, "memory": "1GB", "walltime": "00:10:00"}
+            block = {"env": "pbs", "n_workers": 2, "options": options}
+            set_parallel({**block, "detached": {"shards": 4, "array_limit": 1}})
+            folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
+            run = Squares(Provider({"folder": str(tmp_path)}), **folders, async_mode=True)(range(12))
+            said = capfd.readouterr().err
+            assert "2 of 4 shards were submitted" in said and "only one array" in said
+            assert "submitted 2 shards (6 items)" in said
+            counts = run.wait(150).counts
+            assert counts == {JobState.DONE: 2, JobState.NEW: 2}
+        run.retry()
+        assert run.wait(150).done
+        assert [each["square"] for each in run.merge()] == [i * i for i in range(12)]
+        assert len({each.job for each in queue.jobs()}) == 2
+
+
+FAKE = """
+echo "$(basename "$0") ${SLURM_CLUSTERS:-none}" >>"$MINE/../called"
+case $(basename "$0") in
+    sbatch) echo "Submitted batch job 7 on cluster $SLURM_CLUSTERS" ;;
+    squeue) echo "CLUSTER: $SLURM_CLUSTERS"; echo '7_0|PENDING|Priority|' ;;
+esac
+"""
+
+
+def slurm(folder: Path, **options: Any) -> DetachedRun:
+    """Submit two squares to SLURM."""
+    options = {"cores": 1, "memory": "1GB", "walltime": "00:10:00", **options}
+    set_parallel({"env": "slurm", "n_workers": 1, "options": options, "detached": {"shards": 1}})
+    folders = {"output_dir": folder / "run", "async_specs_dir": folder / "specs"}
+    runner = Squares(Provider({"folder": str(folder)}), **folders, async_mode=True, progress=False)
+    return runner(range(2))  # type: ignore[no-any-return]
+
+
+def test_verbs_ask_the_cluster_that_the_jobs_were_sent_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM_CLUSTERS at the submission counts for every later command, whatever it is where they are called."""
+    for command in ("sbatch", "squeue", "scancel", "scontrol", "sacct"):
+        habit(command, FAKE, tmp_path, monkeypatch)
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    run = slurm(tmp_path)
+    for elsewhere in (None, "third"):
+        if elsewhere is None:
+            monkeypatch.delenv("SLURM_CLUSTERS")
+        else:
+            monkeypatch.setenv("SLURM_CLUSTERS", elsewhere)
+        assert run.status().counts == {JobState.PENDING: 1}
+    called = (tmp_path / "called").read_text().splitlines()
+    assert {"sbatch other", "squeue other"} <= set(called)
+    assert all(line.endswith(" other") for line in called)
+
+
+@pytest.mark.parametrize("directive", ["--clusters=other", "-M other", "-M=other", "--cluster other"])
+def test_another_cluster_is_refused_before_anything_is_written(
+    directive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directive that sends jobs where no verb looks for them is an error that says what works."""
+    habit("sbatch", 'touch "$MINE/called"', tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match=re.escape(directive) + r".*another cluster.*SLURM_CLUSTERS"):
+        slurm(tmp_path, job_extra_directives=[directive])
+    assert os.listdir(tmp_path) == ["site-sbatch"]
+    assert not (tmp_path / "site-sbatch/called").exists()
+
+
+def test_a_site_without_scontrol_takes_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing says how large an array may be, it is submitted all the same."""
+    for command in ("sbatch", "squeue"):
+        habit(command, FAKE, tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", os.pathsep.join(os.environ["PATH"].split(os.pathsep)[:2]) + ":/bin")
+    monkeypatch.setenv("SLURM_CLUSTERS", "here")
+    run = slurm(tmp_path)
+    assert json.loads((run.path / "detached/jobs.json").read_text())["jobs"] == {"0": "7_0"}

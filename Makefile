@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes, each of w
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
+.PHONY: help demo test test-security test-clusters test-kube test-gpu test-torch test-demo test-espnet3 chaos chaos-slurm attack extras lint types bench docs site recording screenshots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,9 @@ test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed
 	ESPNET3_TEST_DEMO=1 $(RUN) -m pytest tests/systems/test_demo.py tests/systems/test_demo_page.py \
 		tests/egs3/test_asterisk_demo_page.py $(ARGS)
+
+test-security: $(VENV)/dev.stamp ## what a second account of this machine can do to a run; needs root, who acts as both
+	$(RUN) -m pytest tests/security $(ARGS)
 
 test-clusters: $(VENV)/$(if $(TORCH),torch,dev).stamp ## tests on real SLURM, Grid Engine, OAR, HTCondor and sshd; needs root; TORCH=torch: training, too
 	$(if $(TORCH),ESPNET3_TEST_TORCH=1) tests/clusters/run.sh "$(RUN)" $(ARGS)

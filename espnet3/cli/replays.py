@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from espnet3.cli.runs import explained
+from espnet3.cli.runs import explained, trusting
 from espnet3.cli.showing import say, span, wrapped
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
@@ -38,8 +38,9 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 @click.option(
     "--profile", is_flag=True, help="Print where the time goes (cProfile); with py-spy, draw it too."
 )
+@trusting
 @explained
-def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool) -> None:
+def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool) -> None:
     """Run the item INDEX of RUN again, in this process, with its recorded provider, code and seed.
 
     Says what is not as it was then; nothing is written to RUN. Exit status: 0 if it returns, 1 if it raises.
@@ -47,7 +48,7 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
     if (index is None) != all_failed:
         raise click.UsageError("give an INDEX, or --all-failed")
     folder, here = Path(os.path.abspath(run)), Path.cwd()
-    again = Replay(folder)  # from now on the working directory is the run's
+    again = Replay(folder, trust)  # from now on the working directory is the run's
     try:
         indices = failed_indices(folder) if index is None else [index_of(folder, index)]
         for line in again.differences:

@@ -21,6 +21,7 @@ from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import counted, masked
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
+trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -45,10 +46,11 @@ def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_run
+@trusting
 @explained
-def submit(run: str) -> None:
+def submit(run: str, trust: bool) -> None:
     """Submit the shards of RUN that were never submitted."""
-    print_status(DetachedRun.open(run).submit())
+    print_status(DetachedRun.open(run, trust=trust).submit())
 
 
 @click.command()
@@ -128,10 +130,11 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 @click.option(
     "--grace", type=float, default=GRACE, show_default=True, help="Seconds for the items in flight."
 )
+@trusting
 @explained
-def cancel(run: str, grace: float) -> None:
+def cancel(run: str, grace: float, trust: bool) -> None:
     """End every job of RUN, queued or at work; what has been computed stays."""
-    print_status(DetachedRun.open(run).cancel(grace))
+    print_status(DetachedRun.open(run, trust=trust).cancel(grace))
 
 
 @click.command()
@@ -142,18 +145,20 @@ def cancel(run: str, grace: float) -> None:
     type=click.Choice(["raise", "record"]),
     help="From now on, stop at a failed item, or record it and go on.",
 )
+@trusting
 @explained
-def retry(run: str, failed_items: bool, on_error: str | None) -> None:
+def retry(run: str, failed_items: bool, on_error: str | None, trust: bool) -> None:
     """Submit again what is missing of RUN, and nothing else."""
-    print_status(DetachedRun.open(run).retry(failed_items, on_error))
+    print_status(DetachedRun.open(run, trust=trust).retry(failed_items, on_error))
 
 
 @click.command()
 @_run
+@trusting
 @explained
-def merge(run: str) -> None:
+def merge(run: str, trust: bool) -> None:
     """Put the outcomes of RUN in order, prove that none is missing, and print what the runner's merge returns."""
-    opened = DetachedRun.open(run)
+    opened = DetachedRun.open(run, trust=trust)
     found = opened.merge()
     if found is None:
         status = opened.status()

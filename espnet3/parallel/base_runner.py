@@ -42,7 +42,7 @@ class BaseRunner(ABC):
             `batch_forward`, a `forward` that says it takes lists is given lists of so many indices, in a runner
             that writes files of its own; `write_record` is given what it returns for each.
         async_mode: Submit detached jobs instead of waiting.
-        async_specs_dir: Where detached jobs' specs are written.
+        async_specs_dir: Where a link to detached jobs' specs is put, which are in the run folder, one for each shard.
         async_result_dir: Where detached jobs write where there is no `output_dir`.
         async_num_workers: Detached jobs at a time.
         output_dir: Folder of the run: every outcome is on disk before it is reported, and a run that

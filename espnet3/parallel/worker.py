@@ -4,7 +4,8 @@
     --tasks FILE INDEX     the same for an element of a job array: FILE lists the specs
     --requeue COMMAND      before --tasks: the command that queues the job again when it stops at its walltime
     --again STATUS         before --tasks: the exit status that makes the scheduler queue it again
-    --final STATUS         before --tasks: the exit status where another attempt would end so, too
+    --final STATUS         before --tasks: the exit status where another attempt would end so, too; of a pod, whose user
+                           need not be the one who submitted it: elsewhere a file of another user is not believed
     --check                read a spec from standard input and try to make its runner and provider
 
 It ends with 0 when the shard is done, 1 when it failed and 75 when it stopped with items left.
@@ -31,7 +32,7 @@ from espnet3.parallel.detached.job.work import (
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.files import make_folder, open_to_write, read_json
 
 USAGE = 2
 
@@ -49,43 +50,45 @@ def main(arguments: list[str] | None = None) -> int:
     if again:
         words = words[2:]
     if len(words) == 3 and words[0] == "--tasks":
-        return _element(task_spec(Path(words[1]), words[2]), again)
+        own = again is None or again[0] != "--final"
+        return _element(task_spec(Path(words[1]), words[2], own), again, own)
     if len(words) == 1 and not words[0].startswith("-"):
         return _run(Path(words[0]))
     print(__doc__, file=sys.stderr)
     return USAGE
 
 
-def task_spec(file: Path, index: str) -> Path:
+def task_spec(file: Path, index: str, own: bool = True) -> Path:
     """Return the spec of an element of a job array.
 
     Args:
         file: `{"first": index of the first element, "specs": [...]}`.
         index: The element's index, as the scheduler gives it.
+        own: As for `read_spec`.
     """
-    tasks = json.loads(file.read_bytes())
+    tasks = read_json(file, own=own)
     return Path(tasks["specs"][int(index) - int(tasks["first"])])
 
 
-def _element(path: Path, again: list[str] | None) -> int:
+def _element(path: Path, again: list[str] | None, own: bool) -> int:
     """Run an element of a job array; what it prints goes to the shard's log."""
     try:
-        spec = read_spec(path)
+        spec = read_spec(path, own)
         layout = Layout(Path(spec.run))
         log = layout.log(spec.shard)
         if layout.folder.is_dir():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
-        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = open_to_write(log)
     except (
         ParallelError,
         OSError,
     ) as error:  # without a run folder there is only the scheduler's output file
         say(f"{type(error).__name__}: {error}")
         return int(again[1]) if again and again[0] == "--final" else EXIT_FAILED
-    for own in (1, 2):
-        os.dup2(fd, own)
+    for stream in (1, 2):
+        os.dup2(fd, stream)
     os.close(fd)
-    status = _run(path)
+    status = run_shard(spec)
     if (
         again is not None and again[0] == "--final"
     ):  # a pod that was told to end is replaced, unless the run was

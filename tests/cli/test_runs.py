@@ -192,9 +192,9 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
     """An error of the file system is one line, as an error of the package is."""
-    (tmp_path / "detached/plan.json").mkdir(parents=True)
+    (tmp_path / "detached").write_text("")
     done = CliRunner().invoke(merge, [str(tmp_path)])
-    assert done.exit_code == 1 and done.stderr.startswith("IsADirectoryError: [Errno 21]")
+    assert done.exit_code == 1 and done.stderr.startswith("NotADirectoryError: [Errno 20]"), done.stderr
 
 
 def test_a_report_that_cannot_be_written_says_where_else(tmp_path: Path) -> None:

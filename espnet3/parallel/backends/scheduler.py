@@ -14,7 +14,9 @@ from enum import Enum
 
 from espnet3.parallel.backends.queue_answers import JobView, Question, given, meaning_of, submitter
 from espnet3.parallel.backends.queue_states import Words
+from espnet3.parallel.errors import ConfigError
 
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+@\[\]-]*", re.ASCII)
 _LONGEST = 500  # characters of a scheduler's comment: some explain each queue of a site
 
 
@@ -306,3 +308,12 @@ def _one_line(text: str) -> str:
 def _of_user(command: tuple[str, ...]) -> list[str]:
     name = submitter()
     return [part.replace("{user}", name) for part in command]
+
+
+def check_ids(jobs: Mapping[str, str], parts: int = 1) -> None:
+    """Raise unless jobs' ids, as a run folder says them, can be words of a command and parts of a file's name."""
+    for shard, job in jobs.items():
+        words = job.split("/", parts - 1) if isinstance(job, str) else [""]
+        safe = all(_ID.fullmatch(word) and ".." not in word for word in words)
+        if not (safe and shard.isascii() and shard.isdigit()):
+            raise ConfigError(f"the run folder is damaged: {job!r} is no id of a job, or {shard!r} no shard")

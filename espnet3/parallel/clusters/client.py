@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import resource
+import shutil
+import tempfile
 import uuid
 import weakref
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, default_client
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.backend import GPU_VARIABLE
 from espnet3.parallel.backends.gpus import chosen_gpus
-from espnet3.parallel.clusters.security import local_security
+from espnet3.parallel.clusters.security import SCRATCH, local_security
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import (
     ClosesAtCtrlC,
@@ -29,10 +31,11 @@ from espnet3.parallel.dask_compat import (
     plugins_of,
     sockets_of,
 )
+from espnet3.parallel.dask_compat.servers import guard_listeners
 from espnet3.parallel.env.calls import EnvCall, portable_setup_error, wrap_func_with_worker_env
 from espnet3.parallel.env.store import ENVS, SetupFn, check_setup
 from espnet3.parallel.env.worker_id import name_worker
-from espnet3.parallel.errors import WorkerSetupError, explained
+from espnet3.parallel.errors import ConfigError, WorkerSetupError, explained
 from espnet3.parallel.local.alone import own_processes
 from espnet3.parallel.local.dask.cluster import ForkedCluster, drop, local_cluster
 from espnet3.parallel.local.fork_server import ForkServer
@@ -111,10 +114,12 @@ class EnvClient(ClosesAtCtrlC, Client):
 
     Attributes:
         espnet3_env: Key of the env of `get_client(setup_fn=...)`; None takes the workers' own default.
+        espnet3_scratch: Removes what Dask has written here.
     """
 
     espnet3_env: str | None = None
     espnet3_dashboard_shown = False
+    espnet3_scratch: Callable[[], object] | None = None
 
     if TYPE_CHECKING:  # Dask's own have no types, and `mypy --strict` of a user would refuse to call them
         gather: Callable[..., Any]
@@ -191,6 +196,8 @@ class EnvClient(ClosesAtCtrlC, Client):
                     drop(cluster)
                 raise
             finally:
+                if self.espnet3_scratch is not None:
+                    self.espnet3_scratch()
                 _mend_default()
 
     def __del__(self) -> None:
@@ -229,23 +236,56 @@ def open_client(
     config: ParallelConfig, forkserver: Callable[[], ForkServer], *, default: bool = False
 ) -> EnvClient:
     """Start the cluster of a `parallel` block and connect to it."""
-    if own_processes(config):
-        gpus: list[str] = []
-        if BACKENDS[config.env].kind is Kind.GPU:
-            gpus = chosen_gpus(config.options, config.n_workers)
-        options, private = local_security(config)
-        options.pop(GPU_VARIABLE, None)
-        cluster: Any = local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
-    else:
-        cluster = open_cluster(config)
+    guard_listeners()
+    base = config.options.get("local_directory") if own_processes(config) else None
+    scratch = _own_scratch(base or dask.config.get("temporary-directory", None))
     try:
-        client = EnvClient(cluster, config, default=default)
+        with dask.config.set({"temporary-directory": scratch}):
+            cluster = _cluster(config, forkserver, scratch)
+        try:
+            if isinstance(cluster, ForkedCluster):
+                cluster.remove_at_end(scratch)
+            client = EnvClient(cluster, config, default=default)
+        except BaseException:
+            cluster.close()
+            raise
     except BaseException:
-        cluster.close()
+        _remove(scratch, os.getpid())
         raise
+    client.espnet3_scratch = weakref.finalize(cluster, _remove, scratch, os.getpid())
     known = weakref.ref(client)  # the cluster must not keep its client alive
     cluster_of(client).watch_demand(lambda: _wants_workers(known()))
     return client
+
+
+def _cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
+    if not own_processes(config):
+        return open_cluster(config)
+    gpus: list[str] = []
+    if BACKENDS[config.env].kind is Kind.GPU:
+        gpus = chosen_gpus(config.options, config.n_workers)
+    options, private = local_security(config)
+    options.pop(GPU_VARIABLE, None)
+    options["local_directory"] = scratch  # also of those that take a dead one's place
+    return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
+
+
+def _own_scratch(base: Any) -> str:
+    """Make a folder of mode 0700 for what Dask writes here, in a given one or that for temporary files."""
+    try:
+        if base is not None:
+            os.makedirs(base, exist_ok=True)
+        return tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+    except OSError as error:
+        raise ConfigError(
+            f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
+        ) from error
+
+
+def _remove(folder: str, pid: int) -> None:
+    """Remove a folder, in the process that made it: a forked child ends, too."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wants_workers(client: Any) -> bool:

@@ -35,7 +35,13 @@ from espnet3.parallel.clusters.options import (
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
-from espnet3.parallel.dask_compat.jobs import OwnCommands, log_folder_of, processes_per_job, submission_of
+from espnet3.parallel.dask_compat.jobs import (
+    OwnCertificate,
+    OwnCommands,
+    log_folder_of,
+    processes_per_job,
+    submission_of,
+)
 from espnet3.parallel.dask_compat.servers import ask_for_certificate
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.local.pages import GuardedCluster
@@ -163,7 +169,7 @@ def watched_cluster(row: Backend) -> Any:
     job_class = watched_job(base.job_cls, row.scheduler)
 
     # one class for each scheduler, made when needed
-    class JobCluster(ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
+    class JobCluster(OwnCertificate, ClosesMore, LostWorkersStay, base, GuardedCluster, KeptCluster):  # type: ignore[misc]
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ from espnet3.parallel.backends.job_text import quoted_word, quoted_words
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.security import (
     PRELOAD,
+    SCRATCH,
     RunCertificate,
     is_encrypted,
     make_certificate,
@@ -125,7 +126,23 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     here = shlex.quote(os.getcwd())
     # jobs of some schedulers start in the home folder; a node without this folder may not need it
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
+    if not (options.get("local_directory") or site("local-directory")):
+        options["job_script_prologue"].append(f"{own_scratch()} || exit 1")
     return _log_folder(row, options, options.get("log_directory") or site("log-directory"))
+
+
+def own_scratch() -> str:
+    """Return a shell command that makes a folder for Dask's files, of mode 0700, and has Dask use it.
+
+    Dask's own has a name that everybody knows, and whoever made it first can exchange files in it. Backticks, since
+    HTCondor takes `$(` for a macro of its own.
+    """
+    base = dask.config.get("temporary-directory", None)
+    if base is not None and os.path.basename(base).startswith(SCRATCH):  # this process's own, in what was set
+        base = os.path.dirname(base)
+    where = '"${TMPDIR:-/tmp}"' if base in (None, tempfile.gettempdir()) else quoted_word(str(base))
+    made = f"`mktemp -d {where}/{SCRATCH}XXXXXXXXXX`"
+    return f"DASK_TEMPORARY_DIRECTORY={made} && export DASK_TEMPORARY_DIRECTORY"
 
 
 def _worker_words(scheduler: Scheduler, options: dict[str, Any], site: Callable[..., Any]) -> list[str]:
@@ -227,8 +244,9 @@ def secure(row: Backend, options: dict[str, Any], security: str) -> RunCertifica
         return None
     section = options.get("config_name") or row.name
     shared = options.get("shared_temp_directory")
-    shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None) or os.getcwd()
-    certificate = make_certificate(os.path.expanduser(os.path.expandvars(shared)))
+    shared = shared or dask.config.get(f"jobqueue.{section}.shared-temp-directory", None)
+    certificate = make_certificate(shared and os.path.expanduser(os.path.expandvars(shared)))
     options.update(security=certificate.security, protocol="tls://")
-    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--preload", PRELOAD]
+    extra = options.get("worker_extra_args", [])
+    options["worker_extra_args"] = [*extra, *certificate.words, "--preload", PRELOAD]
     return certificate

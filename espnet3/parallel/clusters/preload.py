@@ -17,9 +17,12 @@ from distributed import Nanny
 
 from espnet3.parallel.dask_compat.servers import (
     ask_for_certificate,
+    guard_listeners,
     kill_starting_worker,
     replace_queues_of_nannies,
 )
+
+guard_listeners()  # when this is imported: the server that does it listens later
 
 
 def dask_setup(server: Any) -> None:

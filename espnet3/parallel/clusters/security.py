@@ -8,23 +8,35 @@ the cluster closes; for workers of this process they stay in memory.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.ledger.errors import LedgerError
+from espnet3.parallel.ledger.files import read_json, write_json, writers
+from espnet3.parallel.ledger.lease import is_alive, this_process
 
 logger = logging.getLogger(__name__)
 
 _CLOCKS = datetime.timedelta(days=30)  # by which the clock of a node may be behind
-_VALID = datetime.timedelta(days=365)
+_VALID = datetime.timedelta(days=14)
+_KEYS = "espnet3-tls-"  # begins the name of a folder of keys
+_DRIVER = "driver.json"  # beside them: whose they are
+SCRATCH = "espnet3-dask-"
+"""Begins the name of a folder for what Dask puts on the disk, of mode 0700, made for one process of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +44,20 @@ class RunCertificate:
     """The certificate of one run.
 
     Attributes:
-        folder: Where its files are.
-        security: The `distributed.Security` that uses them.
+        folder: Where its files are, for workers that others start.
+        security: The `distributed.Security` that uses it.
         config: The same as Dask configuration, for processes that inherit one.
     """
 
     folder: str
     security: Any
     config: Mapping[str, Any]
+
+    @property
+    def words(self) -> list[str]:
+        """The words of a worker's command that name them."""
+        cert, key = (quoted_word(os.path.join(self.folder, name)) for name in ("cert.pem", "key.pem"))
+        return ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
 
     def remove(self) -> None:
         """Remove the files; open connections stay."""
@@ -134,18 +152,21 @@ def _security(cert: str, key: str) -> Any:
     return Security(tls_ca_file=cert, require_encryption=True, **roles)
 
 
-def make_certificate(parent: str) -> RunCertificate:
-    """Make a certificate in a new folder."""
+def make_certificate(parent: str | None) -> RunCertificate:
+    """Make a certificate in a new folder; those of drivers that were killed are removed there."""
     pair = make_pair()
     import dask
 
+    place = _place_of_keys(parent)
     try:
-        folder = tempfile.mkdtemp(prefix="espnet3-tls-", dir=parent)  # mode 0700
+        _remove_leftovers(place)
+        folder = tempfile.mkdtemp(prefix=_KEYS, dir=place)  # mode 0700
     except OSError as error:
         raise ConfigError(
-            f"the run's certificate cannot be written to {parent}: {error.strerror}; start in a folder that "
+            f"the run's certificate cannot be written to {place}: {error.strerror}; start in a folder that "
             "you may write to and that the nodes see, or name one as options.shared_temp_directory"
         ) from error
+    write_json(Path(folder) / _DRIVER, this_process())
     cert = _write(folder, "cert.pem", pair.cert)
     key = _write(folder, "key.pem", pair.key)
     files = {"cert": cert, "key": key}
@@ -159,9 +180,56 @@ def make_certificate(parent: str) -> RunCertificate:
     }
     return RunCertificate(
         folder,
-        _security(cert, key),
+        _security(*pair),  # this process never reads the files: it knows its own pair
         {"distributed": {"comm": comm, **guarded}},
     )
+
+
+def _place_of_keys(parent: str | None) -> str:
+    """Return the folder for a run's keys: none that others could put another one in the place of."""
+    wanted = os.path.abspath(parent or os.getcwd())
+    where = open_above(wanted)
+    if not where:
+        return wanted
+    home = os.path.join(os.path.expanduser("~"), ".cache", "espnet3")
+    if parent is not None or open_above(os.path.dirname(home)):
+        raise ConfigError(
+            f"{where}, so that the run's key cannot be in {wanted}: its folder could be exchanged for another one. "
+            "Name one as options.shared_temp_directory that the nodes see, where only you may write, there and above"
+        )
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    return home
+
+
+def open_above(path: str) -> str:
+    """Say in which folder, of a path and all above it, others may exchange files; empty: none, as sshd wants it.
+
+    In a sticky folder, as that of temporary files is, nobody exchanges another one's.
+    """
+    path = os.path.realpath(path)
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # made later, by this user
+            status = os.stat(path)
+            why = writers(status)
+            if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (os.geteuid(), 0)):
+                return f"{path} {why}"
+        if path == os.path.dirname(path):
+            return ""
+        path = os.path.dirname(path)
+
+
+def _remove_leftovers(place: str) -> None:
+    """Remove the keys of drivers that were killed: of this host, or so long ago that they serve nothing any more."""
+    for folder in Path(place).glob(f"{_KEYS}*"):
+        status = folder.lstat()
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            continue
+        try:
+            lives = is_alive(read_json(folder / _DRIVER))
+        except (OSError, LedgerError):
+            lives = None  # its driver is just writing it, or an earlier version did not
+        if lives is False or (lives is None and time.time() - status.st_mtime > _VALID.total_seconds()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 _SERVERS = ("scheduler", "worker")

@@ -8,7 +8,6 @@ the remote side said before it failed is part of the message.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from itertools import cycle
 from typing import Any
@@ -111,7 +110,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     if config.security == "off" if not given else not is_encrypted(options):
         warn_of_off("these hosts")
     elif not given:
-        certificate = make_certificate(os.getcwd())
+        certificate = make_certificate(None)
         options["security"] = certificate.security
         scheduler_options.setdefault("protocol", "tls")
 

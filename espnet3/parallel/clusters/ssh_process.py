@@ -15,7 +15,8 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from espnet3.parallel.clusters.end_task import end_task
-from espnet3.parallel.dask_compat import SPEC_MODULE, inherited_config
+from espnet3.parallel.clusters.options import own_scratch
+from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class RemoteProcess(ProcessInterface):
         self.tail: deque[str] = deque(maxlen=_SHOWN)
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `python -m SPEC_MODULE`."""
+        """Return what `SPEC_MODULE` is to start, as JSON, and its further arguments."""
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -80,13 +81,11 @@ class RemoteProcess(ProcessInterface):
             self.connection = await asyncssh.connect(self.host, **self.connect_options)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
             raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
-        command = shlex.join(
-            [
-                *("env", inherited_config(self.config)),
-                *(self.python, "-m", SPEC_MODULE, *self.arguments()),
-            ]
-        )
+        spec, *words = self.arguments()
+        command = shlex.join([self.python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
+        # every account of the host reads the command lines of all others
+        self.process.stdin.write(f"{inherited_config(self.config)}\n{spec}\n")
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             self.tail.append(line)
             if self.announced in line:
@@ -136,7 +135,7 @@ class RemoteScheduler(RemoteProcess):
 
     def arguments(self) -> list[str]:
         """Return what makes it a scheduler."""
-        return ["--spec", json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
+        return [json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
 
     async def start(self) -> None:
         """As the base; the address is taken from its announcement."""
@@ -168,7 +167,7 @@ class RemoteWorker(RemoteProcess):
     def arguments(self) -> list[str]:
         """Return what makes it a worker of our scheduler."""
         opts = {**self.options, "name": self.turn_name}
-        return [self.scheduler, "--spec", json.dumps({"0": {"cls": self.worker_class, "opts": opts}})]
+        return [json.dumps({"0": {"cls": self.worker_class, "opts": opts}}), self.scheduler]
 
     @property
     def turn_name(self) -> str:
@@ -211,10 +210,13 @@ def _tied(command: str) -> str:
 
     Without a terminal, a process outlives its session; a worker of a session that broke, or of a
     driver that was killed, must not. It begins where the caller is, if there is such a folder.
+    The first two lines of the input are Dask's configuration and what the command reads.
     """
     return (
-        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; {command} </dev/null & p=$!; "
-        "(cat <&3; kill $p) >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r"
+        f"cd {shlex.quote(os.getcwd())} 2>/dev/null || true; exec 3<&0; "
+        f"IFS= read -r {INHERITED} <&3; export {INHERITED}; IFS= read -r s <&3; {own_scratch()} || exit 1; "
+        f"printf '%s\\n' \"$s\" | {command} & p=$!; (cat <&3; kill $p) >/dev/null 2>&1 & w=$!; "
+        'wait $p; r=$?; kill $w 2>/dev/null; rm -rf "$DASK_TEMPORARY_DIRECTORY"; exit $r'
     )
 
 

@@ -166,18 +166,18 @@ def worker_arguments(command: str | None) -> frozenset[str]:
 
 
 def inherited_config(config: Mapping[str, Any]) -> str:
-    """Return a setting for `env`, by which a process starts with this one's Dask configuration and `config`.
-
-    The variable is what `dask.config.global_config` is filled from.
-    """
+    """Return a value for `INHERITED`, by which a process starts with this one's Dask configuration and `config`."""
     import dask
 
-    merged = dask.config.merge(dask.config.global_config, config)
-    return f"DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(merged)}"
+    return str(dask.config.serialize(dask.config.merge(dask.config.global_config, config)))
+
+
+INHERITED = "DASK_INTERNAL_INHERIT_CONFIG"
+"""The environment variable that `dask.config.global_config` is filled from."""
 
 
 SPEC_MODULE = "distributed.cli.dask_spec"
-"""Run by `python -m`, it starts the scheduler or the workers that its argument `--spec` describes in JSON."""
+"""Run by `python -m`, it starts the scheduler or the workers that the file of its `--spec-file` describes."""
 
 
 # --- distributed: clusters -------------------------------------------------------------------------

@@ -18,6 +18,20 @@ class OwnCommands:
         return await cls.run_command(cmd, shell=shell)
 
 
+class OwnCertificate:
+    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate: `JobQueueCluster._get_worker_security`.
+
+    It would write the one in memory to files that only it knows.
+    """
+
+    certificate: Any = None
+
+    def _get_worker_security(self, security: Any) -> Any:
+        if self.certificate is not None:
+            return None
+        return super()._get_worker_security(security)  # type: ignore[misc]  # mixed into one that has it
+
+
 def processes_per_job(cluster: Any) -> int:
     """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
     processes: int = cluster._dummy_job.worker_processes

@@ -2,8 +2,109 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import resource
 from collections.abc import Callable
 from typing import Any
+
+_HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
+_AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them
+_MOST = 1 << 20  # open files: some programs go through all that they may have
+_AT_ONCE = 128  # connections, until the loop sees to others
+_OWN = 64  # descriptors that no connection gets: what this process opens itself must not fail
+_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+def guard_listeners() -> None:
+    """Have the listeners that Dask opens in this process from now on bear a thousand idle connections.
+
+    The limit of open files is what the system lets this process have. Beyond it connections wait, where tornado would
+    log an error at each turn of its loop: `tornado.tcpserver.add_accept_handler`. One over TLS without a handshake
+    ends: `distributed.comm.tcp.TLSListener._prepare_stream`.
+    """
+    from distributed.comm.tcp import TLSListener
+    from tornado import tcpserver
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    module: Any = tcpserver
+    if module.add_accept_handler is accept_patiently:
+        return
+    listener: Any = TLSListener
+    prepare = listener._prepare_stream
+
+    async def prepared(self: Any, stream: Any, address: Any) -> Any:
+        try:
+            return await asyncio.wait_for(prepare(self, stream, address), _HANDSHAKE)
+        except asyncio.TimeoutError:
+            stream.close()
+            return None
+
+    module.add_accept_handler = accept_patiently
+    listener._prepare_stream = prepared
+
+
+def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
+    """As `tornado.netutil.add_accept_handler`, which see."""
+    return _Accepting(sock, callback).stop
+
+
+class _Accepting:
+    """Accepts the connections of a listening socket on this thread's loop, as long as there are descriptors."""
+
+    def __init__(self, sock: Any, callback: Callable[[Any, Any], None]) -> None:
+        from tornado.ioloop import IOLoop
+
+        self.sock = sock
+        self.callback = callback
+        self.loop = IOLoop.current()
+        self.stopped = self.listening = False
+        self.listen()
+
+    def listen(self) -> None:
+        """Take connections, unless this is over."""
+        if not self.stopped:
+            self.loop.add_handler(self.sock, self.accept, self.loop.READ)
+            self.listening = True
+
+    def pause(self) -> None:
+        """Leave connections where they wait."""
+        if self.listening:
+            self.loop.remove_handler(self.sock)
+            self.listening = False
+
+    def stop(self) -> None:
+        """Take no more."""
+        self.stopped = True
+        self.pause()
+
+    def accept(self, _fd: Any, _events: int) -> None:
+        """Take what waits; where descriptors run out, the rest later."""
+        for _ in range(_AT_ONCE):
+            if self.stopped:
+                return
+            try:
+                connection, address = self.sock.accept()
+            except BlockingIOError:  # no more is waiting
+                return
+            except ConnectionAbortedError:  # it went again
+                continue
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                break
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            if limit != resource.RLIM_INFINITY and connection.fileno() >= limit - _OWN:
+                connection.close()  # its other end may try again
+                break
+            self.callback(connection, address)
+        else:
+            return
+        self.pause()
+        self.loop.call_later(_AGAIN, self.listen)
 
 
 def tls_to_listen(security: Any, role: str) -> Any:
@@ -26,6 +127,7 @@ def ask_for_certificate(server: Any) -> None:
     """
     role = "worker" if hasattr(server, "nanny") else "scheduler"
     try:
+        limit_requests(server)
         server.http_server.ssl_options = tls_to_listen(server.security, role)
     except BaseException:
         server.http_server.stop()  # Dask goes on after a preload that fails
@@ -52,7 +154,13 @@ def put_before_pages(server: Any, make: Callable[[Any], Any]) -> None:
 
     `request_callback` of tornado's `HTTPServer`, read for each request.
     """
+    limit_requests(server)
     server.http_server.request_callback = make(server.http_server.request_callback)
+
+
+def limit_requests(server: Any) -> None:
+    """Give a connection to an HTTP server seconds for each request: `HTTPServer.conn_params.header_timeout`."""
+    server.http_server.conn_params.header_timeout = _HANDSHAKE
 
 
 def replace_queues_of_nannies(make: Callable[[Any], Any]) -> None:

@@ -10,7 +10,7 @@ import os
 import time
 
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.files import make_folder, open_to_write
 
 _REST = 10  # after a look at the folder, none for this many times as long as it took
 
@@ -60,7 +60,7 @@ def count_failures(layout: Layout, shard: int, failed: int) -> None:
         file.unlink(missing_ok=True)
         return
     make_folder(layout.failures)
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    fd = open_to_write(file, 0)
     try:
         os.ftruncate(fd, failed)
     finally:

@@ -6,6 +6,7 @@
   template.json    the specs, but for what differs from shard to shard
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        the last submission: job ids, by shard
+  specs/           shard.7.json: what the job of a shard reads
   failed/7         one byte for each failed item of the shard, if `max_failures` limits them
   stop.json        an order to all jobs to end: the run was cancelled, or an item failed
   shard.7/         lease.*.json  mark.json  losses.json  ended.json  done  log.txt
@@ -15,18 +16,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.spec import items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.atomic import write_plainly
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import make_folder, read_json, refuse_others, write_json, write_whole
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 
 FOLDER = "detached"
+SPECS = "specs"
 PLAN = "plan.json"
 INDICES = "indices.json"
 TEMPLATE = "template.json"
@@ -40,6 +45,7 @@ ENDED = "ended.json"
 MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
+_OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +55,12 @@ class Plan:
     Attributes:
         indices_sha256: The hash of the index list.
         bounds: Positions at which shards begin, and the number of all positions.
-        specs: Folder of the specs.
+        specs: Where `async_specs_dir` shows them: a link to their folder, which no job follows.
         outcomes: Names of the folders of the shards' outcomes.
         env: The backend.
         n_workers: Jobs at a time.
         options: Options of the backend.
         settings: The `detached` block of the configuration.
-        python: The jobs' interpreter.
         code: The user's own code, as `provenance.code.code_of` returns it.
         hooks: The runner writes files of its own.
         keep_values: Its results are wanted beside them.
@@ -70,7 +75,6 @@ class Plan:
     n_workers: int
     options: dict[str, Any]
     settings: dict[str, Any]
-    python: str
     code: dict[str, Any] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
@@ -86,10 +90,6 @@ class Plan:
         """What the folders of outcomes are called."""
         return SESSION if self.hooks else SPLIT
 
-    def spec(self, shard: int) -> Path:
-        """Return the file of a shard's spec."""
-        return Path(self.specs) / f"shard.{shard}.json"
-
     def size(self, shard: int) -> int:
         """Return how many items a shard has."""
         return self.bounds[shard + 1] - self.bounds[shard]
@@ -100,7 +100,7 @@ def write_quickly(path: Path, value: dict[str, Any]) -> None:
     write_whole(path, _lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
 
 
-def write_lines(path: str, texts: dict[str, str]) -> None:
+def write_lines(path: Path, texts: dict[str, str]) -> None:
     """Write one of a thousand JSON files that nobody reads before all are written: a key a line, not synced."""
     write_plainly(path, _lines(texts))
 
@@ -115,11 +115,29 @@ class Layout:
 
     Args:
         run: The run's folder.
+        trust: Act on it, whoever wrote it.
+        own: Its files decide what is run: each must be this user's when it is read.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, *, trust: bool = False, own: bool = False) -> None:
         self.run = run
         self.folder = run / FOLDER
+        self.trust = trust
+        self.own = own
+
+    def to_act_on(self) -> Layout:
+        """Return the layout for a verb that acts on the run."""
+        if not self.trust:
+            refuse_others(self.run)
+        return Layout(self.run, trust=self.trust, own=not self.trust)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Read one of the files that are written at submission."""
+        return read_json(self.folder / name, own=self.own)
+
+    def spec(self, shard: int) -> Path:
+        """Return the file of a shard's spec."""
+        return self.folder / SPECS / f"shard.{shard}.json"
 
     def shard(self, number: int) -> Path:
         """Return the folder with a shard's lease, marks and log."""
@@ -147,7 +165,13 @@ class Layout:
     def plan(self) -> Plan:
         """Read the plan."""
         try:
-            return Plan(**read_json(self.folder / PLAN))
+            plain = self.read(PLAN)
+            plan = Plan(**{name: plain[name] for name in Plan.__slots__ if name in plain})
+            if plan.n_shards >= 0 and all(map(_OUTCOMES.fullmatch, plan.outcomes)):
+                return plan
+            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: it names other folders than a plan's")
+        except (AttributeError, TypeError) as error:
+            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: {error}") from error
         except FileNotFoundError:
             from espnet3.parallel.ledger.folder import (
                 RUN,  # jobs, which read the plan too, do not open run folders
@@ -176,14 +200,19 @@ class Layout:
 
     def items(self) -> Sequence[Any]:
         """Read the index list."""
-        return items_from_json(read_json(self.folder / INDICES))
+        return items_from_json(self.read(INDICES))
 
     def jobs(self) -> dict[str, Any]:
         """Read the last submission; empty where there was none."""
         try:
-            return read_json(self.folder / JOBS)
+            jobs = self.read(JOBS)
+            for ids in (jobs.get("jobs", {}), jobs.get("earlier", {})):
+                check_ids(ids, parts=2)
         except FileNotFoundError:
             return {}
+        except AttributeError as error:
+            raise DamagedFolderError(f"{self.folder / JOBS} is damaged: {error}") from error
+        return jobs
 
     def write_jobs(self, jobs: dict[str, Any]) -> None:
         """Note a submission."""

@@ -42,7 +42,9 @@ class Marks:
         if _died_over_items(earlier):
             begin, end = earlier["in_flight"]
             losses.add(Loss(begin, end - begin, ProcessEnd(**earlier.get("end", {}))))
-        self._fd = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(
+            folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+        )
         self._write()  # a death is counted once
         os.ftruncate(self._fd, _WIDTH + 1)
 

@@ -11,7 +11,6 @@ from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.ledger.errors import LedgerError
-from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.runner.writers.hooks import folder_entries
 
@@ -29,11 +28,11 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 
 def restored_runner(layout: Layout) -> Any:
     """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
-    spec = JobSpec.from_json(read_json(layout.folder / TEMPLATE))
+    spec = JobSpec.from_json(layout.read(TEMPLATE))
     sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
     cls: Any = load(spec.runner)
     runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
-    for name, value in read_json(layout.folder / RUNNER).items():
+    for name, value in layout.read(RUNNER).items():
         setattr(runner, name, decode(value, layout.folder / RUNNER))
     return runner
 

@@ -108,10 +108,10 @@ class JobSpec:
         return cls(**values)
 
 
-def read_spec(path: Path) -> JobSpec:
+def read_spec(path: Path, own: bool = True) -> JobSpec:
     """Read a spec from its file."""
     try:
-        return JobSpec.from_json(read_json(path))
+        return JobSpec.from_json(read_json(path, own=own))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, 0, error) from error
     except FileNotFoundError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.errors import ConfigError
 
@@ -75,6 +77,18 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
         python=python or sys.executable,
         variables={name: os.environ[name] for name in [*wanted, *names]},
     )
+
+
+def interpreter(env: str, options: Mapping[str, Any]) -> str:
+    """Return the Python that jobs run: an option of the backend, or this one; never one that a run folder says.
+
+    Over SSH each host may have another one; then it is that of the first host with workers.
+    """
+    if row(env).kind is Kind.SSH:
+        return worker_hosts(ssh_hosts(options))[0].python or sys.executable
+    if row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        return str(options.get("python") or "python")
+    return str(options.get("python") or sys.executable)
 
 
 def import_path() -> str | None:

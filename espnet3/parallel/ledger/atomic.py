@@ -117,7 +117,8 @@ def write_plainly(path: str | os.PathLike[str], data: bytes) -> None:
 
     For thousands of files at a time, which a file system over the network takes twice as long to rename as well.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, PRIVATE)
     try:
         write_all(fd, data)
     finally:

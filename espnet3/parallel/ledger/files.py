@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import json
 import os
+import pwd
+import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import atomic
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
 
 SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
+# what this package writes in a run folder, and beside the user's own files in a split
+_OURS = re.compile(
+    r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
+)
+_OF_A_SPLIT = re.compile(r"done|.*\.jsonl?")
 
 
 @contextlib.contextmanager
@@ -66,15 +77,45 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool = False) -> BinaryIO:
+    """Open a file of a run folder to read it, if it is a regular one: a pipe there would be waited for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise
+        raise DamagedFolderError(f"{path} is damaged: it is no regular file") from error
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and (not own or status.st_uid in (os.geteuid(), 0)):
+        return open(fd, "rb", buffering)
+    os.close(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedFolderError(f"{path} is damaged: it is no regular file")
+    raise ConfigError(
+        f"{path} belongs to {_user(status.st_uid)}, and says what is to be run: it is not believed"
+    )
+
+
+def read_json(path: str | os.PathLike[str], *, own: bool = False) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     try:
-        value = json.loads(path.read_bytes())
+        with open_plain(path, own=own) as file:
+            value = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise DamagedFolderError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
     return value
+
+
+def open_to_write(path: str | os.PathLike[str], flags: int = os.O_APPEND) -> int:
+    """Return a descriptor of a regular file to write to, made if missing; a link in its place is not followed."""
+    flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
 
 
 class Appender:
@@ -92,7 +133,7 @@ class Appender:
         self.path = path
         self._durable = durable
         with writing(path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._fd = open_to_write(path)
             self.size = os.fstat(self._fd).st_size
         self._synced = time.monotonic()
         self._dirty = self._broken = False
@@ -148,3 +189,63 @@ class Appender:
         finally:
             os.close(self._fd)
             self._fd = -1
+
+
+# --- whose a folder is ---
+
+
+def refuse_others(run: Path) -> None:
+    """Raise where another user could have written what a run folder says, so that nobody acts on it.
+
+    In a folder that others cannot enter only a file's owner counts: with a umask of 002 all files are the group's.
+    """
+    left = [(os.path.realpath(run), True)]
+    while left:
+        path, reached = left.pop()
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:  # a lease that is cleaned up
+            continue
+        why = writers(status) if reached else writers(status, owner_alone=True)
+        if why or stat.S_ISLNK(status.st_mode):
+            raise ConfigError(
+                f"{path} {why or 'is a link'}, so somebody else may have written what this run is. Look at it "
+                "(`espnet3 status` and `report` only read), and chown or chmod it, or say that you trust its writers: "
+                "--trust, DetachedRun.open(folder, trust=True)"
+            )
+        if not stat.S_ISDIR(status.st_mode):
+            continue
+        at_top, name = path == os.path.realpath(run), os.path.basename(path)
+        mine = _OURS if at_top else _OF_A_SPLIT if _OURS.fullmatch(name) and name != "detached" else None
+        inside = reached and bool(status.st_mode & 0o011)
+        left += [(one.path, inside) for one in os.scandir(path) if mine is None or mine.fullmatch(one.name)]
+
+
+def writers(status: os.stat_result, *, owner_alone: bool = False) -> str:
+    """Say who else has written a file or folder, or may write to it; empty where only this user and root can."""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to {_user(status.st_uid)}"
+    if owner_alone or stat.S_ISLNK(status.st_mode):
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written to by everybody"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+        return "can be written to by its group"
+    return ""
+
+
+@cache
+def _is_private(gid: int) -> bool:
+    """Whether a group is this user's alone, as systems with a umask of 002 make one for each account."""
+    try:
+        group, name = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == name and set(group.gr_mem) <= {name}
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user {uid}"

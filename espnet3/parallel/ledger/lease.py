@@ -25,8 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.ledger.atomic import create_whole
-from espnet3.parallel.ledger.errors import FolderInUseError, FolderWriteError, LeaseLostError
-from espnet3.parallel.ledger.files import write_json, writing
+from espnet3.parallel.ledger.errors import (
+    DamagedFolderError,
+    FolderInUseError,
+    FolderWriteError,
+    LeaseLostError,
+)
+from espnet3.parallel.ledger.files import open_plain, read_json, write_json, writing
 
 BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one after which another host's holder is suspected
@@ -158,12 +163,11 @@ class Lease:
         file = self._file(number)
         with writing(file):  # a holder's file is its user's alone: another user has no business here
             try:
-                held = json.loads(file.read_bytes())
+                held = read_json(file)
             except FileNotFoundError:
                 return  # cleaned up by a later holder: look again
-            except (ValueError, RecursionError):
+            except DamagedFolderError:
                 held = {}  # damaged: its age alone has to tell
-        held = held if isinstance(held, dict) else {}
         if held.get("released"):
             return
         alive = is_alive(held)
@@ -237,7 +241,7 @@ class Lease:
 def _touched(file: Path) -> int | None:
     """Return when a file was last touched; None if it is gone."""
     try:
-        with open(file, "rb") as opened:  # opening asks an NFS server, where stat may answer from a cache
+        with open_plain(file) as opened:  # opening asks an NFS server, where stat may answer from a cache
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None

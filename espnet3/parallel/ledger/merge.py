@@ -18,7 +18,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import read_json, write_json, writing
+from espnet3.parallel.ledger.files import open_plain, read_json, write_json, writing
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import bodies, index_json, split_line
 from espnet3.parallel.ledger.offsets import Lines
@@ -87,7 +87,7 @@ def check_receipt(path: Path) -> Receipt:
     for name, expected in ((RESULTS, receipt.results_sha256), (ERRORS, receipt.errors_sha256)):
         digest = hashlib.sha256()
         try:
-            with open(path / name, "rb") as file:
+            with open_plain(path / name) as file:
                 while part := file.read(_WRITE):
                     digest.update(part)
         except FileNotFoundError:

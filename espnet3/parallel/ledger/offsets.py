@@ -8,6 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.lines import check_line
 from espnet3.parallel.ledger.scan import OK, Scan
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
@@ -80,7 +81,7 @@ class _Window:
     def __init__(self, path: Path, most: int, stay_open: bool) -> None:
         self.path = path
         self._most = most
-        self._fd = os.open(path, os.O_RDONLY) if stay_open else -1
+        self._file = open_plain(path, 0) if stay_open else None
         self._data = b""
         self._begin = 0
         self._size = _LEAST_READ
@@ -106,12 +107,11 @@ class _Window:
 
     def read(self, size: int, offset: int) -> bytes:
         """Return a stretch of the file."""
-        if self._fd >= 0:
-            return os.pread(self._fd, size, offset)
-        with open(self.path, "rb", buffering=0) as file:
+        if self._file is not None:
+            return os.pread(self._file.fileno(), size, offset)
+        with open_plain(self.path, 0) as file:
             return os.pread(file.fileno(), size, offset)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.parallel.ledger.errors import DamagedFolderError
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.lines import merged_failure, read_merged
 from espnet3.parallel.ledger.merge import read_receipt
 from espnet3.parallel.ledger.split import ERRORS, RESULTS
@@ -119,7 +120,7 @@ class Results(Sequence[Any]):
     def failures(self) -> Iterator[ItemFailure]:
         """Yield the records of the failed items, in order."""
         path = self.path / ERRORS
-        with open(path, "rb", buffering=_BUFFER) as file:
+        with open_plain(path, _BUFFER) as file:
             for number, line in enumerate(file, 1):
                 yield merged_failure(line, path, number)
 
@@ -146,7 +147,7 @@ class Results(Sequence[Any]):
         if start:
             offset, skip = self._offset(start // _STRIDE), start % _STRIDE
         path, buffer = self.path / RESULTS, _BUFFER if stop - start > _STRIDE else 8 << 10
-        with open(path, "rb", buffering=buffer) as file:
+        with open_plain(path, buffer) as file:
             file.seek(offset)
             for _ in range(skip):
                 file.readline()
@@ -164,7 +165,7 @@ class Results(Sequence[Any]):
         """Return the offset of the first line of a stretch; the file is read through once."""
         if self._offsets is None:
             offsets, at = array("q"), 0
-            with open(self.path / RESULTS, "rb", buffering=_BUFFER) as file:
+            with open_plain(self.path / RESULTS, _BUFFER) as file:
                 for number, line in enumerate(file):
                     if number % _STRIDE == 0:
                         offsets.append(at)
@@ -176,7 +177,7 @@ class Results(Sequence[Any]):
         """Return the record of a failed item: 16 bytes are remembered for each."""
         if self._errors is None:
             positions, offsets, at = array("q"), array("q"), 0
-            with open(self.path / ERRORS, "rb", buffering=_BUFFER) as file:
+            with open_plain(self.path / ERRORS, _BUFFER) as file:
                 for line in file:
                     digits = line[5 : line.find(b",", 5)]
                     positions.append(int(digits) if digits.isdigit() and len(digits) < 19 else -1)
@@ -189,7 +190,7 @@ class Results(Sequence[Any]):
             raise DamagedFolderError(
                 f"{self.path / ERRORS} has no line for position {position}, which failed"
             )
-        with open(self.path / ERRORS, "rb") as file:
+        with open_plain(self.path / ERRORS) as file:
             file.seek(offsets[place])
             return merged_failure(file.readline(), self.path / ERRORS, place + 1)
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import (
     FAILURE,
@@ -157,7 +157,7 @@ class _Reader:
         damage: list[int] = []
         in_spans = outcome == OK and self.own[number] and self.in_spans
         spans = read_spans(file.parent) if in_spans else []
-        with open(file, "rb", buffering=BUFFER) as stream:
+        with open_plain(file, BUFFER) as stream:
             for block, span in _blocks(stream, spans):
                 taken = 0 if span is None else self._take(block, span, offset)
                 if taken:
@@ -289,7 +289,7 @@ class _Reader:
         first = "another line"
         for other, own in zip(self.scan.splits[: number + 1], self.own, strict=False):
             if own and (other / RESULTS).exists():
-                with open(other / RESULTS, "rb") as stream:
+                with open_plain(other / RESULTS) as stream:
                     hit = next((k for k, line in enumerate(stream, 1) if check_line(line) == position), None)
                 if hit is not None:
                     first = f"{other / RESULTS}, line {hit}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from espnet3.parallel.ledger.files import Appender, make_folder, write_json, writing
+from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json, writing
 from espnet3.parallel.ledger.lines import DAMAGED, check_line, with_checksum
 
 RESULTS = "results.jsonl"
@@ -73,7 +73,8 @@ class Span:
 def read_spans(split: Path) -> list[Span]:
     """Return the spans of a split in order, none in another or beyond the file; damaged lines are left out."""
     try:
-        lines, size = (split / SPANS).read_bytes().splitlines(), (split / RESULTS).stat().st_size
+        with open_plain(split / SPANS) as file:
+            lines, size = file.read().splitlines(), (split / RESULTS).stat().st_size
     except FileNotFoundError:
         return []
     found, end = list[Span](), 0

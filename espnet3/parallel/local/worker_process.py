@@ -26,11 +26,12 @@ async def _serve(sock: socket.socket, boot: dict[str, Any]) -> None:
     from distributed import Worker
 
     from espnet3.parallel.dask_compat import slow_heartbeats
-    from espnet3.parallel.dask_compat.servers import guarded
+    from espnet3.parallel.dask_compat.servers import guard_listeners, guarded
     from espnet3.parallel.env.worker_id import name_worker
     from espnet3.parallel.local.pages import ask_for_secret
     from espnet3.parallel.pilots.worker import STARTED
 
+    guard_listeners()
     STARTED.clear()
     # the folder of a worker that died is removed by the cluster, and by each worker that starts next to it
     logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)

@@ -13,6 +13,7 @@ notebook or a terminal has no file: its functions count by their compiled code.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -97,6 +98,8 @@ def _parts_of_file(module: str, was: dict[str, Any]) -> dict[str, str]:
     file = was["file"]
     try:
         at = os.stat(file)
+        if not stat.S_ISREG(at.st_mode):  # named by a plan that anybody wrote: a pipe would be waited for
+            return {}
         settled = abs(time.time_ns() - at.st_ctime_ns) > _SETTLED  # the next edit has another time for sure
         read = _parts_at if settled else _parts_at.__wrapped__
         source, found = read(file, (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.split import SESSION, SPLIT, TIMES, split_folders
 from espnet3.parallel.timing.counts import edge_of
 
@@ -163,7 +164,7 @@ class TimesReader:
     def _new_lines(self, file: Path) -> Iterator[dict[str, Any]]:
         """Yield the whole lines that were not read before, up to a limit of bytes for all files."""
         try:
-            stream = open(file, "rb")  # noqa: SIM115  closed below
+            stream = open_plain(file)
         except OSError:  # nothing is recorded there
             return
         at = self._read.get(file, 0)

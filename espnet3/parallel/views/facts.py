@@ -12,7 +12,7 @@ from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.detached.looking.status import driver_of
 from espnet3.parallel.detached.states import disk_now, holder_lives
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.session import SHARDS
@@ -231,7 +231,7 @@ def lines_estimated(file: Path) -> int:
         return 0
     seen = lines = 0
     step = max(_SAMPLE, size // _PLACES)
-    with open(file, "rb") as stream:
+    with open_plain(file) as stream:
         for at in range(0, size, step):
             stream.seek(at)
             part = stream.read(_SAMPLE)

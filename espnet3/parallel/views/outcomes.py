@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
@@ -173,7 +173,7 @@ class Outcomes:
     def _new_lines(self, file: Path) -> Iterator[tuple[bytes, int, int]]:
         """Yield whole lines not read before, with their number and position; a torn end waits for the next look."""
         try:
-            stream = open(file, "rb", buffering=1 << 20)  # noqa: SIM115  closed below
+            stream = open_plain(file, 1 << 20)
         except OSError:
             return
         n, (at, number) = len(self.state), self._read.get(file, (0, 0))
@@ -197,7 +197,7 @@ def _begins(split: Path) -> bool:
 def merged_failures(run: Path, failed: int) -> Failures:
     """Return the failed items of a merged run; beyond `MOST_FAILURES` of the `failed` they are only counted."""
     found = Failures()
-    with open(run / ERRORS, "rb", buffering=1 << 20) as file:
+    with open_plain(run / ERRORS, 1 << 20) as file:
         for number, line in enumerate(islice(file, MOST_FAILURES), 1):
             found.add(number, merged_failure(line, run / ERRORS, number))
     found.unread = max(0, failed - MOST_FAILURES)

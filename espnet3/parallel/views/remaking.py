@@ -48,13 +48,13 @@ class Remade:
     differences: tuple[str, ...]
 
 
-def remake(run: Path) -> Remade:
+def remake(run: Path, own: bool = True) -> Remade:
     """Import a run's classes and make its provider again.
 
     The working directory and the search path of this process become those of the run.
     """
     try:
-        said = read_json(run / RUN)
+        said = read_json(run / RUN, own=own)
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     policy = said.get("policy") or {}
@@ -62,7 +62,7 @@ def remake(run: Path) -> Remade:
     runner: Any
     cls: Any
     if (run / FOLDER / TEMPLATE).exists():
-        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE))
+        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE, own=own))
         spec.surroundings.restore()
         runner, cls = load(spec.runner), load(spec.provider)
         provider = make_provider(cls, spec.arguments)

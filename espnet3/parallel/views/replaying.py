@@ -20,7 +20,7 @@ from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
@@ -72,17 +72,20 @@ class Replay:
 
     Args:
         run: The run's folder, absolute. This process takes over its working directory and search path.
+        trust: Also where others own it or may write to it.
 
     Attributes:
         differences: A line for everything that is not what it was.
 
     Raises:
-        ConfigError: Its classes cannot be imported, or its provider not be made again.
+        ConfigError: Its classes cannot be imported, or its provider not be made again; or it is not this user's alone.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, trust: bool = False) -> None:
         self.run = run
-        self._remade: Remade = remake(run)
+        if not trust:
+            refuse_others(run)
+        self._remade: Remade = remake(run, own=not trust)
         self.differences = self._remade.differences
         self.runner: Any = self._remade.runner
         self._bound: Callable[[Any], Any] | None = None
@@ -178,7 +181,7 @@ def index_of(run: Path, text: str) -> Any:
 def failed_indices(run: Path) -> list[Any]:
     """Return the indices whose outcome is a failure, in the order in which they are found."""
     if (run / ERRORS).exists():
-        with open(run / ERRORS, "rb") as file:
+        with open_plain(run / ERRORS) as file:
             return [merged_failure(line, run / ERRORS, number).index for number, line in enumerate(file, 1)]
     found = {position: index for position, index, _ in _lines(run, ERRORS)}
     for position, _, _ in _lines(run, RESULTS):
@@ -189,7 +192,7 @@ def failed_indices(run: Path) -> list[Any]:
 def first_indices(run: Path, n: int) -> list[Any]:
     """Return the first indices that have a result, as they stand in the folder: at most `n`."""
     if (run / RESULTS).exists():
-        with open(run / RESULTS, "rb") as file:
+        with open_plain(run / RESULTS) as file:
             records = [
                 read_merged(line, run / RESULTS, number) for number, line in enumerate(islice(file, n), 1)
             ]
@@ -205,7 +208,7 @@ def outcome_of(run: Path, index: Any) -> Then | None:
         return None
     if (run / RESULTS).exists():
         for name in (ERRORS, RESULTS):
-            with open(run / name, "rb") as file:
+            with open_plain(run / name) as file:
                 for number, line in enumerate(file, 1):
                     if b'"index":%b' % wanted in line[: len(wanted) + 64]:
                         record = read_merged(line, run / name, number)
@@ -226,7 +229,7 @@ def _lines(run: Path, name: str) -> Iterator[tuple[int, bytes, bytes]]:
         for split in split_folders(run, kind):
             if not (split / name).exists():
                 continue
-            with open(split / name, "rb") as file:
+            with open_plain(split / name) as file:
                 for line in file:
                     found = read_line(line)
                     if found is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.session import EVENTS
 
 _MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
@@ -111,7 +112,7 @@ def _number(facts: dict[str, Any], name: str) -> int:
 def events_of(run: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a run's folder in their order; a damaged line is passed over."""
     try:
-        stream = open(run / EVENTS, "rb")  # noqa: SIM115  closed below
+        stream = open_plain(run / EVENTS)
     except OSError:  # not written yet, or not for this user
         return
     with stream:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.engine.settling import Block
-from espnet3.parallel.ledger.files import Appender, make_folder, write_json
+from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import check_line, encode_failure
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
@@ -123,7 +123,7 @@ class ShardOutcomes:
         file = self.folder / name
         if not file.exists():
             return
-        with open(file, "rb", buffering=1 << 20) as stream:
+        with open_plain(file, 1 << 20) as stream:
             for line in stream:
                 position = check_line(line)
                 if position >= 0:

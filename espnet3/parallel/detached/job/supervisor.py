@@ -31,7 +31,7 @@ from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_l
 from espnet3.parallel.detached.surroundings import job_environment
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
@@ -124,10 +124,10 @@ class Supervisor:
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
-        with appending(folder / LOG) as log:
+        with _appending(folder / LOG) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,  # over SSH every host may have another one than the plan's
-                *("-m", "espnet3.parallel.worker", str(self.plan.spec(shard))),
+                *("-m", "espnet3.parallel.worker", str(self.layout.spec(shard))),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -201,9 +201,8 @@ class Supervisor:
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
 
 
-def appending(file: Path) -> BinaryIO:
-    """Open a log for its owner alone, whatever the umask is."""
-    return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+def _appending(file: Path) -> BinaryIO:
+    return open(open_to_write(file), "ab")
 
 
 def _acquire(lease: Lease) -> None:
@@ -229,7 +228,7 @@ def main() -> int:
     given = parser.parse_args()
     fresh_signals()
     number, n_hosts = map(int, given.part.split("/"))
-    layout = Layout(given.run)
+    layout = Layout(given.run, own=True)
     if os.fork():
         os._exit(0)  # whoever started it is no longer its parent, and has nothing to wait for
     if os.getsid(0) != os.getpid():
@@ -251,7 +250,7 @@ def main() -> int:
             print(error, flush=True)
             return 1
         print(READY, flush=True)
-        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = open_to_write(folder / LOG)
         for fd in (1, 2):
             os.dup2(log, fd)
         shards = [int(shard) for shard in layout.jobs()["jobs"]]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
+from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import read_json, write_json
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
@@ -17,15 +22,32 @@ class Submitted:
 
     Attributes:
         env: The backend that took it.
-        cancel: The command that ends all of it.
         jobs: The id of each element, by its shard.
         names: What the queue may call it; none: not known.
     """
 
     env: str
-    cancel: list[str]
     jobs: dict[str, str]
     names: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> list[str]:
+        """What the cancel command takes for all of it."""
+        scheduler = row(self.env).scheduler
+        assert scheduler is not None
+        parts = [scheduler.parts_of(element) for element in self.jobs.values()]
+        if not scheduler.element or not any(index for _, index in parts):
+            return list(self.jobs.values())
+        return list(dict.fromkeys(scheduler.cancel.format(job=job) for job, _ in parts))
+
+    @property
+    def cancel(self) -> list[str]:
+        """The command that ends all of it: the scheduler's, not one that a file says."""
+        import dask
+
+        cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
+        words = dask.config.get(f"jobqueue.{self.env}.cancel-command-extra", None) or []
+        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
 
 
 def folder_of(layout: Layout) -> Path:
@@ -40,10 +62,16 @@ def note(layout: Layout, number: int, array: Submitted) -> None:
 
 def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
-    files = folder_of(layout).glob("array.*.json")
-    found = [
-        Submitted(**read_json(file)) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
-    ]
+    found = []
+    for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
+        plain = read_json(file, own=layout.own)
+        array = Submitted(
+            str(plain.get("env")), plain.get("jobs") or {}, list(map(str, plain.get("names") or []))
+        )
+        if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
+            raise ConfigError(f"{file} is damaged: {array.env!r} is no batch scheduler")
+        check_ids(array.jobs)
+        found.append(array)
     return [array for array in found if env in (None, array.env)]
 
 

@@ -13,6 +13,8 @@ A listing may be cut short, stale or empty, and proves the end of no job that it
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from espnet3.parallel.backends import Scheduler, row
 from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
+from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.clusters import commands
 from espnet3.parallel.clusters.commands import Listing
 from espnet3.parallel.detached.launch.arrays import folder_of, ids_of, submitted
@@ -28,6 +31,7 @@ from espnet3.parallel.detached.launch.printed import last_line, report
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
+from espnet3.parallel.ledger.files import writers
 
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
@@ -51,6 +55,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     env = layout.plan().env
     scheduler = scheduler_of(env)
     folder = folder_of(layout)
+    check_ids(jobs)
     ever = ids_of(submitted(layout, env))
     try:
         listing, known = answers(scheduler, folder, list(jobs.values()))
@@ -115,8 +120,8 @@ def _ended_without_error(answer: JobAnswer) -> bool:
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
     """Return when a job's end was seen for the first time, by the clock of the disk; a file notes it."""
-    file = _note_of_end(folder, job)
     try:
+        file = _note_of_end(folder, job)
         with contextlib.suppress(FileExistsError):  # the first note counts
             file.touch(0o600, exist_ok=False)
         return file.stat().st_mtime_ns
@@ -131,6 +136,10 @@ def _end_not_seen(folder: Path, job: str) -> None:
 
 
 def _note_of_end(folder: Path, job: str) -> Path:
+    """Return the file that notes a job's end; in a folder of this user's alone."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or writers(status):
+        raise PermissionError(f"{folder} is another user's, or a link")
     return folder / f"ended.{job}"
 
 

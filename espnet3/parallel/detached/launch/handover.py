@@ -9,7 +9,6 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.budget import count_failures
@@ -32,9 +31,9 @@ def put_specs(
     new: bool = False,
 ) -> list[int]:
     """Write the specs of the shards that have items left, and mark the others as done."""
-    base = JobSpec.from_json(json.loads((layout.folder / TEMPLATE).read_bytes()))
+    base = JobSpec.from_json(layout.read(TEMPLATE))
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
-    make_folder(Path(plan.specs))
+    make_folder(layout.spec(0).parent)
     texts = {key: json.dumps(value) for key, value in base.to_json().items()}
     if plan.outcomes:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
         make_folder(layout.run / plan.outcomes[-1])
@@ -68,7 +67,7 @@ def put_specs(
             "run_id": run_id,
         }
         own_texts = {key: json.dumps(value) for key, value in own.items()}
-        write_lines(f"{plan.specs}/shard.{shard}.json", {**texts, **own_texts})
+        write_lines(layout.spec(shard), {**texts, **own_texts})
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")

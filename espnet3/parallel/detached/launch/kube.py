@@ -22,7 +22,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.kube_states import shard_state
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.surroundings import import_path
+from espnet3.parallel.detached.surroundings import import_path, interpreter
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube.jobs import INDEX, INDEXED, MOST, OWNER, SHARD, JobFacts, manifests
 from espnet3.parallel.kube.looking import log_of
@@ -63,7 +63,10 @@ def _label(layout: Layout) -> str:
 
 def _noted(layout: Layout) -> list[Created]:
     files = _folder(layout).glob("created.*.json")
-    return [Created(**read_json(file)) for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))]
+    return [
+        Created(**read_json(file, own=layout.own))
+        for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
+    ]
 
 
 def check(config: ParallelConfig) -> None:
@@ -98,7 +101,7 @@ def start(
     layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
 ) -> None:
     """Create the Jobs of shards, and note them."""
-    _check_mounts(plan.options, {"the run folder": str(layout.run), "the folder of the specs": plan.specs})
+    _check_mounts(plan.options, {"the run folder": str(layout.run)})
     with Server(plan.options.get("namespace")) as server:
         jobs = _create(server, layout, plan, shards, facts.get("raised", {}))
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
@@ -151,14 +154,14 @@ def _manifests(
     layout: Layout, plan: Plan, shards: list[int], factor: float, server: Server, number: int
 ) -> tuple[list[dict[str, Any]], Created]:
     tasks = _folder(layout) / f"tasks.{number}.json"
-    write_json(tasks, {"first": 0, "specs": [str(plan.spec(shard)) for shard in shards]})
+    write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
     root = import_path()
     seen = root is not None and is_mounted(root, plan.options.get("volume_mounts") or [])
     facts = JobFacts(
         run=_label(layout),
         name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
-        python=plan.python,
+        python=interpreter(plan.env, plan.options),
         folder=str(_folder(layout)),
         import_path=root if seen else None,
         n_workers=plan.n_workers,

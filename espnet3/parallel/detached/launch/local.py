@@ -9,18 +9,24 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job.supervisor import READY, appending
+from espnet3.parallel.detached.job.supervisor import READY
+from espnet3.parallel.detached.launch.printed import tail
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
-from espnet3.parallel.detached.surroundings import job_environment
+from espnet3.parallel.detached.surroundings import interpreter, job_environment
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.files import make_folder, open_to_write
 
+if TYPE_CHECKING:
+    import psutil
+
+_ENTRIES = ("espnet3.parallel.worker", "espnet3.parallel.detached.job.supervisor")
+_SCRIPT = "espnet3/parallel/base_runner.py"  # the documented entry of a job
 _LOOK = 0.05  # seconds between checks whether a process has ended
 
 
@@ -37,8 +43,13 @@ def start(
     jobs = {str(shard): f"local.{shard}" for shard in shards}
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
     make_folder(layout.supervisor)
-    command = [plan.python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run)]
-    with appending(layout.supervisor / LOG) as log:
+    command = [
+        interpreter(plan.env, plan.options),
+        "-m",
+        "espnet3.parallel.detached.job.supervisor",
+        str(layout.run),
+    ]
+    with open(open_to_write(layout.supervisor / LOG), "ab") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -49,16 +60,12 @@ def start(
             start_new_session=True,
         )
     assert process.stdout is not None
-    with process.stdout as said:
-        line = said.readline().decode(errors="replace").strip()
+    with process.stdout as stdout:
+        line = stdout.readline().decode(errors="replace").strip()
     process.wait()  # the supervisor is a daemon by now, and no child of this process
     if line != READY:
-        tail = _tail(layout.supervisor / LOG)
-        raise ParallelError(f"the supervisor of {layout.run} did not start: {line or tail}")
-
-
-def _tail(file: Path) -> str:
-    return "\n".join(file.read_text(errors="replace").splitlines()[-15:])
+        said = "\n".join(tail(layout.supervisor / LOG).splitlines()[-15:])
+        raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -80,16 +87,19 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
     """
     folders = [*_supervisors(layout), *(layout.shard(shard) for shard in range(plan.n_shards))]
 
-    def living() -> list[int]:
-        return [pid for pid in map(living_pid, folders) if pid is not None]
+    def living() -> list[psutil.Process]:
+        pids = [pid for pid in map(living_pid, folders) if pid is not None]
+        return [process for process in map(psutil.Process, pids) if _is_of(layout, process)]
+
+    import psutil  # 20 ms that the other verbs need not wait for
 
     end = time.monotonic() + grace
-    for pid in living():
-        _signal(pid, signal.SIGTERM)
-    while living():
+    for process in living():
+        _signal(process, signal.SIGTERM)
+    while left := living():
         if time.monotonic() > end:
-            for pid in living():
-                _kill(pid)
+            for process in left:
+                _kill(process)
             end = time.monotonic() + grace
         time.sleep(_LOOK)
 
@@ -99,21 +109,37 @@ def _supervisors(layout: Layout) -> list[Path]:
     return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
-def _kill(pid: int) -> None:
+def _is_of(layout: Layout, process: psutil.Process) -> bool:
+    """Whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
+    import psutil
+
+    try:
+        words, at, owner = process.cmdline(), process.cwd(), process.uids().effective
+    except psutil.Error:  # it has ended, or is none of this user's
+        return False
+    paths = {os.path.realpath(os.path.join(at, word)) for word in words}
+    run = os.path.realpath(layout.run)
+    ours = any(word in _ENTRIES or word.endswith(_SCRIPT) for word in words)
+    return ours and owner == os.geteuid() and any(path == run or path.startswith(f"{run}/") for path in paths)
+
+
+def _kill(process: psutil.Process) -> None:
     """Kill a job, or a supervisor with the jobs that it is just starting: these have no lease yet to be known by."""
-    import psutil  # 20 ms that the other verbs need not wait for
+    import psutil
 
-    _signal(pid, signal.SIGSTOP)  # it starts no more
+    _signal(process, signal.SIGSTOP)  # it starts no more
     with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children():
-            _signal(child.pid, signal.SIGKILL)
-    _signal(pid, signal.SIGKILL)
+        for child in process.children():
+            _signal(child, signal.SIGKILL)
+    _signal(process, signal.SIGKILL)
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    """Signal a job's whole session: what it started goes with it."""
-    with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, number)
-        else:
-            os.kill(pid, number)
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    """Signal a job's whole session, what it started with it; not one that has its number by now."""
+    import psutil
+
+    with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+        if os.getpgid(process.pid) != process.pid:
+            process.send_signal(number)
+        elif process.is_running():
+            os.killpg(process.pid, number)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from espnet3.parallel.backends import Scheduler
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.files import open_plain
 
 _TAIL = 1 << 16  # bytes that are looked at
 
@@ -22,8 +24,8 @@ def outputs(scheduler: Scheduler, folder: Path, element: str) -> list[Path]:
 
 def tail(file: Path) -> str:
     """Return the end of a file."""
-    with open(file, "rb") as stream:
-        stream.seek(max(0, file.stat().st_size - _TAIL))
+    with open_plain(file) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
         return stream.read().decode(errors="replace")
 
 

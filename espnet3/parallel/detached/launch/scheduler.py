@@ -17,7 +17,7 @@ from espnet3.parallel.backends import load_cluster_class, row
 from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
-from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
+from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import NotCancelled, refuse_elsewhere, submitted_ids, submitting
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
@@ -38,7 +38,7 @@ from espnet3.parallel.detached.launch.scripts import (
 )
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, write_quickly
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.surroundings import import_path
+from espnet3.parallel.detached.surroundings import import_path, interpreter
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
@@ -76,7 +76,7 @@ def start(
             job = make_job(plan, factor)
             for array in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
-                specs = [str(plan.spec(shard)) for shard in array.shards]
+                specs = [str(layout.spec(shard)) for shard in array.shards]
                 write_json(tasks, {"first": scheduler.first, "specs": specs})
                 script_facts = _script_facts(layout, plan, job, str(tasks), settings)
                 command, stdin, text = _write(folder, number, scheduler, array, job, script_facts)
@@ -87,17 +87,9 @@ def start(
                     ids = submitted_ids(
                         scheduler, said, None if alone else len(array.shards), job.job_id_regexp
                     )
-                whole = ids
-                if scheduler.element and not alone:
-                    whole = [scheduler.cancel.format(job=scheduler.parts_of(ids[0])[0])]
-                taken.append(
-                    Submitted(
-                        env=plan.env,
-                        cancel=[*shlex.split(job.cancel_command), *whole],
-                        jobs=dict(zip(map(str, array.shards), ids, strict=True)),
-                        names=scheduler.names_in(text),
-                    )
-                )
+                jobs = dict(zip(map(str, array.shards), ids, strict=True))
+                check_ids(jobs)
+                taken.append(Submitted(plan.env, jobs, scheduler.names_in(text)))
                 note(layout, number, taken[-1])
                 number += 1
     except SubmissionError as error:
@@ -109,7 +101,7 @@ def start(
         _cancel(scheduler, taken, folder)
         raise
     jobs = {shard: element for array in taken for shard, element in array.jobs.items()}
-    arrays = [target for array in taken for target in _targets(scheduler, array)]
+    arrays = [target for array in taken for target in array.whole]
     layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
     if refused is not None:
         print(
@@ -166,7 +158,7 @@ def _script_facts(
         shebang=str(job.shebang or "#!/bin/sh"),
         prologue=prologue_of(job),
         folder=str(folder_of(layout)),
-        python=plan.python,
+        python=interpreter(plan.env, plan.options),
         import_path=import_path(),
         tasks=tasks,
         requeue=settings.requeue,
@@ -227,7 +219,7 @@ def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float)
     newest = {shard: ids[-1] for shard, ids in ids_of(arrays).items() if shard not in done}
     left = _cancel(scheduler, arrays, folder)
     again = (
-        f"Jobs of {' '.join(array.cancel[-1] for array in arrays)} that start or run end by themselves, because "
+        f"Jobs of {' '.join(array.whole[-1] for array in arrays)} that start or run end by themselves, because "
         f"{layout.stop} tells them to; `espnet3 cancel` again when the scheduler answers, to take the others from "
         "its queue"
     )
@@ -298,18 +290,12 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
             write_quickly(folder / ENDED, {"state": JobState.LOST.value, "why": why})
 
 
-def _targets(scheduler: Scheduler, array: Submitted) -> list[str]:
-    """Return what the cancel command takes: one id for an array, or one for each element."""
-    return array.cancel[-1:] if scheduler.element else array.cancel[-len(array.jobs) :]
-
-
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
     """Cancel arrays, with one command where it is the same but for the array; print what stands against it."""
     merged: dict[tuple[str, ...], dict[str, Sequence[str]]] = {}
     for array in arrays:
-        targets = _targets(scheduler, array)
-        words = tuple(array.cancel[: -len(targets)])
-        merged.setdefault(words, {}).update(dict.fromkeys(targets, array.names))
+        words = tuple(array.cancel[: -len(array.whole)])
+        merged.setdefault(words, {}).update(dict.fromkeys(array.whole, array.names))
     left = NotCancelled({}, {})
     for command, jobs in merged.items():
         found = cancel_jobs(scheduler, lambda words: commands.ask(words, folder), command, jobs)
@@ -350,7 +336,7 @@ def _site(config: ParallelConfig, name: str) -> Any:
 def check(config: ParallelConfig) -> None:
     """Raise if the scheduler's package is missing, or its job's options are wrong or send it where nobody looks."""
     options = json.loads(json.dumps(dict(config.options), default=str))
-    job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}, ""))
+    job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
     refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from espnet3.parallel.detached.looking.status import driver_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
@@ -101,7 +101,7 @@ def _is_of(split: Path, indices_sha256: Any) -> bool:
 
 def _positions(file: Path) -> Iterator[int]:
     try:
-        stream = open(file, "rb", buffering=1 << 20)  # noqa: SIM115  closed below
+        stream = open_plain(file, 1 << 20)
     except FileNotFoundError:
         return
     with stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +12,16 @@ from typing import Any, overload
 
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.detached.launch import launchers
+from espnet3.parallel.detached.launch.printed import tail
 from espnet3.parallel.detached.layout import DONE, Layout, Plan
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.looking.status import job_ids, run_status
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, progress
 from espnet3.parallel.errors import explained
+from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.split import RESULTS
 from espnet3.parallel.messages import html_table
-
-_TAIL = 1 << 16  # bytes of a log that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,17 @@ class DetachedRun(Sequence[JobRecord]):
 
     @classmethod
     @explained
-    def open(cls, path: str | os.PathLike[str]) -> DetachedRun:
+    def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> DetachedRun:
         """Return the run of a folder.
 
         Args:
             path: The folder that was printed at submission.
+            trust: Also act on a folder that another user owns or may write to: jobs of it run what is in it.
 
         Raises:
             ConfigError: It is not the folder of a detached run.
         """
-        return cls(Layout(Path(os.path.abspath(path))))
+        return cls(Layout(Path(os.path.abspath(path)), trust=trust))
 
     def __len__(self) -> int:
         return self._plan.n_shards
@@ -82,7 +84,11 @@ class DetachedRun(Sequence[JobRecord]):
         shard = range(len(self))[index]
         job_id = job_ids(self._layout).get(str(shard), "")
         result = self.path / self._plan.outcomes[shard] / RESULTS
-        return JobRecord(shard, job_id, self._plan.spec(shard), result)
+        spec = self._layout.spec(shard)
+        shown = Path(self._plan.specs) / spec.name
+        with contextlib.suppress(OSError):  # the link is gone, or the run was moved
+            spec = shown if os.path.samefile(shown, spec) else spec
+        return JobRecord(shard, job_id, spec, result)
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
@@ -132,7 +138,7 @@ class DetachedRun(Sequence[JobRecord]):
             failed: Only of shards that ended without being done.
         """
         for shard, files in self._printed(failed):
-            text = "".join(_end_of(file) for file in files)
+            text = "".join(tail(file) for file in files)
             if text:
                 yield shard, text
 
@@ -147,7 +153,7 @@ class DetachedRun(Sequence[JobRecord]):
             alive = self.status().alive
             for shard, files in self._printed(failed):
                 for file in files:
-                    with open(file, "rb") as stream:
+                    with open_plain(file) as stream:
                         stream.seek(seen.get(file, 0))
                         data = stream.read()
                     whole = data[: data.rfind(b"\n") + 1] if alive else data
@@ -178,14 +184,13 @@ class DetachedRun(Sequence[JobRecord]):
         Args:
             grace: Seconds that a job at work has for the item it is at.
         """
-        return verbs.cancel(
-            self._layout, self._plan, argument("grace", grace, Number(least=0, most=MOST_SECONDS))
-        )
+        grace = argument("grace", grace, Number(least=0, most=MOST_SECONDS))
+        return verbs.cancel(self._layout.to_act_on(), grace)
 
     @explained
     def submit(self) -> RunStatus:
         """Submit the shards that never were: a scheduler did not take them, say."""
-        return verbs.submit_new(self._layout, self._plan)
+        return verbs.submit_new(self._layout.to_act_on())
 
     @explained
     def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
@@ -202,7 +207,7 @@ class DetachedRun(Sequence[JobRecord]):
         """
         if on_error is not None:
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
-        return verbs.retry(self._layout, self._plan, failed_items, on_error)
+        return verbs.retry(self._layout.to_act_on(), failed_items, on_error)
 
     @explained
     def merge(self) -> Any:
@@ -216,10 +221,4 @@ class DetachedRun(Sequence[JobRecord]):
             IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
             ItemError: An item failed, and the runner's `on_error` is "raise".
         """
-        return verbs.merge(self._layout, self._plan, self._runner)
-
-
-def _end_of(file: Path) -> str:
-    with open(file, "rb") as stream:
-        stream.seek(max(0, file.stat().st_size - _TAIL))
-        return stream.read().decode(errors="replace")
+        return verbs.merge(self._layout.to_act_on(), self._runner)

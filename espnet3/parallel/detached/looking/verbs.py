@@ -25,7 +25,7 @@ from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
-from espnet3.parallel.ledger.files import Appender, make_folder, read_json, write_json
+from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
@@ -68,8 +68,9 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
         events.close()
 
 
-def cancel(layout: Layout, plan: Plan, grace: float) -> RunStatus:
+def cancel(layout: Layout, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
+    plan = layout.plan()
     by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
     with _driving(
         layout, "cancel", _PATIENCE
@@ -107,8 +108,9 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
         time.sleep(_LOOK)  # another host's process sends no event
 
 
-def submit_new(layout: Layout, plan: Plan) -> RunStatus:
+def submit_new(layout: Layout) -> RunStatus:
     """Submit the shards that were never submitted."""
+    plan = layout.plan()
     with _driving(layout, "submit"):
         new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
         hand_over(layout, plan, new)
@@ -120,8 +122,9 @@ def submit_new(layout: Layout, plan: Plan) -> RunStatus:
     return replace(status, notes=(*status.notes, note))
 
 
-def retry(layout: Layout, plan: Plan, failed_items: bool, on_error: str | None) -> RunStatus:
-    """Submit what is missing."""
+def retry(layout: Layout, failed_items: bool, on_error: str | None) -> RunStatus:
+    """Submit what is missing; the arguments are those of `DetachedRun.retry`."""
+    plan = layout.plan()
     with _driving(layout, "retry") as who:
         before = status_of_ended(layout, layout.plan())  # before the marks of the last attempts are removed
         if on_error is not None:
@@ -158,16 +161,16 @@ def _command(layout: Layout, verb: str) -> str:
 
 def _change_policy(layout: Layout, on_error: str) -> None:
     """Change `on_error` in what the specs, and the runner of the merge, are made from."""
-    template = read_json(layout.folder / TEMPLATE)
+    template = layout.read(TEMPLATE)
     template["policy"]["on_error"] = on_error
     write_json(layout.folder / TEMPLATE, template)
-    runner = read_json(layout.folder / RUNNER)
+    runner = layout.read(RUNNER)
     write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
 
 
 def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
     """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
-    if FAILED not in state or read_json(layout.folder / TEMPLATE)["policy"]["on_error"] != "raise":
+    if FAILED not in state or layout.read(TEMPLATE)["policy"]["on_error"] != "raise":
         return ""
     return (
         f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
@@ -186,8 +189,12 @@ def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
     return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
 
 
-def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
-    """Merge, or say which jobs' items are missing and what those jobs are doing."""
+def merge(layout: Layout, runner: Any) -> Any:
+    """Merge, or say which jobs' items are missing and what those jobs are doing.
+
+    A runner that overrides `merge` or `write_outputs` is made again where None is given.
+    """
+    plan = layout.plan()
     with _driving(layout, "merge"):
         items = layout.items()
         notes: list[str] = []
@@ -198,7 +205,7 @@ def merge(layout: Layout, plan: Plan, runner: Any) -> Any:
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-    spec = read_json(layout.folder / TEMPLATE)
+    spec = layout.read(TEMPLATE)
     if receipt.failed and spec["policy"]["on_error"] == "raise":
         failure = next(Results(layout.run).failures())
         raise item_error(recorded_error(failure), failure)

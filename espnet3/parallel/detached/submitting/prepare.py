@@ -5,20 +5,17 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.detached_settings import DetachedSettings
-from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.code import refer
 from espnet3.parallel.detached.layout import Plan
 from espnet3.parallel.detached.spec import JobSpec, provider_arguments
 from espnet3.parallel.detached.submitting import cutting
-from espnet3.parallel.detached.surroundings import record
+from espnet3.parallel.detached.surroundings import interpreter, record
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.runner.run import Run
 
@@ -46,7 +43,7 @@ def template(
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables, interpreter(config)),
+        surroundings=record(settings.variables, interpreter(config.env, config.options)),
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,
@@ -58,21 +55,9 @@ def template(
     )
 
 
-def interpreter(config: ParallelConfig) -> str:
-    """Return the Python that jobs run: an option of the backend, or this one.
-
-    Over SSH each host may have another one; then it is that of the first host with workers.
-    """
-    if row(config.env).kind is Kind.SSH:
-        return worker_hosts(ssh_hosts(config.options))[0].python or sys.executable
-    if row(config.env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
-        return str(config.options.get("python") or "python")
-    return str(config.options.get("python") or sys.executable)
-
-
 def make_plan(
     spec: JobSpec,
-    specs: Path,
+    specs: str,
     first: int,
     config: ParallelConfig,
     workers: int,
@@ -84,13 +69,12 @@ def make_plan(
     return Plan(
         indices_sha256=spec.indices_sha256,
         bounds=bounds,
-        specs=str(specs),
+        specs=specs,
         outcomes=[f"{kind}.{first + number}" for number in range(len(bounds) - 1)],
         env=config.env,
         n_workers=workers,
         options=json.loads(json.dumps(dict(config.options), default=str)),
         settings=json.loads(json.dumps(dict(config.detached), default=str)),
-        python=spec.surroundings.python,
         hooks=spec.hooks,
         keep_values=spec.keep_values,
         outputs=outputs,

@@ -32,7 +32,7 @@ from espnet3.parallel.detached.submitting.snapshot import snapshot
 from espnet3.parallel.detached.submitting.trial import Trial
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
-from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
@@ -56,13 +56,14 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
         launchers.check(replace(config, n_workers=workers))
         refuse_living(folder)
         if not fresh:
+            refuse_others(folder)
             trial.passed()  # a folder that was there is not touched for a run that no job could do
         try:
             layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, workers, trial)
         except BaseException:
             if fresh and trial.failed:
-                for written in (folder, specs):
-                    shutil.rmtree(written, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                specs.unlink(missing_ok=True)
             raise
     left = sum(plan.size(shard) for shard in shards)
     if run.folder is not None and (unused := _unused_result_dir(runner)):
@@ -120,7 +121,7 @@ def _write_and_submit(
         if before is None:
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
-            plan = make_plan(spec, specs, first, config, workers, bounds, run.outputs)
+            plan = make_plan(spec, str(specs), first, config, workers, bounds, run.outputs)
         else:  # another backend, or another number of workers, may go on with the same shards
             wanted = DetachedSettings.of(config.detached).shards
             if wanted is not None and before.bounds != bounds:
@@ -129,7 +130,7 @@ def _write_and_submit(
                     f"{counted(before.n_shards, 'shard')}",
                     stacklevel=_CALLER + 1,
                 )
-            plan = make_plan(spec, Path(before.specs), 0, config, workers, before.bounds, run.outputs)
+            plan = make_plan(spec, before.specs, 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
@@ -143,6 +144,11 @@ def _write_and_submit(
             layout.write_plan(plan, items)  # the copy does not change
         write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
+        if plan.specs == str(
+            specs
+        ):  # jobs read theirs in the run's folder: what is above the link may be others'
+            make_folder(specs.parent)
+            specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
         trial.passed()
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)

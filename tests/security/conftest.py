@@ -1,0 +1,14 @@
+"""Tests that act as two accounts: this one, root, and a stranger whose files they make."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what only root can do: give a file to another account."""
+    for item in items:
+        if item.get_closest_marker("accounts") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="two accounts need root; `make test-security` as root"))

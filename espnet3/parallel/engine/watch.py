@@ -28,6 +28,7 @@ from espnet3.parallel.engine.exceptions import stack_text
 _LONGEST_STEP = 0.1  # seconds after which a step of several items ends with the item it is in
 _LOOKS = 10  # per timeout
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.25  # seconds between looks
+_MUCH_LATER = 4  # times as late as planned, or later
 _STACK = 20_000  # characters of a stack that travel: a deep recursion's has megabytes
 
 
@@ -51,6 +52,27 @@ class Late:
 
 
 Report = Callable[[Late], None]
+
+
+class AwakeClock:
+    """A clock that stands still while this process is stopped: by a signal, a scheduler's suspend, a paused machine.
+
+    It is read at planned times; a look that comes much later counts as one in time.
+
+    Attributes:
+        seconds: How long this process has been awake since the clock was made, at the last look.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._looked = time.monotonic()
+
+    def look(self, planned: float) -> float:
+        """Return the seconds; this look was to come `planned` seconds after the last one."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        self.seconds += passed if passed <= _MUCH_LATER * planned else planned
+        return self.seconds
 
 
 class Feed:
@@ -141,7 +163,8 @@ class Watch:
         self._calls = 0
         self._at_once = 1
         self._seen = (-1, -1)
-        self._since = self._began = time.monotonic()
+        self._since = 0.0
+        self._began = time.monotonic()
 
     def __enter__(self) -> Watch:
         _WATCHMAN.add(self)
@@ -161,13 +184,13 @@ class Watch:
         self._at_once = n
 
     def look(self, now: float) -> Late | None:
-        """See how far the items are; called by the watching thread."""
+        """See how far the items are, `now` by the watching thread's clock; called by that thread."""
         seen = (len(self._values), self._calls)
         if seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since > self.limit:
             return self._late(now - self._since)
-        if not self._feed.ended and now - self._began > _LONGEST_STEP:
+        if not self._feed.ended and time.monotonic() - self._began > _LONGEST_STEP:
             self._feed.end()
         return None
 
@@ -210,17 +233,20 @@ class _Watchman:
             self._watches.discard(watch)
 
     def _loop(self) -> None:
+        clock, pause = AwakeClock(), 0.0
         while True:
             with self._some:
                 while not self._watches:
                     self._some.wait()
                 watches = list(self._watches)
+            now = clock.look(pause)
             for watch in watches:
-                late = watch.look(time.monotonic())
+                late = watch.look(now)
                 if late is not None:
                     self.remove(watch)
                     watch.report(late)
-            time.sleep(min(max(min(w.limit for w in watches) / _LOOKS, _LEAST_PAUSE), _MOST_PAUSE))
+            pause = min(max(min(w.limit for w in watches) / _LOOKS, _LEAST_PAUSE), _MOST_PAUSE)
+            time.sleep(pause)
 
 
 def end_process() -> None:

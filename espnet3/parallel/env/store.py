@@ -18,12 +18,14 @@ from typing import Any
 
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.engine.exceptions import describe_error, stack_text
+from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.errors import EnvTypeError, SignatureError, WorkerSetupError
 from espnet3.parallel.messages import brief
 
 SetupFn = Callable[[], dict[str, Any]]
 
+_MOST_PAUSE = 0.25  # seconds between two looks at the time
 _BORROWED = 4  # envs of `parallel_submit` that a process keeps: a program has one or two, and they are large
 
 
@@ -251,27 +253,32 @@ class SetupWatch:
     def __init__(self, timeout: float | None, report: Callable[[str], None]) -> None:
         self.timeout = timeout
         self._report = report
-        self._thread = threading.get_ident()
-        self._timer: threading.Timer | None = None
+        self._builder = threading.get_ident()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> SetupWatch:
         if self.timeout is not None:
-            self._timer = threading.Timer(self.timeout, self._fire)
-            self._timer.daemon = True
-            self._timer.start()
+            self._thread = threading.Thread(target=self._watch, args=(self.timeout,), daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
-        """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Stop watching; a report that has begun is over when this returns."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _fire(self) -> None:
-        frame = sys._current_frames().get(self._thread)
-        self._report(setup_timeout_message(self.timeout or 0.0, setup_stack(frame)))
+    def _watch(self, timeout: float) -> None:
+        clock, pause = AwakeClock(), min(timeout / 10, _MOST_PAUSE)
+        while not self._over.wait(pause):
+            if clock.look(pause) >= timeout:
+                frame = sys._current_frames().get(self._builder)
+                self._report(setup_timeout_message(timeout, setup_stack(frame)))
+                return
 
 
 def setup_stack(frame: FrameType | None) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from espnet3.parallel.engine.exceptions import ANYTHING
-from espnet3.parallel.engine.watch import Late
+from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.pilots.channel import ChannelClosedError
 from espnet3.parallel.pilots.slot import Slot, SlotClaim
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster
 
 _GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself
 _LOOKS = 20  # at a worker's signs of life, per frozen_timeout
+_LEAST_PAUSE = 0.25  # seconds between two such looks: the driver looks around no more often
 _FINISHING = 0.1  # seconds that an item may still take when its run is given up
 
 
@@ -37,13 +38,15 @@ class SignsOfLife:
         self._last_heard = last_heard
         self._signs: dict[tuple[str, int], tuple[Any, float]] = {}  # the last one, since when
         self._next = 0.0
+        self._clock = AwakeClock()
 
     def frozen(self, slots: set[Slot]) -> list[tuple[Slot, float]]:
         """Return a slot of each process that is frozen, and for how many seconds it has given no sign of life."""
-        now = time.monotonic()
-        if self._limit is None or now < self._next:
+        if self._limit is None or time.monotonic() < self._next:
             return []
-        self._next = now + self._limit / _LOOKS
+        pause = self._limit / _LOOKS
+        self._next = time.monotonic() + pause
+        now = self._clock.look(max(pause, _LEAST_PAUSE))
         processes = {slot.hello.process: slot for slot in slots if slot.hello.pid}
         found: list[tuple[Slot, float]] = []
         before, self._signs = self._signs, {}
@@ -72,17 +75,20 @@ class SignsOfLife:
             return time.monotonic()
 
 
-def find_late_item(slot: Slot, run_id: int, limit: float | None) -> Late | None:
-    """Return the item of a slot that should have been over long ago, if there is one.
+def find_late_item(slot: Slot, run_id: int, limit: float | None, now: float) -> Late | None:
+    """Return the item of a slot that should have been over long ago, if there is one; `now` by the driver's clock.
 
     A worker kills itself over an item that takes too long, unless the item keeps every other thread from running.
     """
     if limit is None or slot.mark is None or slot.late is not None or not slot.flying:
         return None
-    seen, now = slot.mark.read(), time.monotonic()
+    seen = slot.mark.read()
     if (seen.run, seen.start) != (run_id, slot.flying[0].start) or seen.items < 1 or not seen.since:
         return None
-    return Late(seen.at, seen.items, now - seen.since) if now - seen.since > limit + _GRACE else None
+    if slot.seen is None or slot.seen[0] != seen:
+        slot.seen = seen, now
+    seconds = now - slot.seen[1]
+    return Late(seen.at, seen.items, seconds) if seconds > limit + _GRACE else None
 
 
 def abandon_run(

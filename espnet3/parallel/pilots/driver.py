@@ -23,6 +23,7 @@ from espnet3.parallel.checks import search_path
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, load_error
 from espnet3.parallel.engine.settling import Block
+from espnet3.parallel.engine.watch import AwakeClock
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.errors import ConfigError, NoWorkersError, say_where
 from espnet3.parallel.messages import brief
@@ -83,7 +84,7 @@ class PilotRun:
         self._pending = PendingLosses(self._went_with_job, cluster)
         self._shared = shared
         self._losses = Losses(self._id, work, spec.policy, self._how_it_ended, self._finish)
-        self._looked = time.monotonic()
+        self._clock, self._looked = AwakeClock(), 0.0
         self._selector = selectors.DefaultSelector()
         self._feeder = Feeder(self._id, work, may_take, spec.as_lines, self._not_sent)
         self._dead: set[tuple[str, int]] = set()
@@ -101,21 +102,22 @@ class PilotRun:
         opened_in = os.getpid()
         self._claim = self._open_claim()
         try:
-            quiet_since = time.monotonic()
+            quiet_since = self._clock.look(0.0)
             while self._feeder.flying or self._pending or not self._work.empty:
                 self._slots.check()
                 events = self._selector.select(self._pending.next_look(_TICK))
+                now = self._clock.look(_TICK)
                 if self._feeder.ready:
-                    quiet_since = time.monotonic()
+                    quiet_since = now
                 else:
-                    self._check_patience(time.monotonic() - quiet_since)
+                    self._check_patience(now - quiet_since)
                 self._listen(key.fileobj for key, _ in events)
                 self._judge()
                 if not self._feeder.ready:
                     self._in_setup.check()
-                if time.monotonic() - self._looked > _TICK:
-                    self._look_around()
-                    self._looked = time.monotonic()
+                if now - self._looked > _TICK:
+                    self._look_around(now)
+                    self._looked = now
                 self._feeder.fill_all()
                 while self._out:
                     out, self._out = self._out, []
@@ -254,14 +256,14 @@ class PilotRun:
             else:
                 self._losses.settle(slots, alone)
 
-    def _look_around(self) -> None:
+    def _look_around(self, now: float) -> None:
         """Find the workers whose end shows on no channel, and those that must be killed."""
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue
             if self._cluster.end_of(slot.hello.pid) is not None and not slot.channel.readable():
                 self._process_lost(slot)  # a process that it started holds its sockets open
-            elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout)) is not None:
+            elif (late := find_late_item(slot, self._id, self._spec.policy.item_timeout, now)) is not None:
                 slot.late = late
                 self._cluster.kill_worker(*slot.hello.process)
         for slot, seconds in self._signs.frozen(self._claim.slots):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.engine.work import Chunk
-from espnet3.parallel.pilots.mark import Window
+from espnet3.parallel.pilots.mark import InFlight, Window
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.records import ProcessEnd
 
@@ -56,11 +56,12 @@ class Slot:
         flying: Chunks of the current run that were sent and not answered; the worker is at the first one.
         ready: Whether it has the current run's env.
         mark: What it is inside, also after its worker's death; None where the worker is on another host.
+        seen: What it was inside at the driver's last looks, and since when by the driver's clock.
         late: The item for which it was killed, as that took too long; else None.
         end: How it was lost, where this side knows that better than the cluster; else None.
     """
 
-    __slots__ = ("channel", "end", "flying", "hello", "late", "mark", "ready")
+    __slots__ = ("channel", "end", "flying", "hello", "late", "mark", "ready", "seen")
 
     def __init__(self, channel: SlotChannel, hello: Hello, mark: Window | None = None) -> None:
         self.channel = channel
@@ -68,6 +69,7 @@ class Slot:
         self.flying: deque[Chunk] = deque()
         self.ready = False
         self.mark = mark
+        self.seen: tuple[InFlight, float] | None = None
         self.late: Late | None = None
         self.end: ProcessEnd | None = None
 

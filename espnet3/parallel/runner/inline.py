@@ -13,7 +13,14 @@ from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_stack, setup_timeout_message
+from espnet3.parallel.env.store import (
+    SetupFn,
+    SetupWatch,
+    TimeUp,
+    build_env,
+    setup_stack,
+    setup_timeout_message,
+)
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.records import THIS_PROCESS, Policy
 
@@ -43,12 +50,11 @@ def _alarm(timeout: float | None) -> Iterator[None]:
     def on_alarm(signum: int, frame: FrameType | None) -> None:
         raise TimeUp(setup_stack(frame))
 
-    before = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, timeout)
+    before, here = signal.signal(signal.SIGALRM, on_alarm), threading.get_ident()
     try:
-        yield
+        with SetupWatch(timeout, lambda _: signal.pthread_kill(here, signal.SIGALRM)):
+            yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

@@ -198,6 +198,16 @@ class Location(_Optional):
         return _unusable_path(os.fspath(value))
 
 
+class Inside(Location):
+    """A path of a folder in another one: relative, and without steps back."""
+
+    def _refusal(self, value: Any) -> str:
+        refusal = super()._refusal(value)
+        if not refusal and (os.path.isabs(value) or os.pardir in os.fspath(value).split(os.sep)):
+            return 'must be a path inside output_dir, such as "dev"'
+        return refusal
+
+
 def _unusable_path(path: str) -> str:
     """Return why no file system takes a path, "" where one may."""
     if "\0" in path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from espnet3.parallel.backends.backend import Backend
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.errors import MissingPackageError
 
@@ -56,6 +58,10 @@ def require_package(row: Backend) -> None:
     """Raise unless the package of a row is installed."""
     if not installed(row.package):
         raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
+    try:
+        getpass.getuser()  # as asyncssh and dask-kubernetes do
+    except (KeyError, OSError):  # no line of passwd names this user, as in many containers
+        os.environ["LOGNAME"] = submitter()
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:

@@ -160,7 +160,7 @@ def given(text: str) -> str:
 
 
 def submitter() -> str:
-    """Return the name by which a scheduler knows this process's user, or the number where it has no name.
+    """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
 
     Not `getpass.getuser`, which believes LOGNAME: under sudo that is somebody else, who has no such jobs.
     """

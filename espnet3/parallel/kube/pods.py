@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import uuid
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.errors import ConfigError
 
 RUN = "espnet3-run"  # the label by which everything that belongs to a run is found
@@ -109,5 +109,5 @@ def without_devices(resources: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def new_name() -> str:
     """Return a name for a cluster or Job that nobody has."""
-    user = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower()).strip("-") or "user"
+    user = re.sub(r"[^a-z0-9]+", "-", submitter().lower()).strip("-") or "user"
     return f"espnet3-{user[:20].rstrip('-')}-{uuid.uuid4().hex[:8]}"

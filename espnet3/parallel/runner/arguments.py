@@ -19,6 +19,7 @@ from espnet3.parallel.checks import (
     RESUME,
     Choice,
     Flag,
+    Inside,
     Kind,
     Location,
     Number,
@@ -49,7 +50,7 @@ _KINDS: dict[str, Kind] = {
     "resume": RESUME,
     "retry_failed": Flag(),
     "seed": Whole(none="None"),
-    "shard_subdir": Location(),
+    "shard_subdir": Inside(),
     "split_batches": Flag(),
     "setup_timeout": Number(above=0, most=MOST_SECONDS, none="None"),
 }

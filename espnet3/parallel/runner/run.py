@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,14 +23,20 @@ from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.records import Policy, RunSummary
 from espnet3.parallel.runner.advice import NoneWatch
-from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked_batch_size
+from espnet3.parallel.runner.arguments import (
+    check_builds,
+    check_finishing,
+    check_indices,
+    checked,
+    checked_batch_size,
+)
 from espnet3.parallel.runner.batches import in_lists, takes_lists
 from espnet3.parallel.runner.execute import Task, outcomes
 from espnet3.parallel.runner.items import Launch, Report, run_to_folder, run_to_list
 from espnet3.parallel.runner.progress import Progress
 from espnet3.parallel.runner.reporting import Reporter
-from espnet3.parallel.runner.shard_driver import run_shards
-from espnet3.parallel.runner.shards import FEW, cut, make_shard_function, shards_of
+from espnet3.parallel.runner.shard_driver import failed_elsewhere, left_of, run_shards
+from espnet3.parallel.runner.shards import FEW, Shard, cut, make_shard_function, shards_of
 from espnet3.parallel.runner.writers.hooks import Hooks, folder_entries, is_default, writes_files
 from espnet3.parallel.timing.recorder import TimesRecorder
 
@@ -111,7 +118,7 @@ class Run:
             merges=not is_default(kind, "merge"),
             outputs=not is_default(kind, "write_outputs"),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
-            folder=None if where is None else (where / runner.shard_subdir).absolute(),
+            folder=None if where is None else _folder(where, checked("shard_subdir", runner.shard_subdir)),
         )
 
     def entries(self, folder: Path) -> dict[str, str]:
@@ -176,6 +183,16 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     return result, summary
 
 
+def _folder(output_dir: Path, shard_subdir: Path) -> Path:
+    folder = (output_dir / shard_subdir).absolute()
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
+        raise ConfigError(
+            f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir, to {os.path.realpath(folder)}: a link on "
+            "its way does. Name another folder, or give that one as output_dir"
+        )
+    return folder
+
+
 def _called(run: Run) -> str:
     return "forward" if run.batch_forward is None else "batch_forward"
 
@@ -204,23 +221,31 @@ def _in_folder(
 
     retry = run.retry_failed
     with open_run(path, run.identity(), run.items, run.runner.resume) as folder:
-        kept = len(run.items) - len(folder.left(retry))
-        progress.resume(kept, folder.resuming(retry))
-        report.resume(kept, 0 if retry else folder.failed)
         if run.writes:
-            return _in_shards(run, folder, launcher, report)
+            shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
+            again = left_of(folder, shards, retry)
+            left, failed = sum(len(shard.items) for shard in again), failed_elsewhere(folder, again)
+        else:
+            left, failed = len(folder.left(retry)), 0 if retry else folder.failed
+        progress.resume(len(run.items) - left, folder.resuming(retry, left))
+        report.resume(len(run.items) - left, failed)
+        if run.writes:
+            return _in_shards(run, folder, shards, launcher, report)
         launch = launcher(replace(_task(run), as_lines=True))
         return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
 
 
 def _in_shards(
-    run: Run, folder: OpenRun, launcher: Callable[[Task], Launch], report: Report
+    run: Run,
+    folder: OpenRun,
+    shards: list[Shard],
+    launcher: Callable[[Task], Launch],
+    report: Report,
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
 
     cls: Any = type(run.runner)
     hooks = Hooks.of(cls, run.batch_forward is not None)
-    shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
     write_manifest(folder.path, run.runner.shard_subdir, folder.plan["shards"], run.items)
     task = replace(
         _task(run),

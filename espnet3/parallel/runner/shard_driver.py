@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from espnet3.parallel.runner.items import Launch, Report
 
 
+def left_of(folder: OpenRun, shards: Sequence[Shard], retry_failed: bool) -> list[Shard]:
+    """Return the shards to run, each from its beginning: those that are not done, or hold an item to try again."""
+    return [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+
+
+def failed_elsewhere(folder: OpenRun, left: Sequence[Shard]) -> int:
+    """Return how many items of the run have failed in other shards than these, which are run again."""
+    return folder.failed - sum(
+        folder.state.count(FAILED, shard.begin, shard.begin + len(shard.items)) for shard in left
+    )
+
+
 def run_shards(
     folder: OpenRun,
     shards: Sequence[Shard],
@@ -34,7 +46,7 @@ def run_shards(
 ) -> RunSummary:
     """Run every shard that is not done yet to its end."""
     begin = time.perf_counter()
-    left = [shard for shard in shards if not folder.has_shard(_marked(shard), retry_failed)]
+    left = left_of(folder, shards, retry_failed)
     with writing(folder.path):
         for shard in left:
             take_mark(
@@ -51,9 +63,7 @@ def run_shards(
                 _note_times(recorder, chunk, block)
     kept = sum(len(shard.items) for shard in shards) - sum(len(shard.items) for shard in left)
     summary = tally.summary(run.items, run.failed, run.retries, begin, kept)
-    again = {place for shard in left for place in _marked(shard)[1]}
-    failed_before = sum(state == FAILED and place not in again for place, state in enumerate(folder.state))
-    return replace(summary, kept_failed=failed_before, halved=summary.halved + run.halved)
+    return replace(summary, kept_failed=failed_elsewhere(folder, left), halved=summary.halved + run.halved)
 
 
 class _Run:

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from espnet3.parallel.detached.code import load
@@ -32,17 +33,13 @@ from espnet3.parallel.detached.job.work import (
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.files import make_folder, open_to_write, read_json
+from espnet3.parallel.ledger.files import make_folder, open_to_write, read_record
 
 USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line says.
-
-    Returns:
-        The exit status of the process.
-    """
+    """Run what the command line says."""
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--check"]:
         return _check()
@@ -51,32 +48,35 @@ def main(arguments: list[str] | None = None) -> int:
         words = words[2:]
     if len(words) == 3 and words[0] == "--tasks":
         own = again is None or again[0] != "--final"
-        return _element(task_spec(Path(words[1]), words[2], own), again, own)
+        return _element(Path(words[1]), words[2], again, own)
     if len(words) == 1 and not words[0].startswith("-"):
         return _run(Path(words[0]))
     print(__doc__, file=sys.stderr)
     return USAGE
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What the file of a job array holds: the specs, and the index of the first one."""
+
+    first: int
+    specs: list[str]
+
+
 def task_spec(file: Path, index: str, own: bool = True) -> Path:
-    """Return the spec of an element of a job array.
-
-    Args:
-        file: `{"first": index of the first element, "specs": [...]}`.
-        index: The element's index, as the scheduler gives it.
-        own: As for `read_spec`.
-    """
-    tasks = read_json(file, own=own)
-    return Path(tasks["specs"][int(index) - int(tasks["first"])])
+    """Return the spec of an element of a job array."""
+    tasks = read_record(file, Tasks, own=own)
+    return Path(tasks.specs[int(index) - tasks.first])
 
 
-def _element(path: Path, again: list[str] | None, own: bool) -> int:
+def _element(tasks: Path, index: str, again: list[str] | None, own: bool) -> int:
     """Run an element of a job array; what it prints goes to the shard's log."""
     try:
+        path = task_spec(tasks, index, own)
         spec = read_spec(path, own)
         layout = Layout(Path(spec.run))
         log = layout.log(spec.shard)
-        if layout.folder.is_dir():  # else the run folder is missing, and must not be created here
+        if layout.is_there():  # else the run folder is missing, and must not be created here
             make_folder(layout.shard(spec.shard))
         fd = open_to_write(log)
     except (

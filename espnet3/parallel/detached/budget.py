@@ -23,6 +23,9 @@ class Budget:
         shard: The shard.
         limit: `max_failures`: a number of items, or a share below 1; None: no limit.
         total: Items of the run.
+
+    Attributes:
+        own: How many items of this shard have failed.
     """
 
     def __init__(self, layout: Layout, shard: int, limit: float | None, total: int) -> None:
@@ -32,18 +35,18 @@ class Budget:
         self._total = total
         self._next_look = 0.0
         file = layout.failures / str(shard)
-        self._own = file.stat().st_size if limit is not None and file.exists() else 0
+        self.own = file.stat().st_size if limit is not None and file.exists() else 0
 
     def add(self, failed: int) -> None:
-        """Count more failed items of this shard."""
+        """Count more failed items of this shard, or fewer."""
         if self._limit is not None and failed:
-            self._own += failed
-            count_failures(self._layout, self._shard, self._own)
+            self.own += failed
+            count_failures(self._layout, self._shard, self.own)
 
     def exceeded(self, last: bool = False) -> str:
         """Return a sentence if too many items of the run have failed; empty if they have not."""
         begin = time.monotonic()
-        if self._limit is None or not self._own or (begin < self._next_look and not last):
+        if self._limit is None or not self.own or (begin < self._next_look and not last):
             return ""
         failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))
         now = time.monotonic()

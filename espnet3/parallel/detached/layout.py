@@ -16,19 +16,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.detached.spec import items_from_json, items_to_json
+from espnet3.parallel.detached.spec import JobSpec, items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import make_folder, read_json, refuse_others, write_json, write_whole
+from espnet3.parallel.ledger.files import (
+    make_folder,
+    read_json,
+    read_record,
+    refuse_others,
+    write_json,
+    write_whole,
+)
 from espnet3.parallel.ledger.split import SESSION, SPLIT
+from espnet3.parallel.records import ProcessEnd
 
 FOLDER = "detached"
 SPECS = "specs"
@@ -46,6 +55,49 @@ MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
 _OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
+
+
+class Jobs(TypedDict, total=False):
+    """What jobs.json holds: of each shard its job now and before, and how many times the memory it asks for."""
+
+    jobs: dict[str, str]
+    earlier: dict[str, str]
+    raised: dict[str, float]
+
+
+class Stop(TypedDict, total=False):
+    """What stop.json holds."""
+
+    state: Literal["cancelled", "unfinished"]
+    why: str
+    grace: float
+    at_item: bool
+
+
+class Done(TypedDict, total=False):
+    """What a shard's done holds: how many items have a result, and a failure."""
+
+    ok: int
+    failed: int
+
+
+class Ended(TypedDict, total=False):
+    """What a shard's ended.json holds; an end that came `early` may yet be followed by another one."""
+
+    state: str
+    why: str
+    early: bool
+    requeue: bool
+
+
+class InFlight(Done, total=False):
+    """What a shard's mark.json holds: what its worker is in, and how it ended."""
+
+    in_flight: list[int] | None
+    hook: str
+    job: str
+    stopping: bool
+    end: ProcessEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +127,7 @@ class Plan:
     n_workers: int
     options: dict[str, Any]
     settings: dict[str, Any]
-    code: dict[str, Any] = field(default_factory=dict)
+    code: dict[str, dict[str, Any]] = field(default_factory=dict)
     hooks: bool = False
     keep_values: bool = True
     outputs: bool = False
@@ -131,9 +183,9 @@ class Layout:
             refuse_others(self.run)
         return Layout(self.run, trust=self.trust, own=not self.trust)
 
-    def read(self, name: str) -> dict[str, Any]:
+    def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""
-        return read_json(self.folder / name, own=self.own)
+        return read_json(self.folder / name, like, own=self.own)
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""
@@ -165,13 +217,7 @@ class Layout:
     def plan(self) -> Plan:
         """Read the plan."""
         try:
-            plain = self.read(PLAN)
-            plan = Plan(**{name: plain[name] for name in Plan.__slots__ if name in plain})
-            if plan.n_shards >= 0 and all(map(_OUTCOMES.fullmatch, plan.outcomes)):
-                return plan
-            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: it names other folders than a plan's")
-        except (AttributeError, TypeError) as error:
-            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: {error}") from error
+            plan = read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
             from espnet3.parallel.ledger.folder import (
                 RUN,  # jobs, which read the plan too, do not open run folders
@@ -191,21 +237,66 @@ class Layout:
                 f"{self.run} is not the folder of a detached run (it has no {FOLDER}/{PLAN}): give the folder "
                 "that was printed at submission, the runner's output_dir"
             ) from None
+        rising = [0, *sorted(plan.bounds)] == [0, *plan.bounds] and len(plan.outcomes) == plan.n_shards
+        if not rising or not all(map(_OUTCOMES.fullmatch, plan.outcomes)):
+            raise DamagedFolderError(
+                f"{self.folder / PLAN} is damaged: its bounds and outcomes are of no shards"
+            )
+        return plan
 
-    def write_plan(self, plan: Plan, items: Sequence[Any]) -> None:
-        """Write the plan and the index list; a shard's folder is made by whoever first writes in it."""
+    def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
+        """Write the plan, and the index list if it is new; a shard's folder is made by whoever first writes in it."""
         make_folder(self.folder)
-        write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
+        if items is not None:
+            write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
         write_json(self.folder / PLAN, asdict(plan))
+
+    def is_there(self) -> bool:
+        """Whether the run is in its folder still, or again; an error of a disk does not say that it is not."""
+        try:
+            return bool(os.stat(self.folder / PLAN))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def template(self) -> JobSpec:
+        """Read what the specs of this folder's jobs are made from, but for what differs from shard to shard."""
+        return JobSpec.from_json(self.read(TEMPLATE, JobSpec)).moved_to(self.run)
+
+    def write_template(self, spec: JobSpec) -> None:
+        """Write what the specs are made from; the folder that it names is the run's home from now on."""
+        write_json(self.folder / TEMPLATE, spec.to_json())
+
+    def home(self) -> Path | None:
+        """Return the folder that the last jobs were submitted for, where this one is a copy of it, or was moved."""
+        try:
+            home = Path(JobSpec.from_json(self.read(TEMPLATE, JobSpec)).run)
+        except FileNotFoundError:  # its submission has not come that far
+            return None
+        if os.path.abspath(home) == os.path.abspath(self.run):
+            return None
+        try:
+            return None if home.samefile(self.run) else home
+        except OSError:
+            return home
+
+    def original(self) -> Path | None:
+        """Return the run that this folder is a copy of, and that the jobs which are noted here belong to."""
+        home = self.home()
+        return home if home is not None and Layout(home).is_there() else None
 
     def items(self) -> Sequence[Any]:
         """Read the index list."""
-        return items_from_json(self.read(INDICES))
+        try:
+            return items_from_json(self.read(INDICES))
+        except (KeyError, TypeError) as error:
+            raise DamagedFolderError(f"{self.folder / INDICES} is damaged: it holds no index list") from error
 
     def jobs(self) -> dict[str, Any]:
         """Read the last submission; empty where there was none."""
         try:
-            jobs = self.read(JOBS)
+            jobs = self.read(JOBS, Jobs)
             for ids in (jobs.get("jobs", {}), jobs.get("earlier", {})):
                 check_ids(ids, parts=2)
         except FileNotFoundError:
@@ -226,6 +317,8 @@ class Layout:
     def stopped(self) -> dict[str, Any] | None:
         """Return why all jobs are to end; None if they are not."""
         try:
-            return read_json(self.stop)
+            return read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
+        except DamagedFolderError as error:  # somebody gave the order, whatever it said
+            return {"why": str(error)}

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypedDict
 
 from espnet3.parallel.detached.layout import LOSSES
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json, write_json
+from espnet3.parallel.ledger.files import read_or_none, write_json
+
+
+class _Held(TypedDict, total=False):
+    losses: list[Loss]
 
 
 class LossFile:
@@ -26,11 +30,8 @@ class LossFile:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / LOSSES
-        try:
-            found = read_json(self._file).get("losses", [])
-        except (FileNotFoundError, DamagedFolderError):  # damaged: the host went down while it was written
-            found = []
-        self.losses = [Loss.from_json(values) for values in found]
+        found = read_or_none(self._file, _Held) or {}  # damaged: the host went down while it was written
+        self.losses = [Loss.from_json(values) for values in found.get("losses", [])]
 
     @property
     def n_late(self) -> int:

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import MARK
+from espnet3.parallel.detached.layout import MARK, InFlight
 from espnet3.parallel.detached.losses import LossFile
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json, write_json
+from espnet3.parallel.ledger.files import read_or_none, write_json
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
@@ -37,7 +36,7 @@ class Marks:
         self.hook = ""
         self._excused = False
         self._job = job_name(os.getsid(0))
-        earlier = _read(folder) or {}
+        earlier = read_mark(folder)
         self.ok, self.failed = earlier.get("ok", 0), earlier.get("failed", 0)
         if _died_over_items(earlier):
             begin, end = earlier["in_flight"]
@@ -82,7 +81,7 @@ def job_name(session: int) -> str:
 
 def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
     """Add to a dead worker's mark how it ended, as only who waited for it knows."""
-    mark = _read(folder) or {}
+    mark = read_mark(folder)
     if mark.get("job") != job or not (_died_over_items(mark) or mark.get("hook")):
         return False
     if "end" not in mark:  # who was closer to it has said so already
@@ -92,14 +91,14 @@ def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
 
 def excuse_dead(folder: Path) -> None:
     """Say that a worker that is dead was killed on purpose, and that its mark blames no item."""
-    mark = _read(folder)
-    if mark is not None:
+    mark = read_mark(folder)
+    if _died_over_items(mark) or mark.get("hook"):
         write_json(folder / MARK, {**mark, "stopping": True})
 
 
 def hook_of_death(folder: Path) -> str:
     """Return the writer hook that a dead worker was in, by its mark; "" where it was in none."""
-    mark = _read(folder) or {}
+    mark = read_mark(folder)
     return "" if mark.get("stopping") else mark.get("hook", "")
 
 
@@ -107,8 +106,7 @@ def _died_over_items(mark: dict[str, Any]) -> bool:
     return bool(mark.get("in_flight")) and not mark.get("stopping")
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(folder / MARK)
-    except (FileNotFoundError, DamagedFolderError):  # the host went down while it was written
-        return None
+def read_mark(folder: Path) -> dict[str, Any]:
+    """Return a shard's mark; empty where there is none, or the host went down while it was written."""
+    mark = read_or_none(folder / MARK, InFlight) or {}
+    return mark if len(mark.get("in_flight") or (0, 0)) == 2 else {}

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.layout import RUNNER, TEMPLATE, Layout
-from espnet3.parallel.detached.spec import JobSpec
+from espnet3.parallel.detached.layout import RUNNER, Layout
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.runner.writers.hooks import folder_entries
@@ -28,7 +27,7 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
 
 def restored_runner(layout: Layout) -> Any:
     """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
-    spec = JobSpec.from_json(layout.read(TEMPLATE))
+    spec = layout.template()
     sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
     cls: Any = load(spec.runner)
     runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has

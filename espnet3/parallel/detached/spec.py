@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from espnet3.parallel.ledger.errors import ValueTypeError, damaged
 from espnet3.parallel.ledger.files import read_json
 from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.records import Policy
+from espnet3.parallel.runner.writers.hooks import folder_entries
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
@@ -78,6 +80,28 @@ class JobSpec:
         """The position after its last item's."""
         return self.begin + len(self.items)
 
+    def moved_to(self, run: Path) -> JobSpec:
+        """Return the spec for a run folder that was moved or copied: what it names in the folder is named in this."""
+        if self.run == str(run):
+            return self
+
+        def there(path: str) -> str:
+            return (
+                str(run / Path(path).relative_to(self.run)) if Path(path).is_relative_to(self.run) else path
+            )
+
+        around = self.surroundings
+        inside = os.path.relpath(self.run, self.entries.get("output_dir", self.run))
+        entries = folder_entries(run, self.entries.get("shard_subdir", inside))
+        return replace(
+            self,
+            run=str(run),
+            runner=replace(self.runner, file=there(self.runner.file)),
+            provider=replace(self.provider, file=there(self.provider.file)),
+            surroundings=replace(around, cwd=there(around.cwd), sys_path=list(map(there, around.sys_path))),
+            entries={name: value for name, value in entries.items() if name in self.entries},
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""
         plain = {name: getattr(self, name) for name in self.__slots__}
@@ -100,18 +124,21 @@ class JobSpec:
             raise ConfigError(
                 f"this is no spec of a detached job that this version knows: its schema is {schema!r}"
             )
-        values["items"] = items_from_json(values["items"])
-        values["runner"] = ClassRef(**values["runner"])
-        values["provider"] = ClassRef(**values["provider"])
-        values["policy"] = Policy(**values["policy"])
-        values["surroundings"] = Surroundings(**values["surroundings"])
-        return cls(**values)
+        try:
+            values["items"] = items_from_json(values["items"])
+            values["runner"] = ClassRef(**values["runner"])
+            values["provider"] = ClassRef(**values["provider"])
+            values["policy"] = Policy(**values["policy"])
+            values["surroundings"] = Surroundings(**values["surroundings"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"this is no spec of a detached job: {error}") from error
 
 
 def read_spec(path: Path, own: bool = True) -> JobSpec:
     """Read a spec from its file."""
     try:
-        return JobSpec.from_json(read_json(path, own=own))
+        return JobSpec.from_json(read_json(path, JobSpec, own=own))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, 0, error) from error
     except FileNotFoundError:

@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Layout, Plan
-from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.lease import is_alive
+from espnet3.parallel.detached.layout import DONE, ENDED, Done, Ended, Layout, Plan
+from espnet3.parallel.detached.marks import read_mark
+from espnet3.parallel.ledger.files import read_or_none
+from espnet3.parallel.ledger.lease import is_alive, is_copied
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
 GRACE = 10.0  # seconds from the request to end to the kill
@@ -186,12 +186,12 @@ def shard_status(
     def status(state: JobState, note: str = "") -> ShardStatus:
         return ShardStatus(number, state, items, ok, failed, job_id, note)
 
-    done = _read(folder / DONE)
+    done = read_or_none(folder / DONE, Done)
     if done is not None:
         return ShardStatus(number, JobState.DONE, items, done.get("ok", 0), done.get("failed", 0), job_id)
     if holder_lives(folder, now_ns):
         return status(JobState.RUNNING)
-    ended = _read(folder / ENDED)
+    ended = _end(folder)
     found = (queue or {}).get(number, (JobState.UNKNOWN, ""))
     known = found[0] not in (JobState.LOST, JobState.UNKNOWN)
     if ended is not None and ended.get("early") and known:
@@ -201,26 +201,32 @@ def shard_status(
     if not job_id:
         return status(JobState.NEW)
     state, note = found
-    hook = "" if state.alive else (_read(folder / MARK) or {}).get("hook", "")
+    hook = "" if state.alive else read_mark(folder).get("hook", "")
     return status(state, "; ".join(part for part in (note, f"it was in {hook}" if hook else "") if part))
+
+
+def _end(folder: Path) -> dict[str, Any] | None:
+    """Return how a shard's job has ended, by its own word; a damaged one is as if it were not there."""
+    ended = read_or_none(folder / ENDED, Ended)
+    return ended if ended is not None and ended.get("state") in {state.value for state in JobState} else None
 
 
 def said_its_end(folder: Path) -> bool:
     """Whether a shard's job has written how it ended; one that feared its kill may yet write another end."""
-    ended = _read(folder / ENDED)
+    ended = _end(folder)
     return ended is not None and not ended.get("early")
 
 
 def progress(folder: Path) -> tuple[int, int]:
     """Return how many items of a shard have a result and a failure, by its worker's last mark."""
-    mark = _read(folder / MARK) or {}
+    mark = read_mark(folder)
     return mark.get("ok", 0), mark.get("failed", 0)
 
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest, held = _newest_lease(folder)
-    if newest is None or held is None or held.get("released"):
+    if newest is None or held is None or held.get("released") or is_copied(folder, held):
         return False
     alive = is_alive(held)
     if alive is not None:
@@ -234,7 +240,9 @@ def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
     held = holder_of(folder)
-    return held["pid"] if held is not None and not held.get("released") and is_alive(held) else None
+    if held is None or held.get("released") or is_copied(folder, held):
+        return None
+    return held["pid"] if is_alive(held) else None
 
 
 def holder_of(folder: Path) -> dict[str, Any] | None:
@@ -253,7 +261,7 @@ def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
         parts = name.split(".")
         if len(parts) == 3 and parts[0] == "lease" and parts[1].isdigit() and int(parts[1]) > number:
             newest, number = folder / name, int(parts[1])
-    return newest, None if newest is None else _read(newest)
+    return newest, None if newest is None else read_or_none(newest)
 
 
 def disk_now(folder: Path) -> int:
@@ -267,11 +275,3 @@ def disk_now(folder: Path) -> int:
         return probe.stat().st_mtime_ns
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    """Read a file of one JSON object; None where there is none, or not a whole one."""
-    try:
-        return read_json(file)
-    except (OSError, DamagedFolderError):  # damaged: as if it were not there
-        return None

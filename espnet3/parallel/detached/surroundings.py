@@ -79,16 +79,24 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
     )
 
 
-def interpreter(env: str, options: Mapping[str, Any]) -> str:
+def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> str:
     """Return the Python that jobs run: an option of the backend, or this one; never one that a run folder says.
 
-    Over SSH each host may have another one; then it is that of the first host with workers.
+    Over SSH each host may have another one; then it is that of the first host with workers. A relative path is one from
+    the submitter's folder: jobs start in another one.
     """
     if row(env).kind is Kind.SSH:
-        return worker_hosts(ssh_hosts(options))[0].python or sys.executable
-    if row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        python = worker_hosts(ssh_hosts(options))[0].python
+    elif row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
         return str(options.get("python") or "python")
-    return str(options.get("python") or sys.executable)
+    else:
+        python = options.get("python")
+    return in_folder(str(python or sys.executable), cwd)
+
+
+def in_folder(python: str, cwd: str) -> str:
+    """Return an interpreter's path from a folder; a name that is looked for in PATH stays one."""
+    return os.path.join(cwd, python) if os.sep in python else python
 
 
 def import_path() -> str | None:

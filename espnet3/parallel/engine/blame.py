@@ -101,7 +101,7 @@ class Loss:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Loss:
         """Return what `to_json` was made from."""
-        return cls(**{**values, "end": ProcessEnd(**values["end"])})
+        return cls(**{**values, "end": ProcessEnd(**values.get("end", {}))})
 
 
 class Fate(Enum):

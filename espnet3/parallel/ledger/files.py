@@ -12,13 +12,28 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import is_dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import UnionType
+from typing import (
+    Any,
+    BinaryIO,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import atomic
 from espnet3.parallel.ledger.errors import DamagedFolderError, FolderWriteError
+from espnet3.parallel.messages import shown
+
+R = TypeVar("R")
 
 SYNC_SECONDS = 1.0  # what a power failure may cost; what a process has written survives its own death
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -29,6 +44,7 @@ _OURS = re.compile(
     r"detached|(split|session)\.\d+|(run|receipt|manifest)\.json|(results|errors|events)\.jsonl|lease\.\d+\.json"
 )
 _OF_A_SPLIT = re.compile(r"done|.*\.jsonl?")
+_HUGE = 1 << 53  # no count, size or time of a run is as large
 
 
 @contextlib.contextmanager
@@ -96,7 +112,7 @@ def open_plain(path: str | os.PathLike[str], buffering: int = -1, *, own: bool =
     )
 
 
-def read_json(path: str | os.PathLike[str], *, own: bool = False) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bool = False) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     try:
         with open_plain(path, own=own) as file:
@@ -105,6 +121,12 @@ def read_json(path: str | os.PathLike[str], *, own: bool = False) -> dict[str, A
         raise DamagedFolderError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
+    for name, kind in _types_of(like).items() if like is not None else ():
+        if name in value and not _is_of(value[name], kind):
+            what = getattr(kind, "__name__", kind)
+            raise DamagedFolderError(
+                f"{path} is damaged: its {name!r} is {shown(value[name])}, which is no {what}"
+            )
     return value
 
 
@@ -116,6 +138,53 @@ def open_to_write(path: str | os.PathLike[str], flags: int = os.O_APPEND) -> int
         return fd
     os.close(fd)
     raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+
+
+def read_record(path: Path, cls: type[R], *, own: bool = False) -> R:
+    """Read a JSON file that holds the fields of a dataclass."""
+    try:
+        return cls(**read_json(path, cls, own=own))
+    except TypeError as error:
+        raise DamagedFolderError(f"{path} is damaged, or of a newer version: {error}") from error
+
+
+def read_or_none(path: Path, like: type | None = None) -> dict[str, Any] | None:
+    """Read a JSON file as `read_json` does; None where there is none, or not a whole one."""
+    try:
+        return read_json(path, like)
+    except (OSError, DamagedFolderError):
+        return None
+
+
+_types_of = lru_cache(get_type_hints)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of a declared type."""
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin is Any or origin is Sequence:  # items are written in a form of their own
+        return True
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, UnionType):
+        return any(_is_of(value, each) for each in inner)
+    if origin in (int, float):
+        number = isinstance(value, int) or (origin is float and isinstance(value, float))
+        return number and type(value) is not bool and abs(value) < _HUGE  # which NaN is not
+    if is_dataclass(origin) or is_typeddict(origin):
+        types = _types_of(origin)
+        if not isinstance(value, dict) or not all(
+            _is_of(one, types.get(name, Any)) for name, one in value.items()
+        ):
+            return False
+        try:
+            return bool(origin(**value)) or True
+        except TypeError:  # a field is missing, or is one of a newer version
+            return False
+    if not isinstance(value, origin):
+        return False
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_is_of(one, inner[-1]) for one in values) if inner else True
 
 
 class Appender:

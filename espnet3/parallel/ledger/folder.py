@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from espnet3.parallel.checks import RESUME, argument
 from espnet3.parallel.ledger.atomic import leftovers, sync_folder
@@ -24,6 +24,7 @@ from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
+_MOST_ITEMS = 1 << 32  # a byte for each is what looking at a run takes
 _CALLER = 7  # frames from here to the line that calls the runner
 _WRITTEN_WHOLE = (
     RUN,
@@ -32,6 +33,36 @@ _WRITTEN_WHOLE = (
     ERRORS,
     MANIFEST,
 )  # by whoever holds the lease; the lease's own are not ours
+
+
+class _Indices(TypedDict, total=False):
+    count: int
+    sha256: str
+    shown: list[str]
+
+
+class _Plan(TypedDict, total=False):
+    shards: list[int]
+
+
+class _RunFile(TypedDict, total=False):
+    schema: int
+    created: str
+    runner: dict[str, str | None]
+    provider: dict[str, str | None]
+    indices: _Indices
+    policy: dict[str, Any]
+    plan: _Plan
+    contents: dict[str, str]
+    code: dict[str, dict[str, Any]]
+    packages: dict[str, str]
+    origin: dict[str, Any]
+    history: list[Any]
+
+
+class _SessionFile(TypedDict, total=False):
+    indices: str
+    plan: _Plan
 
 
 def open_run(
@@ -108,7 +139,7 @@ def _said_by_sessions(path: Path) -> dict[str, Any]:
     """Return what the last session noted of its run, as far as it is needed where run.json is lost."""
     for session in reversed(split_folders(path, SESSION)):
         try:
-            said = read_json(session / SPEC)
+            said = read_json(session / SPEC, _SessionFile)
         except (FileNotFoundError, DamagedFolderError):
             continue
         return {"plan": said.get("plan"), "indices": {"sha256": said.get("indices")}}
@@ -146,6 +177,15 @@ def _has_run(path: Path) -> bool:
     return (path / RUN).exists() or bool(split_folders(path))
 
 
+def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
+    """Return what the `run.json` of a folder says."""
+    run = read_json(path / RUN, _RunFile, own=own)
+    count = run.get("indices", {}).get("count", 0)
+    if not 0 <= count <= _MOST_ITEMS:
+        raise DamagedFolderError(f"{path / RUN} is damaged: no run has {count} indices")
+    return run
+
+
 def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | None]:
     """Return what `run.json` says, or what is wrong with it."""
     advice = (
@@ -153,7 +193,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any] | None, DamagedFolderError | N
         "resume=False moves all aside and starts anew"
     )
     try:
-        old = read_json(path / RUN)
+        old = read_run(path)
     except FileNotFoundError:
         if not split_folders(path):
             return None, None

@@ -63,6 +63,7 @@ class Lease:
         self._number = 0
         self._facts: dict[str, Any] = {}
         self._lost = ""
+        self._beaten = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,6 +77,7 @@ class Lease:
                 break
         else:
             raise FolderInUseError(f"{self.path}: other drivers keep taking this folder's lease; try again")
+        self._beaten = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="espnet3-lease", daemon=True)
         self._thread.start()
 
@@ -89,6 +91,8 @@ class Lease:
 
     def check(self) -> None:
         """Raise if another driver has taken the lease over."""
+        if not self._lost and time.monotonic() > self._beaten + self.stale:
+            self._look()  # this process was stopped, and the next beat may come too late
         if self._lost:
             raise LeaseLostError(self._lost)
 
@@ -128,7 +132,7 @@ class Lease:
             **this_process(),
             "beat": self.beat,
             "token": token,
-            "folder": self._place(),
+            "folder": _place(self.path),
         }
         # before the file is there: other threads take a token that is not held for a dead one's
         _HELD.add(token)
@@ -170,28 +174,21 @@ class Lease:
                 held = {}  # damaged: its age alone has to tell
         if held.get("released"):
             return
-        alive = is_alive(held)
+        alive, copied = is_alive(held), is_copied(self.path, held)
         if alive and held.get("pid") == os.getpid():
             alive = held.get("token") in _HELD  # this process's, which could not note that it gave it back
-        if alive and self._is_copy(held):
-            alive = self._is_touched(file, float(held.get("beat") or self.beat), at_once=False)
-        if alive is None:
-            alive = self._is_touched(file, float(held.get("beat") or self.beat))
+        if alive is None or (alive and copied):
+            said = held.get("beat")
+            beat = (
+                said if isinstance(said, (int, float)) and 0 < said <= self.stale else self.beat
+            )  # else damaged
+            alive = self._is_touched(file, beat, at_once=not copied)
         if alive:
             pid, host, since, run = (held.get(k, "(unknown)") for k in ("pid", "host", "since", "run_id"))
             raise FolderInUseError(
                 f"{self.path} is in use: process {pid} on {host} has been working in it since {since} "
                 f"(run {run}). Wait for it, stop it, or take another output_dir"
             )
-
-    def _place(self) -> dict[str, Any]:
-        """Return what tells this folder from a copy of it."""
-        return {"path": os.path.realpath(self.path), "inode": os.stat(self.path).st_ino}
-
-    def _is_copy(self, held: dict[str, Any]) -> bool:
-        """Whether a lease was written for another folder: one that was only moved keeps its inode."""
-        place, ours = held.get("folder"), self._place()
-        return isinstance(place, dict) and all(place.get(name) != ours[name] for name in ours)
 
     def _is_touched(self, file: Path, beat: float, *, at_once: bool = True) -> bool:
         """Whether the holder of a lease gives signs of life; `at_once` believes one of a short time ago."""
@@ -221,21 +218,38 @@ class Lease:
 
     def _keep(self) -> None:
         """Give signs of life until the lease is released or lost."""
-        file = self._file(self._number)
-        while not self._stop.wait(self.beat):
-            try:
-                os.utime(file)  # without times: the file system's clock, not this host's
-                newest = max(self._numbers(), default=0)
-            except OSError as error:  # the run goes on; the missed beats are in its events
-                self.missed += 1
-                self.last_error = error
-                continue
-            if newest > self._number:
-                self._lost = (
-                    f"{self.path} was taken over by another driver ({self._file(newest).name}), because this "
-                    "process gave no sign of life for too long. What it has written stays valid"
-                )
-                return
+        while not self._lost and not self._stop.wait(self.beat):
+            self._look()
+
+    def _look(self) -> None:
+        """Give a sign of life, and see whether another driver has taken the lease over."""
+        try:
+            os.utime(self._file(self._number))  # without times: the file system's clock, not this host's
+            newest = max(self._numbers(), default=0)
+        except OSError as error:  # the run goes on; the missed beats are in its events
+            self.missed += 1
+            self.last_error = error
+            return
+        self._beaten = time.monotonic()
+        if newest > self._number:
+            self._lost = (
+                f"{self.path} was taken over by another driver ({self._file(newest).name}), because this "
+                "process gave no sign of life for too long. What it has written stays valid"
+            )
+
+
+def _place(folder: Path) -> dict[str, Any]:
+    """Return what tells a folder from a copy of it."""
+    return {"path": os.path.realpath(folder), "inode": os.stat(folder).st_ino}
+
+
+def is_copied(folder: Path, held: dict[str, Any]) -> bool:
+    """Whether a lease was written for another folder than the one it is in: a copy's is nobody's.
+
+    A folder that was only moved keeps its inode, and its holder.
+    """
+    place, ours = held.get("folder"), _place(folder)
+    return isinstance(place, dict) and all(place.get(name) != ours[name] for name in ours)
 
 
 def _touched(file: Path) -> int | None:
@@ -303,11 +317,11 @@ def is_alive(who: dict[str, Any]) -> bool | None:
     here = this_process()
     if any(who.get(key) != here[key] for key in ("host", "boot_id", "pid_namespace")):
         return None
-    pid = who.get("pid")
-    if type(pid) is not int or pid <= 0:
+    pid, start = who.get("pid"), who.get("process_start")
+    if type(pid) is not int or not 0 < pid < 1 << 31 or type(start) is not type(here["process_start"]):
         return None
     if here["process_start"] is not None:
-        return process_start(pid) == who.get("process_start")
+        return process_start(pid) == start
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

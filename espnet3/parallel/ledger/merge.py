@@ -18,7 +18,7 @@ from typing import Any
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import open_plain, read_json, write_json, writing
+from espnet3.parallel.ledger.files import open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import bodies, index_json, split_line
 from espnet3.parallel.ledger.offsets import Lines
@@ -68,8 +68,8 @@ class Receipt:
 def read_receipt(path: Path) -> Receipt:
     """Read a run folder's receipt."""
     try:
-        receipt = Receipt(**read_json(path / RECEIPT))
-        if type(receipt.planned) is int and receipt.planned == receipt.ok + sum(receipt.failed.values()) >= 0:
+        receipt = read_record(path / RECEIPT, Receipt)
+        if receipt.planned == receipt.ok + sum(receipt.failed.values()) >= 0:
             return receipt
         raise DamagedFolderError(f"{path / RECEIPT} is damaged: its numbers are not those of a merge")
     except FileNotFoundError:
@@ -77,8 +77,6 @@ def read_receipt(path: Path) -> Receipt:
             f"{path} has no {RECEIPT}: the run is not finished, or was never merged",
             "Run again with the same arguments to finish it; merge a detached run with `espnet3 merge`",
         ) from None
-    except (TypeError, AttributeError) as error:
-        raise DamagedFolderError(f"{path / RECEIPT} is damaged, or of a newer version: {error}") from error
 
 
 def check_receipt(path: Path) -> Receipt:

@@ -125,15 +125,14 @@ def telling_other_ranks(run: Run) -> Iterator[None]:
 def results_of_rank_0(run: Run, rank: Rank) -> Any:
     """Wait for rank 0, and return what the call returns there."""
     from espnet3.parallel.ledger import Results
-    from espnet3.parallel.ledger.files import read_json
-    from espnet3.parallel.ledger.folder import RUN
+    from espnet3.parallel.ledger.folder import read_run
     from espnet3.parallel.ledger.session import SHARDS
 
     assert run.folder is not None
     folder = run.folder
     _Wait(run, folder, rank).until(lambda wait: wait.is_complete())
     if run.merges:
-        shards = read_json(folder / RUN)["plan"][SHARDS]
+        shards = read_run(folder)["plan"][SHARDS]
         return run.runner.merge([folder / f"split.{number}" for number in range(len(shards))])
     results = Results(folder)
     run.runner.write_outputs(run.items, results)
@@ -215,11 +214,10 @@ class _Wait:
             return False
 
     def _differences(self) -> list[str]:
-        from espnet3.parallel.ledger.files import read_json
-        from espnet3.parallel.ledger.folder import RUN
+        from espnet3.parallel.ledger.folder import read_run
         from espnet3.parallel.ledger.identity import changes
 
-        return changes(read_json(self._folder / RUN), self._identity)
+        return changes(read_run(self._folder), self._identity)
 
     def _raise_failure(self) -> None:
         from espnet3.parallel.ledger.files import read_json

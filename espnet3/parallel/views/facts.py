@@ -12,8 +12,8 @@ from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.detached.looking.status import driver_of
 from espnet3.parallel.detached.states import disk_now, holder_lives
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
@@ -125,10 +125,10 @@ class RunFacts:
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder."""
     try:
-        said = read_json(run / RUN)
+        said = read_run(run)
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
-    items = int((said.get("indices") or {}).get("count", 0))
+    items = said.get("indices", {}).get("count", 0)
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
     found, unknown = read_ends(run) if ends else ([], [])

@@ -14,14 +14,14 @@ from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_stat
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import driver_of
 from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
-from espnet3.parallel.views.spans import in_progress, read_or_none
+from espnet3.parallel.views.spans import in_progress
 
 _SPAN = 60.0  # seconds over which the rate is taken
 _DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
@@ -124,7 +124,7 @@ class Watcher:
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
             folder_status(run)  # says what is wrong with the folder
-        found = read_or_none(run / RUN) or {}
+        found = read_run(run) if (run / RUN).exists() else {}
         kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
         self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
         self._times = TimesReader(run)
@@ -192,7 +192,7 @@ class Watcher:
                 Worker(
                     f"shard {shard.shard}",
                     shard.state.value,
-                    f"{held['host']}, process {held['pid']}" if held else shard.job_id,
+                    f"{held.get('host')}, process {held.get('pid')}" if held else shard.job_id,
                     shard.items,
                     shard.ok + shard.failed,
                     doing,

@@ -12,15 +12,14 @@ from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.detached.code import SCRIPT, ClassRef, load
-from espnet3.parallel.detached.layout import FOLDER, TEMPLATE
+from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
 from espnet3.parallel.detached.looking.ordinary import no_run
-from espnet3.parallel.detached.spec import JobSpec, make_provider
+from espnet3.parallel.detached.spec import make_provider
 from espnet3.parallel.detached.submitting.snapshot import root_of
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
-from espnet3.parallel.ledger.files import read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.provenance import FUNCTION
 
@@ -54,7 +53,7 @@ def remake(run: Path, own: bool = True) -> Remade:
     The working directory and the search path of this process become those of the run.
     """
     try:
-        said = read_json(run / RUN, own=own)
+        said = read_run(run, own=own)
     except FileNotFoundError:
         raise ConfigError(no_run(run)) from None
     policy = said.get("policy") or {}
@@ -62,7 +61,7 @@ def remake(run: Path, own: bool = True) -> Remade:
     runner: Any
     cls: Any
     if (run / FOLDER / TEMPLATE).exists():
-        spec = JobSpec.from_json(read_json(run / FOLDER / TEMPLATE, own=own))
+        spec = Layout(run, own=own).template()
         spec.surroundings.restore()
         runner, cls = load(spec.runner), load(spec.provider)
         provider = make_provider(cls, spec.arguments)

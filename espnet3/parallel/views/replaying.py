@@ -20,8 +20,8 @@ from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.files import open_plain, refuse_others
+from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.lines import index_json, merged_failure, read_line, read_merged
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
 from espnet3.parallel.ledger.values import from_json
@@ -165,7 +165,7 @@ def index_of(run: Path, text: str) -> Any:
     if not (run / FOLDER / INDICES).exists():
         known = next((one for one in candidates if outcome_of(run, one) is not None), None)
         if known is None and (run / RESULTS).exists():  # the run is whole: each of its indices has an outcome
-            said = read_json(run / RUN)["indices"]
+            said = read_run(run)["indices"]
             ends = " to ".join(dict.fromkeys([*said["shown"][:1], *said["shown"][-1:]])) or "none"
             raise ConfigError(f"{text} is not among the run's {said['count']:,} indices ({ends})")
         return candidates[0] if known is None else known

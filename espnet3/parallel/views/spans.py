@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import DONE, FOLDER, MARK, PLAN, Layout
+from espnet3.parallel.detached.layout import DONE, FOLDER, MARK, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import run_status
 from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.marks import read_mark
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, progress
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.files import read_or_none
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import DONE as SHARD_DONE
 from espnet3.parallel.ledger.split import split_folders
@@ -63,7 +63,7 @@ def driver_spans(run: Path) -> list[Span]:
 
 def shard_spans(run: Path) -> list[Span]:
     """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
-    plan = read_or_none(run / FOLDER / PLAN)
+    plan = read_or_none(run / FOLDER / PLAN, Plan)
     if plan is None:
         return []
     layout = Layout(run)
@@ -84,7 +84,7 @@ def losses_of(run: Path) -> int:
 
 def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
     """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
-    mark = read_or_none(folder / MARK) or {}
+    mark = read_mark(folder)
     try:
         since = (folder / MARK).stat().st_mtime
     except OSError:
@@ -149,14 +149,6 @@ def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Ite
             how,
             items if newest else 0,
         )
-
-
-def read_or_none(file: Path) -> dict[str, Any] | None:
-    """Return what a JSON file says; None where there is none, or not a whole one."""
-    try:
-        return read_json(file)
-    except (OSError, DamagedFolderError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ SCHEDULERS = [name for name, row in BACKENDS.items() if row.scheduler is not Non
 FACTS = ScriptFacts(
     name="espnet3-run",
     shebang="#!/bin/sh",
+    cwd="/data/submitter's",
     prologue=("module load python",),
     folder="/data/it's $(here)",
     python="/opt/py thon/bin/python",
@@ -95,7 +96,7 @@ def test_a_script_quotes_every_path(tmp_path: Path) -> None:
     slurm = BACKENDS["slurm"].scheduler
     assert slurm is not None
     facts = ScriptFacts(
-        "n", "#!/bin/sh", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
+        "n", "#!/bin/sh", "/", (), str(folder), str(python), str(folder / "code"), str(folder / "t"), False
     )
     text = body(slurm, JobArray(0, (0, 1), 1), facts)
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "7", "PYTHONPATH": "before"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.parallel.detached.test_ends import submit as submit_two
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
 
 
@@ -65,3 +67,20 @@ def test_states_and_cancel(name: str, tmp_path: Path) -> None:
         status = run.wait(600)
         assert status.done, (status, dict(run.logs()))
     assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_prologue_is_run_in_the_submitters_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a driver's jobs: relative paths of the prologue and of the interpreter are those of the submitter."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs/activate").write_text('pwd >> "$PWD/activated"\n')
+    (tmp_path / "envs/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "envs/python").chmod(0o700)
+    with standin(name):
+        run = submit_two(name, tmp_path, job_script_prologue=[". envs/activate"], python="envs/python")
+        status = run.wait(150)
+        assert status.done, (status, dict(run.logs()))
+    assert (tmp_path / "activated").read_text().splitlines() == [str(tmp_path)] * 2

@@ -247,3 +247,14 @@ def test_a_copy_of_a_folder_in_use_is_free(tmp_path: Path) -> None:
         with pytest.raises(FolderInUseError):
             Lease(tmp_path / "moved").acquire("other")
         driver.kill()
+
+
+@pytest.mark.parametrize("beat", ["x", None, -1, 0, 1e300, [], {}, True])
+def test_a_beat_that_is_no_time_is_the_usual_one(tmp_path: Path, beat: object) -> None:
+    """Whatever a damaged lease of another host says of its beat, it is taken over once nobody touches it."""
+    dead = tmp_path / "lease.1.json"
+    dead.write_text(json.dumps({**this_process(), "host": "another", "beat": beat}))
+    os.utime(dead, (0, 0))
+    lease = Lease(tmp_path, beat=0.01, stale=2.0)
+    lease.acquire("me")
+    lease.release()

@@ -86,9 +86,13 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Look for stop.json, which may be written on another host, whose disk sends no event."""
-        while not self.stopping.is_set() and self.layout.stopped() is None:
+        while not self.stopping.is_set() and not self._is_over():
             await self._pause(_LOOK)
         self.stopping.set()
+
+    def _is_over(self) -> bool:
+        """Whether the run was told to stop, or its folder has been moved away or deleted."""
+        return self.layout.stopped() is not None or not self.layout.is_there()
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not past the moment when the run is told to stop."""
@@ -110,7 +114,7 @@ class Supervisor:
 
     async def _slot(self, slot: int) -> None:
         while self.todo and not self.stopping.is_set():
-            if self.layout.stopped() is not None:  # by the job that has just ended: not yet seen by the watch
+            if self._is_over():  # by the job that has just ended: not yet seen by the watch
                 self.stopping.set()
                 return
             shard = self.todo.popleft()
@@ -191,7 +195,7 @@ class Supervisor:
     def _note_stop(self, shard: int, how: str, state: JobState = JobState.UNFINISHED) -> None:
         """Write how a shard ended because the run was stopped, unless its own job has said so."""
         folder = self.layout.shard(shard)
-        if (folder / DONE).exists() or (folder / ENDED).exists():
+        if (folder / DONE).exists() or (folder / ENDED).exists() or not self.layout.is_there():
             return
         order = self.layout.stopped() or {"why": "its supervisor was told to end"}
         if order.get("state") == JobState.CANCELLED:

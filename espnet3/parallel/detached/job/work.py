@@ -21,7 +21,7 @@ from espnet3.parallel.detached.job.hooks import run_hooks, sentence_of
 from espnet3.parallel.detached.job.log import say
 from espnet3.parallel.detached.job.outcomes import ShardOutcomes
 from espnet3.parallel.detached.job.stopping import StopNow, Stopping
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout
+from espnet3.parallel.detached.layout import DONE, ENDED, Ended, Layout
 from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState
 from espnet3.parallel.engine.loop import on_a_worker, run_items
@@ -35,7 +35,7 @@ from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json
+from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.inline import build_here
@@ -75,7 +75,7 @@ def _with_lease(spec: JobSpec, began: float, steps: Steps | None) -> int:
     stopping = Stopping(layout, spec.walltime, began)
     stopping.listen()
     folder = layout.shard(spec.shard)
-    if not layout.folder.is_dir():
+    if not layout.is_there():
         raise ConfigError(
             f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
             "hosts share"
@@ -169,7 +169,7 @@ class _Attempt:
         left = self.outcomes.left()
         if self.spec.hooks:
             ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.blame)
-            self.budget.add(self.outcomes.failed)
+            self.budget.add(self.outcomes.failed - self.budget.own)
             if ended[0] is JobState.FAILED and self.spec.policy.on_error == "raise":
                 self._stop_all(ended[1], at_item=True)
             return self._check_budget(last=True) or ended
@@ -302,7 +302,5 @@ def wants_requeue(spec: JobSpec) -> bool:
     Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
     whoever cancelled, knows what is to come.
     """
-    try:
-        return bool(read_json(Layout(Path(spec.run)).shard(spec.shard) / ENDED).get("requeue"))
-    except FileNotFoundError:
-        return False
+    ended = read_or_none(Layout(Path(spec.run)).shard(spec.shard) / ENDED, Ended) or {}
+    return bool(ended.get("requeue"))

@@ -11,7 +11,7 @@ from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.files import read_json, write_json
+from espnet3.parallel.ledger.files import read_record, write_json
 
 FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
 
@@ -64,10 +64,7 @@ def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
     """Return all arrays of a run in the order of their submission, or those of one backend."""
     found = []
     for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
-        plain = read_json(file, own=layout.own)
-        array = Submitted(
-            str(plain.get("env")), plain.get("jobs") or {}, list(map(str, plain.get("names") or []))
-        )
+        array = read_record(file, Submitted, own=layout.own)
         if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
             raise ConfigError(f"{file} is damaged: {array.env!r} is no batch scheduler")
         check_ids(array.jobs)

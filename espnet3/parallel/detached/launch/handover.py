@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import getpass
 import json
 import os
 import socket
 from collections.abc import Sequence
 from typing import Any
 
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.detached.budget import count_failures
-from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.layout import DONE, ENDED, TEMPLATE, Layout, Plan, write_lines, write_quickly
+from espnet3.parallel.detached.launch import arrays, kube, launchers
+from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, write_lines, write_quickly
 from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.spec import JobSpec, items_to_json
+from espnet3.parallel.detached.marks import excuse_dead
+from espnet3.parallel.detached.spec import items_to_json
 from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.runner.writers.manifest import write_manifest
+
+
+def settle_in(layout: Layout, plan: Plan) -> None:
+    """Make a folder that was copied or moved the home of its run: its next jobs work here, by specs of their own.
+
+    What is noted of the jobs before is put aside: they were those of another folder.
+    """
+    if layout.home() is None:
+        return
+    raised = layout.jobs().get("raised", {})
+    set_aside(layout.folder, only=(arrays.FOLDER, kube.FOLDER, JOBS))
+    layout.write_jobs({"raised": raised})
+    for shard in range(plan.n_shards):
+        excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
+    template = layout.template()
+    if plan.hooks:
+        write_manifest(layout.run, template.entries["shard_subdir"], plan.bounds[:-1], layout.items())
+    layout.write_template(template)
 
 
 def put_specs(
@@ -31,7 +52,7 @@ def put_specs(
     new: bool = False,
 ) -> list[int]:
     """Write the specs of the shards that have items left, and mark the others as done."""
-    base = JobSpec.from_json(layout.read(TEMPLATE))
+    base = layout.template()
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(layout.spec(0).parent)
     texts = {key: json.dumps(value) for key, value in base.to_json().items()}
@@ -100,7 +121,7 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
     if not shards:
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{submitter()}@{socket.gethostname()}"
     before = layout.jobs()
     earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
     memory = {**before.get("raised", {}), **(raised or {})}

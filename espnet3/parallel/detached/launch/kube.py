@@ -28,7 +28,7 @@ from espnet3.parallel.kube.jobs import INDEX, INDEXED, MOST, OWNER, SHARD, JobFa
 from espnet3.parallel.kube.looking import log_of
 from espnet3.parallel.kube.pods import RUN, is_mounted, new_name
 from espnet3.parallel.kube.server import RefusedError, Server
-from espnet3.parallel.ledger.files import make_folder, read_json, write_json, write_whole
+from espnet3.parallel.ledger.files import make_folder, read_record, write_json, write_whole
 
 FOLDER = "jobs"
 _LOOK = 0.5  # seconds between looks while cancelled pods end
@@ -57,16 +57,14 @@ def _folder(layout: Layout) -> Path:
 
 
 def _label(layout: Layout) -> str:
-    """Return the value of a run's label: of its folder, so that it is the same for whoever looks."""
-    return hashlib.sha256(os.fsencode(layout.run)).hexdigest()[:32]
+    """Return the value of a run's label: of the folder it was submitted for, the same for whoever looks."""
+    return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
 def _noted(layout: Layout) -> list[Created]:
     files = _folder(layout).glob("created.*.json")
-    return [
-        Created(**read_json(file, own=layout.own))
-        for file in sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
-    ]
+    ordered = sorted(files, key=lambda file: int(file.suffixes[-2][1:]))
+    return [read_record(file, Created, own=layout.own) for file in ordered]
 
 
 def check(config: ParallelConfig) -> None:
@@ -161,7 +159,7 @@ def _manifests(
         run=_label(layout),
         name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
-        python=interpreter(plan.env, plan.options),
+        python=interpreter(plan.env, plan.options, ""),
         folder=str(_folder(layout)),
         import_path=root if seen else None,
         n_workers=plan.n_workers,

@@ -44,7 +44,7 @@ def start(
     layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
     make_folder(layout.supervisor)
     command = [
-        interpreter(plan.env, plan.options),
+        interpreter(plan.env, plan.options, layout.template().surroundings.cwd),
         "-m",
         "espnet3.parallel.detached.job.supervisor",
         str(layout.run),

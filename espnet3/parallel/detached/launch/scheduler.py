@@ -156,9 +156,10 @@ def _script_facts(
     return ScriptFacts(
         name=str(job.job_name),
         shebang=str(job.shebang or "#!/bin/sh"),
+        cwd=layout.template().surroundings.cwd,
         prologue=prologue_of(job),
         folder=str(folder_of(layout)),
-        python=interpreter(plan.env, plan.options),
+        python=interpreter(plan.env, plan.options, layout.template().surroundings.cwd),
         import_path=import_path(),
         tasks=tasks,
         requeue=settings.requeue,

@@ -41,8 +41,9 @@ class ScriptFacts:
     Attributes:
         name: The job's name.
         shebang: Its first line.
-        prologue: The user's own lines.
-        folder: Where it starts.
+        cwd: Where the user's own lines are run: the submitter's folder, as in a driver's jobs.
+        prologue: These lines.
+        folder: Where the worker starts.
         python: The interpreter.
         import_path: What PYTHONPATH needs; None: nothing.
         tasks: The file that lists the specs.
@@ -51,6 +52,7 @@ class ScriptFacts:
 
     name: str
     shebang: str
+    cwd: str
     prologue: tuple[str, ...]
     folder: str
     python: str
@@ -84,7 +86,9 @@ def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
     elif facts.requeue and scheduler.again:
         words += ["--again", str(scheduler.again)]
     words += ["--tasks", shlex.quote(facts.tasks), index]
-    lines = [*filter(None, facts.prologue), f"cd {shlex.quote(facts.folder)} || exit 1"]
+    # the worker says what is wrong where the submitter's folder is not there
+    lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
+    lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
     if facts.import_path is not None:
         lines.append(f"export PYTHONPATH={shlex.quote(facts.import_path)}${{PYTHONPATH:+:$PYTHONPATH}}")
     return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"

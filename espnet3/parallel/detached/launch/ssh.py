@@ -13,7 +13,7 @@ from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job.supervisor import READY
 from espnet3.parallel.detached.layout import Layout, Plan
-from espnet3.parallel.detached.surroundings import import_path, interpreter
+from espnet3.parallel.detached.surroundings import import_path, in_folder, interpreter
 from espnet3.parallel.errors import NoWorkersError
 
 _SECONDS = 60.0  # a host that has not answered by then is given up
@@ -62,7 +62,8 @@ async def _start_all(layout: Layout, plan: Plan, used: list[tuple[SshHost, int]]
 
 def command(layout: Layout, plan: Plan, host: SshHost, number: int, n_hosts: int) -> str:
     """Return the command line that starts a host's supervisor."""
-    python = host.python or interpreter(plan.env, plan.options)
+    cwd = layout.template().surroundings.cwd
+    python = in_folder(host.python or interpreter(plan.env, plan.options, cwd), cwd)
     place = ("--slots", str(plan.n_workers), "--part", f"{number}/{n_hosts}")
     words = [python, "-m", "espnet3.parallel.detached.job.supervisor", str(layout.run), *place]
     root = import_path()

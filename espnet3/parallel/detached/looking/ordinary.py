@@ -11,7 +11,7 @@ from espnet3.parallel.detached.looking.status import driver_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
-from espnet3.parallel.ledger.folder import RUN
+from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.lines import check_line
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
 from espnet3.parallel.ledger.session import SHARDS
@@ -59,7 +59,7 @@ class FolderStatus:
 def folder_status(path: Path) -> FolderStatus:
     """Return how the run of a folder is."""
     try:
-        run = read_json(path / RUN)
+        run = read_run(path)
     except FileNotFoundError:
         raise ConfigError(no_run(path)) from None
     driver = driver_of(path)
@@ -68,9 +68,9 @@ def folder_status(path: Path) -> FolderStatus:
         receipt = read_receipt(path)
         failed = sum(receipt.failed.values())
         return FolderStatus(str(path), receipt.planned, receipt.ok, failed, alive, True, driver)
-    indices = run.get("indices") or {}
-    kind = SESSION if SHARDS in (run.get("plan") or {}) else SPLIT
-    state = bytearray(int(indices.get("count", 0)))
+    indices = run.get("indices", {})
+    kind = SESSION if SHARDS in run.get("plan", {}) else SPLIT
+    state = bytearray(indices.get("count", 0))
     notes = []
     for split in split_folders(path, kind):
         if not _is_of(split, indices.get("sha256")):

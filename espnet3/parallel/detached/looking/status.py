@@ -30,12 +30,23 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
     if silent:
         queue: launchers.Queue = {}
+        home, original = layout.home(), layout.original()
         try:
-            queue = launchers.launcher(plan.env).query(layout, silent)
+            if original is None:
+                queue = launchers.launcher(plan.env).query(layout, silent)
+            else:
+                queue = {int(shard): (JobState.LOST, "") for shard in silent}
         except OSError as error:
             notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+        if home is not None:
+            what = "is a copy of" if original is not None else "was moved here from"
+            notes.append(
+                f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
+            )
         for shard in map(int, silent):
             found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
+            if home is not None and found[shard].state is JobState.LOST and not found[shard].note:
+                found[shard] = replace(found[shard], note=f"its job was submitted for {home}")
     if (layout.stopped() or {}).get("at_item"):
         again = shlex.join(["espnet3", "retry", str(layout.run)])
         notes.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import getpass
 import json
 import shlex
 import socket
@@ -15,15 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.launch.handover import hand_over, put_specs
-from espnet3.parallel.detached.layout import ENDED, RUNNER, TEMPLATE, Layout, Plan, write_quickly
+from espnet3.parallel.detached.launch.handover import hand_over, put_specs, settle_in
+from espnet3.parallel.detached.layout import ENDED, RUNNER, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking.status import may_be_queued, run_status, status_of_ended
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.indices import Places
@@ -71,13 +71,14 @@ def _event(layout: Layout, kind: str, **facts: Any) -> None:
 def cancel(layout: Layout, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     plan = layout.plan()
-    by = f"cancelled by {getpass.getuser()}@{socket.gethostname()}"
+    by = f"cancelled by {submitter()}@{socket.gethostname()}"
     with _driving(
         layout, "cancel", _PATIENCE
     ):  # a submission in between would be missed, or would lift the order
         alive = run_status(layout, plan).alive
         layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
-        launchers.cancel(layout, layout.plan(), grace)
+        if layout.original() is None:  # else the jobs that are noted here are another folder's
+            launchers.cancel(layout, layout.plan(), grace)
         _wait_for_leases(layout, plan, grace)
         for shard in run_status(layout, plan).shards:
             folder = layout.shard(shard.shard)
@@ -111,6 +112,11 @@ def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
 def submit_new(layout: Layout) -> RunStatus:
     """Submit the shards that were never submitted."""
     plan = layout.plan()
+    if (home := layout.home()) is not None:
+        raise ConfigError(
+            f"{layout.run} was submitted as {home}, and its specs name that folder: "
+            f"`{_command(layout, 'retry')}` writes its own, and submits all that is missing"
+        )
     with _driving(layout, "submit"):
         new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
         hand_over(layout, plan, new)
@@ -123,13 +129,15 @@ def submit_new(layout: Layout) -> RunStatus:
 
 
 def retry(layout: Layout, failed_items: bool, on_error: str | None) -> RunStatus:
-    """Submit what is missing; the arguments are those of `DetachedRun.retry`."""
+    """Submit what is missing."""
     plan = layout.plan()
     with _driving(layout, "retry") as who:
-        before = status_of_ended(layout, layout.plan())  # before the marks of the last attempts are removed
+        plan = layout.plan()
+        before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
+        raised = _raised(layout, plan, before)
+        settle_in(layout, plan)
         if on_error is not None:
             _change_policy(layout, on_error)
-        raised = _raised(layout, plan, before)
         items = layout.items()
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
         shards = put_specs(layout, plan, items, scan.state, who, failed_items)
@@ -161,16 +169,15 @@ def _command(layout: Layout, verb: str) -> str:
 
 def _change_policy(layout: Layout, on_error: str) -> None:
     """Change `on_error` in what the specs, and the runner of the merge, are made from."""
-    template = layout.read(TEMPLATE)
-    template["policy"]["on_error"] = on_error
-    write_json(layout.folder / TEMPLATE, template)
+    template = layout.template()
+    layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
     runner = layout.read(RUNNER)
     write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
 
 
 def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
     """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
-    if FAILED not in state or layout.read(TEMPLATE)["policy"]["on_error"] != "raise":
+    if FAILED not in state or layout.template().policy.on_error != "raise":
         return ""
     return (
         f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
@@ -205,15 +212,13 @@ def merge(layout: Layout, runner: Any) -> Any:
         for note in notes:
             _event(layout, "repaired", what=note)
         _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-    spec = layout.read(TEMPLATE)
-    if receipt.failed and spec["policy"]["on_error"] == "raise":
+    spec = layout.template()
+    if receipt.failed and spec.policy.on_error == "raise":
         failure = next(Results(layout.run).failures())
         raise item_error(recorded_error(failure), failure)
     results = Results(layout.run)
     if not plan.hooks:
-        look_for_nones(
-            f"{spec['runner']['name']}.{'batch_forward' if spec['batched'] else 'forward'}", results
-        )
+        look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
     if plan.keep_values and not plan.outputs:
         return results  # a runner is not made again, nor its module imported, for nothing
     runner = finishing_runner(layout, runner)

@@ -16,8 +16,8 @@ from typing import Any
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.launch.handover import hand_over, put_specs
-from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, TEMPLATE, Layout, Plan
+from espnet3.parallel.detached.launch.handover import hand_over, put_specs, settle_in
+from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.detached.restoring import runner_attributes
@@ -130,6 +130,7 @@ def _write_and_submit(
                     f"{counted(before.n_shards, 'shard')}",
                     stacklevel=_CALLER + 1,
                 )
+            settle_in(layout, before)
             plan = make_plan(spec, before.specs, 0, config, workers, before.bounds, run.outputs)
             plan = replace(plan, outcomes=before.outcomes)
         if run.writes:
@@ -141,8 +142,8 @@ def _write_and_submit(
             trial.passed()
             with Trial(spec, config.env) as of_the_copy:
                 of_the_copy.passed()  # the copy has all that the code needs
-            layout.write_plan(plan, items)  # the copy does not change
-        write_json(layout.folder / TEMPLATE, spec.to_json())
+            layout.write_plan(plan)  # the copy does not change
+        layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         if plan.specs == str(
             specs
@@ -170,7 +171,8 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
     if not fresh and same and (plan.bounds == bounds or _has_begun(layout, plan)):
         return plan
     if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
-        shutil.rmtree(plan.specs, ignore_errors=True)
+        if os.path.islink(plan.specs):
+            os.unlink(plan.specs)
         for name in plan.outcomes:
             with contextlib.suppress(OSError):
                 (layout.run / name).rmdir()

@@ -1,0 +1,77 @@
+"""A JSON file with a field of another type: an error that names the file, or as if it were not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espnet3.parallel import DetachedRun, ParallelError
+from espnet3.parallel.views.facts import read_facts
+from espnet3.parallel.views.live import Watcher
+from tests.parallel.detached.work import run_of
+
+BAD = (None, "x", -1, 10**400, [1, "x"], {"x": 1}, True)
+
+
+def fields(value: Any, depth: int = 2) -> Iterator[list[Any]]:
+    """Yield the ways to the fields of an object, and to those of the objects in it."""
+    for name, inner in value.items() if isinstance(value, dict) and depth else ():
+        yield [name]
+        yield from ([name, *rest] for rest in fields(inner, depth - 1))
+
+
+def use(run: Path) -> None:
+    """Do all that looks at a run and changes it, short of starting a job."""
+    for look in (lambda: read_facts(run), lambda: Watcher(run).look()):
+        try:
+            look()
+        except ParallelError:
+            pass
+    found = DetachedRun.open(run)
+    found.status()
+    found.cancel(grace=0)
+    list(found.logs())
+    list(found.merge())
+
+
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_no_field_of_another_type_is_a_raw_error(state: str, tmp_path: Path) -> None:
+    """Whatever a field of any JSON file holds, every verb works or raises an error of ours, without a wait."""
+    run = run_of(tmp_path / "a", n=4, shards=2, config={} if state == "done" else {"bad": [3, "raise"]})
+    run.wait(150)
+    if state == "done":
+        run.merge()
+    folder, damaged = run.path, tmp_path / "damaged"
+    files = [
+        file.relative_to(folder)
+        for file in folder.rglob("*")
+        if file.suffix == ".json" or file.name == "done"
+    ]
+    assert len(files) > 12
+    raw = []
+    for file in sorted(files):
+        good = json.loads((folder / file).read_text())
+        for number, way in enumerate(fields(good)):
+            value = BAD[number % len(BAD)]
+            content = json.loads(json.dumps(good))
+            place = content
+            for name in way[:-1]:
+                place = place[name]
+            place[way[-1]] = value
+            shutil.copytree(folder, damaged)
+            (damaged / file).write_text(json.dumps(content))
+            try:
+                use(damaged)
+            except ParallelError:
+                pass
+            except Exception as error:
+                raw.append(
+                    f"{file}: {'.'.join(map(str, way))} = {value!r:.20}: {type(error).__name__}: {error}"
+                )
+            shutil.rmtree(damaged)
+    assert not raw, "\n".join(raw)

@@ -48,7 +48,7 @@ def test_a_copy_of_a_running_run_is_completed_where_it_is(original: str, tmp_pat
         hold(first, item)
     run = run_of(first)
     pids = [held(first, item) for item in (1, 5)]
-    shutil.copytree(run.path, copy)
+    shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("*.tmp"))
     if original == "is gone":
         for pid in [supervisor(run), *pids]:
             kill(pid)
@@ -89,7 +89,7 @@ def test_a_copys_jobs_in_a_queue_are_its_own(name: str, tmp_path: Path) -> None:
     with standin(name, slots=1):
         run = submit(name, tmp_path)
         held(tmp_path, 0)
-        shutil.copytree(run.path, tmp_path / "copy")
+        shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
         copy = DetachedRun.open(tmp_path / "copy")
         assert copy.status().counts == {JobState.LOST: 3}
         copy.cancel(grace=0.2)
@@ -153,7 +153,7 @@ def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: P
     assert run.wait(150).done
     text = run.merge()
     place = tmp_path / "there/dev"
-    shutil.copytree(run.path, place)
+    shutil.copytree(run.path, place, ignore=shutil.ignore_patterns("*.tmp"))
     shutil.rmtree(tmp_path / "specs")
     if how == "moved":
         shutil.rmtree(tmp_path / "run")
@@ -174,7 +174,7 @@ def test_the_same_call_goes_on_in_a_copy(tmp_path: Path) -> None:
     """A runner that is called with the copy as its output_dir writes specs of its own, and leaves the first ones."""
     run = run_of(tmp_path, config={"bad": [5, "raise"]})
     assert not run.wait(150).done
-    shutil.copytree(run.path, tmp_path / "copy")
+    shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
     before, specs = files_of(run.path), files_of(tmp_path / "specs")
     (tmp_path / "repaired").touch()
     set_parallel({"env": "local", "n_workers": 2})
@@ -193,7 +193,9 @@ def test_a_snapshot_goes_with_its_folder(tmp_path: Path) -> None:
     provider = Provider({"folder": str(tmp_path), "bad": [5, "raise"]})
     run = Squares(provider, **folders, async_mode=True, progress=False)(range(6))
     assert run.wait(150).shards[0].state is JobState.FAILED
-    copy = DetachedRun.open(shutil.copytree(run.path, tmp_path / "copy"))
+    copy = DetachedRun.open(
+        shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
+    )
     shutil.rmtree(run.path)
     (tmp_path / "repaired").touch()
     copy.retry()

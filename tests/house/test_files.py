@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_159, ["espnet3/parallel/"]),
     (
-        3_530,
+        3_547,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -25,9 +25,9 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (2_364, ["espnet3/parallel/provenance/"]),
-    (3_375, ["espnet3/parallel/ledger/"]),
-    (3_308, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (3_235, ["espnet3/parallel/pilots/"]),
+    (3_498, ["espnet3/parallel/ledger/"]),
+    (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (3_245, ["espnet3/parallel/pilots/"]),
     (1_781, ["espnet3/parallel/local/"]),
     (
         5_572,
@@ -44,13 +44,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (5_953, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_553, ["espnet3/parallel/runner/"]),
-    (2_872, ["espnet3/parallel/views/"]),
+    (6_125, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (2_592, ["espnet3/parallel/runner/"]),
+    (2_863, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_162, ["tests/"]),
+    (52_664, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

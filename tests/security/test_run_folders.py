@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from espnet3.parallel.detached.layout import TEMPLATE
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lease import this_process
 from espnet3.parallel.testing import standin
@@ -40,9 +41,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> DetachedRun:
 
 @pytest.fixture
 def copy(finished: DetachedRun, tmp_path: Path) -> Path:
-    """Return a copy of a finished run, as whoever downloads one has it."""
+    """Return a copy of a finished run, as whoever downloads one has it: its maker says that it was submitted there."""
     folder = tmp_path / "run"
     subprocess.run(["cp", "-r", finished.path, folder], check=True)
+    change(folder / "detached" / TEMPLATE, run=str(folder))
     return folder
 
 
@@ -93,7 +95,7 @@ def test_an_id_that_no_scheduler_gives_is_no_word_of_a_command(copy: Path, tmp_p
     with standin("pbs"):
         for verb in ("cancel", "status"):
             done = espnet3(verb, copy, cwd=tmp_path, ok=False)
-            assert done.returncode == 1 and f"{job!r} is no id of a job" in done.stderr
+            assert done.returncode == 1 and re.search(rf"is damaged: .*{re.escape(repr(job))}", done.stderr)
 
 
 def test_status_deletes_nothing_outside(copy: Path, tmp_path: Path) -> None:

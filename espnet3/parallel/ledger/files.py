@@ -123,7 +123,7 @@ def read_json(path: str | os.PathLike[str], like: type | None = None, *, own: bo
         raise DamagedFolderError(f"{path} is damaged: it holds a {type(value).__name__}, not an object")
     for name, kind in _types_of(like).items() if like is not None else ():
         if name in value and not _is_of(value[name], kind):
-            what = getattr(kind, "__name__", kind)
+            what = kind if get_args(kind) else getattr(kind, "__name__", kind)
             raise DamagedFolderError(
                 f"{path} is damaged: its {name!r} is {shown(value[name])}, which is no {what}"
             )
@@ -141,11 +141,12 @@ def open_to_write(path: str | os.PathLike[str], flags: int = os.O_APPEND) -> int
 
 
 def read_record(path: Path, cls: type[R], *, own: bool = False) -> R:
-    """Read a JSON file that holds the fields of a dataclass."""
+    """Read a JSON file that holds the fields of a dataclass, and maybe more of another version."""
+    values, names = read_json(path, cls, own=own), _types_of(cls)
     try:
-        return cls(**read_json(path, cls, own=own))
+        return cls(**{name: value for name, value in values.items() if name in names})
     except TypeError as error:
-        raise DamagedFolderError(f"{path} is damaged, or of a newer version: {error}") from error
+        raise DamagedFolderError(f"{path} is damaged: {error}") from error
 
 
 def read_or_none(path: Path, like: type | None = None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import pwd
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -157,7 +157,7 @@ def read_or_none(path: Path, like: type | None = None) -> dict[str, Any] | None:
         return None
 
 
-_types_of = lru_cache(get_type_hints)
+_types_of: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 
 def _is_of(value: Any, kind: Any) -> bool:

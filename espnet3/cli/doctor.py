@@ -1,4 +1,4 @@
-"""`espnet3 doctor`: try what can be tried of a configuration before anything is queued."""
+"""`espnet3 doctor`: check a configuration without submitting anything."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def doctor(
     same_answer: bool,
     items: int,
 ) -> None:
-    """Say which espnet3.parallel is in use; try what can be tried of CONF before anything is queued."""
+    """Show which espnet3.parallel is in use; check CONF without submitting anything."""
     findings: list[Finding] = []
 
     def tell(good: bool | None, text: str) -> None:

@@ -26,9 +26,9 @@ _DEFAULT = "report.html"
 @click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True)
 @explained
 def report(run: str, output: str | None, kind: str) -> None:
-    """Write what RUN says of itself as one HTML page that needs no network; JSON goes to standard output.
+    """Write a report of RUN as one HTML page that needs no network; JSON goes to standard output.
 
-    RUN may be at work, dead or finished; it is not changed.
+    RUN may be running, dead or finished; the report does not change it.
     """
     facts = read_facts(Path(os.path.abspath(run)))
     text = page_of(facts) if kind == "html" else _as_json(facts)

@@ -56,10 +56,10 @@ def submit(run: str, trust: bool) -> None:
 @click.command()
 @_run
 @_as_json
-@click.option("--watch", "watched", is_flag=True, help="Show it again and again, until nobody works on RUN.")
+@click.option("--watch", "watched", is_flag=True, help="Show it again and again, until RUN has stopped.")
 @explained
 def status(run: str, as_json: bool, watched: bool) -> None:
-    """Say how far RUN is, and what its jobs or its driver are doing.
+    """Show the progress of RUN, and the state of its jobs or its driver.
 
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
     """
@@ -82,7 +82,7 @@ def status(run: str, as_json: bool, watched: bool) -> None:
 @_as_json
 @explained
 def wait(run: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until nobody works on RUN any more; the exit status is that of `status`."""
+    """Wait until RUN has stopped; the exit status is that of `status`."""
     look = _look_of(run)
     line = LiveLine()
     try:

@@ -32,7 +32,7 @@ _LINE = 10.0  # seconds between two lines where there is no terminal
 @click.option("--json", "as_json", is_flag=True, help="Print what would be shown now as JSON, and leave.")
 @explained
 def watch(run: str, as_json: bool) -> None:
-    """Show RUN, or all runs in FOLDER, until nobody works on them any more.
+    """Show RUN, or all runs in FOLDER, until they have stopped.
 
     On a terminal: bar, rate, time left, workers, failures; q leaves, and the run goes on. Elsewhere there is a line
     every ten seconds. Exit status: that of `status`.

@@ -142,7 +142,7 @@ class Choice:
     """One of a few values.
 
     Attributes:
-        values: They.
+        values: The allowed values.
         quoted: Write texts among them in quotes, as in Python; a configuration file needs none.
     """
 
@@ -215,7 +215,7 @@ def _unusable_path(path: str) -> str:
     try:
         longest = max(len(os.fsencode(name)) for name in path.split(os.sep))
     except UnicodeEncodeError:
-        return "must be a path that this system's encoding of file names has all letters of"
+        return "contains characters that this system's file names cannot hold"
     if longest > _LONGEST_NAME:
         return f"must be a path whose names have {_LONGEST_NAME} bytes at most (one has {longest})"
     if len(os.fsencode(path)) > _LONGEST_PATH:

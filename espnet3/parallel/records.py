@@ -235,15 +235,7 @@ class Tally:
     went: list[tuple[str, float]] = field(default_factory=list)
 
     def summary(self, items: int, failed: int, retries: int, begin: float, kept: int = 0) -> RunSummary:
-        """Return the figures of the run that was counted and ends now, with what its driver adds.
-
-        Args:
-            items: As for `RunSummary`, and so are the others.
-            failed: See there.
-            retries: See there.
-            begin: When the run began, in seconds of `time.perf_counter`.
-            kept: See there.
-        """
+        """Return the figures of the counted run, which began at `begin` by `time.perf_counter`."""
         now = time.perf_counter()
         return RunSummary(
             items=items,

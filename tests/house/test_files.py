@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_159, ["espnet3/parallel/"]),
+    (2_151, ["espnet3/parallel/"]),
     (
         3_547,
         [
@@ -25,10 +25,10 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (2_364, ["espnet3/parallel/provenance/"]),
-    (3_498, ["espnet3/parallel/ledger/"]),
+    (3_497, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_245, ["espnet3/parallel/pilots/"]),
-    (1_781, ["espnet3/parallel/local/"]),
+    (1_780, ["espnet3/parallel/local/"]),
     (
         5_572,
         [
@@ -44,7 +44,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (6_125, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (6_123, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_592, ["espnet3/parallel/runner/"]),
     (2_863, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),

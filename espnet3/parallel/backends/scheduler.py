@@ -232,7 +232,7 @@ class Scheduler:
         return [] if self.to_come is None else _of_user(self.to_come[0])
 
     def read_to_come(self, output: str) -> dict[str, int]:
-        """Return the index from which on an array has no elements yet, by the array's job."""
+        """Map each array's job to its first index that was not created yet."""
         assert self.to_come is not None
         found = re.finditer(self.to_come[1], output, re.MULTILINE)
         return {each["job"]: int(each["next"]) for each in found}

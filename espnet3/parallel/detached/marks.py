@@ -1,4 +1,4 @@
-"""What a worker is in: a mark on disk before each stretch of items, read by whoever comes after its death."""
+"""Records on disk which items a worker is processing, to find the culprit if it dies."""
 
 from __future__ import annotations
 

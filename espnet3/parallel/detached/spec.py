@@ -121,9 +121,7 @@ class JobSpec:
         values = dict(plain)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
-            raise ConfigError(
-                f"this is no spec of a detached job that this version knows: its schema is {schema!r}"
-            )
+            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3 retry` writes specs again")
         try:
             values["items"] = items_from_json(values["items"])
             values["runner"] = ClassRef(**values["runner"])
@@ -132,7 +130,7 @@ class JobSpec:
             values["surroundings"] = Surroundings(**values["surroundings"])
             return cls(**values)
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"this is no spec of a detached job: {error}") from error
+            raise ConfigError(f"the spec of this job is damaged: {error}") from error
 
 
 def read_spec(path: Path, own: bool = True) -> JobSpec:

@@ -26,14 +26,14 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class Draft:
-    """New content of a file, of which no reader knows before `commit`; without it, `close` drops it.
+    """Writes a file atomically: readers see it after `commit`; without that, `close` drops it.
 
     Args:
         path: The file. Its folder must be there.
         mode: The file's permissions, less the umask.
 
     Attributes:
-        temporary: Where the content is meanwhile: beside the file, under a name that no other writer has.
+        temporary: The file until then, beside the other one; each writer has a name of its own.
 
     Raises:
         OSError: The system does not let it be written; so do all methods.

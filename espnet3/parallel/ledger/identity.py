@@ -34,8 +34,7 @@ class Identity:
         policy: What does not change a result (on_error, max_retries, batch_size); not compared.
         plan: How the work is cut; not compared.
         contents: A hash of each value of the config, to name one that differs where what is shown does not.
-        code: The user's own code that runner, provider and config depend on: by module, its file and the hash of
-            each function.
+        code: The file of each of the user's modules, and the hash of each function in it.
         packages: Versions of Python and of the packages that this code imports; a changed one is warned of.
     """
 

@@ -118,7 +118,6 @@ class _Host:
     """The calls of one configuration, and the thread that drives them.
 
     Args:
-        config: It.
         before: The host that is ending, if any: its processes are waited for, not started a second time.
     """
 

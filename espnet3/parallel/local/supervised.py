@@ -17,8 +17,8 @@ class Ended:
     """How the process of a worker came to its end.
 
     Attributes:
-        was_up: It had started.
-        refused: It has said itself why it cannot start.
+        was_up: The worker had started.
+        refused: The worker reported why it cannot start.
         failure: Why it did not start, or that it had only just started; "" where its end was asked for.
     """
 
@@ -53,7 +53,7 @@ class Supervised:
         pid: Its process; 0 while that is not known.
         up: The process has started.
         ended: It has ended, and no other has been asked for yet.
-        refused: It has said itself why it cannot start.
+        refused: The worker reported why it cannot start.
         failure: Why the last one did not start; "" where none has failed.
         given_up: No other one is started.
         stopped: Nor here: its end was asked for.

@@ -46,7 +46,7 @@ class Supervisor:
         server: Where processes come from; this object ends it.
 
     Attributes:
-        workers: They.
+        workers: The supervised workers.
         exits: How processes ended, by their pids.
     """
 

@@ -55,7 +55,7 @@ class PilotRun:
         start_timeout: Seconds without any worker before giving up.
         frozen_timeout: Seconds without a sign of life after which a worker is given up; None: never.
         may_take: Asked before a chunk is handed out; False holds new work back (a slow consumer).
-        shared: The client goes on after this run: what the run leaves unfinished must not stay in it.
+        shared: The client outlives this run, so unfinished work is cancelled at its end.
         tally: Counts the run; it may be read while the run goes on.
     """
 
@@ -191,7 +191,7 @@ class PilotRun:
                 self._drop(slot)
 
     def _check_patience(self, waited: float) -> None:
-        """Deal with having no worker that is ready, for `waited` seconds now."""
+        """Handle `waited` seconds without a ready worker."""
         given_up = self._cluster.given_up()
         if given_up is not None:
             raise NoWorkersError(f"no worker is left and none can be started: {given_up}")
@@ -257,7 +257,7 @@ class PilotRun:
                 self._losses.settle(slots, alone)
 
     def _look_around(self, now: float) -> None:
-        """Find the workers whose end shows on no channel, and those that must be killed."""
+        """Find dead workers whose socket is still open, and overdue ones."""
         for slot in list(self._claim.slots):
             if slot not in self._claim.slots or not slot.hello.pid:
                 continue

@@ -222,7 +222,7 @@ class Outlet:
         self._wake.set()
 
     def take(self) -> Message | None:
-        """Return what has gathered and was not sent, or None."""
+        """Return the pending records, or None."""
         if not self._records and not self._left_out:
             return None
         records = [self._records.popleft() for _ in range(len(self._records))]

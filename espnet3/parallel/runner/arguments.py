@@ -95,7 +95,7 @@ def check_builds(provider: Any) -> None:
 
 
 def check_indices(indices: Any) -> None:
-    """Raise a TypeError where what is given can be iterated over, and its items are hardly what is meant."""
+    """Reject iterables that are almost certainly a mistake: a text, a mapping, a table."""
     kind = type(indices)
     name, package = kind.__name__, kind.__module__.partition(".")[0]
     if isinstance(indices, (str, bytes, bytearray, memoryview)):
@@ -183,7 +183,7 @@ def with_suggestions(init: F) -> F:
             raise TypeError(f"{made}() needs a provider, which builds the env: {made}(MyProvider(config))")
         if len(args) > 1 and isinstance(args[1], (str, PathLike)):  # the second one is batch_size
             place = shown(os.fspath(args[1]))
-            raise TypeError(f"{made}(): a folder is given by name: {made}(provider, output_dir={place})")
+            raise TypeError(f"{made}(): pass the folder as output_dir: {made}(provider, output_dir={place})")
         init(self, *args, **kwargs)
 
     return checked_init  # type: ignore[return-value]  # the same signature, by wraps

@@ -134,7 +134,7 @@ def placed(measured: Measured, backend: Backend) -> Measured:
 
 
 def most_workers(backend: Backend) -> int:
-    """Return how many workers are worth to be asked for: on this machine one for each processor."""
+    """Return the largest sensible number of workers: on this machine one for each processor."""
     return processors() if backend.is_local else _MOST
 
 

@@ -180,7 +180,7 @@ class Supervisor:
         write_json(folder / ENDED, {"state": JobState.FAILED.value, "why": why})
 
     def _leave(self) -> None:
-        """Say of the shards that this process would have run why it did not; the others have their last word."""
+        """Record why shards that never started were not run."""
         if not self.stopping.is_set():
             return
         now = disk_now(self.layout.folder)

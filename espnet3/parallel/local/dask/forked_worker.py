@@ -110,7 +110,7 @@ class ForkedWorker(ProcessInterface):
     def _has_started(self, address: str) -> None:
         self.address = address
         if self.supervised is not None and not self.supervised.ended:
-            # it has joined its scheduler, and lives: what ends it from here on is no fault of its start
+            # the worker joined the scheduler: a later death is no failure of its start
             self.supervised.early = 0
         if not self._starting.done():
             self._starting.set_result(None)

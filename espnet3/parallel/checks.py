@@ -215,7 +215,7 @@ def _unusable_path(path: str) -> str:
     try:
         longest = max(len(os.fsencode(name)) for name in path.split(os.sep))
     except UnicodeEncodeError:
-        return "contains characters that this system's file names cannot hold"
+        return "must be a path in this system's encoding of file names"
     if longest > _LONGEST_NAME:
         return f"must be a path whose names have {_LONGEST_NAME} bytes at most (one has {longest})"
     if len(os.fsencode(path)) > _LONGEST_PATH:

@@ -28,9 +28,9 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_497, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_245, ["espnet3/parallel/pilots/"]),
-    (1_780, ["espnet3/parallel/local/"]),
+    (1_787, ["espnet3/parallel/local/"]),
     (
-        5_572,
+        5_585,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -44,13 +44,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (6_123, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (6_122, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_592, ["espnet3/parallel/runner/"]),
     (2_863, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_664, ["tests/"]),
+    (52_662, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -114,12 +114,12 @@ class EnvClient(ClosesAtCtrlC, Client):
 
     Attributes:
         espnet3_env: Key of the env of `get_client(setup_fn=...)`; None takes the workers' own default.
-        espnet3_scratch: Removes what Dask has written here.
+        espnet3_scratch: The folder of what Dask writes here.
     """
 
     espnet3_env: str | None = None
     espnet3_dashboard_shown = False
-    espnet3_scratch: Callable[[], object] | None = None
+    espnet3_scratch: _Scratch | None = None
 
     if TYPE_CHECKING:  # Dask's own have no types, and `mypy --strict` of a user would refuse to call them
         gather: Callable[..., Any]
@@ -195,9 +195,10 @@ class EnvClient(ClosesAtCtrlC, Client):
                 if isinstance(cluster, LocalCluster):
                     drop(cluster)
                 raise
-            finally:
+            else:
                 if self.espnet3_scratch is not None:
-                    self.espnet3_scratch()
+                    self.espnet3_scratch.remove()
+            finally:
                 _mend_default()
 
     def __del__(self) -> None:
@@ -238,21 +239,21 @@ def open_client(
     """Start the cluster of a `parallel` block and connect to it."""
     guard_listeners()
     base = config.options.get("local_directory") if own_processes(config) else None
-    scratch = _own_scratch(base or dask.config.get("temporary-directory", None))
+    scratch = _Scratch(base or dask.config.get("temporary-directory", None))
     try:
-        with dask.config.set({"temporary-directory": scratch}):
-            cluster = _cluster(config, forkserver, scratch)
+        with dask.config.set({"temporary-directory": scratch.path}):
+            cluster = _cluster(config, forkserver, scratch.path)
         try:
             if isinstance(cluster, ForkedCluster):
-                cluster.remove_at_end(scratch)
+                cluster.remove_at_end(scratch.path)
             client = EnvClient(cluster, config, default=default)
         except BaseException:
             cluster.close()
             raise
     except BaseException:
-        _remove(scratch, os.getpid())
+        scratch.remove()
         raise
-    client.espnet3_scratch = weakref.finalize(cluster, _remove, scratch, os.getpid())
+    client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
     cluster_of(client).watch_demand(lambda: _wants_workers(known()))
     return client
@@ -270,16 +271,28 @@ def _cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scrat
     return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
 
 
-def _own_scratch(base: Any) -> str:
-    """Make a folder of mode 0700 for what Dask writes here, in a given one or that for temporary files."""
-    try:
-        if base is not None:
-            os.makedirs(base, exist_ok=True)
-        return tempfile.mkdtemp(prefix=SCRATCH, dir=base)
-    except OSError as error:
-        raise ConfigError(
-            f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
-        ) from error
+class _Scratch:
+    """A folder of mode 0700 for what Dask writes here, in a given one or that for temporary files.
+
+    Make it before the cluster: at exit the last finalizer is called first, and Dask's own need the folder.
+    """
+
+    def __init__(self, base: Any) -> None:
+        try:
+            if base is not None:
+                os.makedirs(base, exist_ok=True)
+            self.path = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+        except OSError as error:
+            raise ConfigError(
+                f"Dask cannot write to {base or tempfile.gettempdir()}: {error.strerror}"
+            ) from error
+        self._at_end = weakref.finalize(self, _remove, self.path, os.getpid())
+
+    def remove(self) -> None:
+        """Remove the folder; at exit once more, where the program ends before this has returned."""
+        if self._at_end.alive:
+            _remove(self.path, os.getpid())
+            self._at_end.detach()
 
 
 def _remove(folder: str, pid: int) -> None:

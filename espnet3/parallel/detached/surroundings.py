@@ -74,7 +74,7 @@ def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings
     return Surroundings(
         cwd=here,
         sys_path=search_path(),
-        python=python or sys.executable,
+        python=in_folder(python or sys.executable, here),
         variables={name: os.environ[name] for name in [*wanted, *names]},
     )
 

@@ -15,6 +15,7 @@ This is the driver's side; the server's is `forking`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -120,6 +121,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and whatever it still has running, and wait for it."""
+        with contextlib.suppress(OSError):  # it is gone
+            self.sock.sendall(b"K")
         self.sock.close()
         try:
             self.process.wait(timeout=5)

@@ -81,6 +81,10 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
             _report(control, b"P", pid, 0)
         else:
             patience = _GRACE if request == b"L" else 0.0
+            if (
+                request == b"K"
+            ):  # the driver goes on, and removes them itself, after what Dask removes in them
+                folders.clear()
             break
     _end(control, wake_r, alive, patience)
     import shutil

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ def template(
         provider=refer(type(runner.provider), "provider"),
         arguments=provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables, interpreter(config.env, config.options, os.getcwd())),
+        surroundings=record(settings.variables, interpreter(config.env, config.options, "")),
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,

@@ -14,6 +14,7 @@ from tests.attack.__main__ import attacks, story
 from tests.attack.case import Case, with_used
 from tests.attack.drawing import FAMILIES, FIXED, drawn
 from tests.attack.judge import attack
+from tests.habits import rows
 
 DRAWS = 8  # one of each family
 
@@ -33,6 +34,7 @@ def found(cases: list[tuple[str, Case]], base: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # where many hang, each up to its own limit, the stories are worth the wait
+@pytest.mark.matrix  # `make attack` runs them, too; by default one drawn program of each family is run
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
 def test_no_fixed_attack_finds_a_fault(family: object, base: Path) -> None:
     """Every fixed program of a family ends as it should, and leaves nothing behind."""
@@ -73,6 +75,12 @@ _WRONG = {
     "printed 'Exception in thread'": "threading.Thread(target=lambda: 1 / 0).start()\nanswer = 1",
     "called more than once: 3": "note(3)\nnote(3)\nanswer = 1",
 }
+_BY_DEFAULT = (
+    "a wrong answer",
+    "a raw error: IndexError",
+    "left behind: process",
+    "called more than once: 3",
+)
 _LAWFUL = {
     "an answer": "answer = right = [1, float('nan'), {2}]",
     "an error of ours": 'set_parallel({"env": "nowhere"})',
@@ -80,7 +88,7 @@ _LAWFUL = {
 }
 
 
-@pytest.mark.parametrize("fault", _WRONG)
+@pytest.mark.parametrize("fault", rows([*_WRONG], _BY_DEFAULT))
 def test_the_judge_finds_each_kind_of_fault(fault: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program with one fault is found, for that fault."""
     monkeypatch.setattr(judge, "PATIENCE", 0.2)

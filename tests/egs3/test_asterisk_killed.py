@@ -84,9 +84,9 @@ STAGES = {
         (), ("exp/stats",), 30, files("exp/stats/*/split.*/done"), "resuming: ", before=("create_dataset",)
     ),
     "infer": Stage(
-        ("--limit", "20"),
+        ("--limit", "8"),
         (PROMPTS,),
-        20,
+        8,
         lines(f"{PROMPTS}/prompts/split.*/results.jsonl"),
         "resuming: ",
         before=("create_dataset",),

@@ -115,7 +115,7 @@ def test_an_elements_log_is_its_own(tmp_path: Path) -> None:
     assert sorted(found) == ["work-7-1.txt", "work-7_1.out", "work.o7.1"]
 
 
-@pytest.mark.parametrize("env", rows(STANDINS, ("pbs", "htcondor")))
+@pytest.mark.parametrize("env", rows(STANDINS, ("htcondor",)))
 def test_five_workers_are_one_submission(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five jobs come with one command, have their own names, and are all gone when the client is closed."""
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_five_workers_are_one_submission(env: str, tmp_path: Path, monkeypatch: 
         assert len(queue.jobs()) == 5
 
 
-@pytest.mark.parametrize("env", rows(STANDINS, ("lsf", "moab")))
+@pytest.mark.parametrize("env", rows(STANDINS, ("lsf",)))
 def test_an_element_that_is_cancelled_is_replaced_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

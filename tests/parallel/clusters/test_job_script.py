@@ -191,7 +191,7 @@ def test_a_current_folder_with_a_space_is_refused_with_the_reason(
         plan_jobs(row("slurm"), config)
 
 
-@pytest.mark.parametrize("env", ["pbs", "lsf"])
+@pytest.mark.parametrize("env", ["pbs", pytest.param("lsf", marks=pytest.mark.matrix)])
 def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ def others(queue: StandIn) -> list[int]:
     return sorted({each.job for each in queue.unfinished()})
 
 
-@pytest.mark.parametrize("env", rows(STANDINS, ("pbs", "htcondor")))
+@pytest.mark.parametrize("env", rows(STANDINS, ("pbs",)))
 def test_numbers_around_the_answer_are_no_jobs(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +38,7 @@ def test_numbers_around_the_answer_are_no_jobs(
         assert len(queue.jobs()) == 3
 
 
-@pytest.mark.parametrize("env", rows(STANDINS, ("lsf", "moab")))
+@pytest.mark.parametrize("env", rows(STANDINS, ("moab",)))
 def test_a_job_of_another_name_is_left_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_job_of_another_name_is_left_alone(
         queue.cancel_all()
 
 
-@pytest.mark.parametrize("env", rows(STANDINS, ("pbs", "lsf")))
+@pytest.mark.parametrize("env", rows(STANDINS, ("lsf",)))
 def test_an_answer_without_an_id_is_shown(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has what the submit command printed, says that a job may be queued, and how to look for it."""
     monkeypatch.chdir(tmp_path)

@@ -47,6 +47,7 @@ def detached(options: dict[str, Any], folder: Path) -> list[int]:
 
 
 Mode = Callable[[dict[str, Any], Path], list[int]]
+MATRIX = pytest.mark.matrix
 BOTH = pytest.mark.parametrize("mode", [with_driver, detached])
 
 
@@ -80,7 +81,7 @@ def started(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("started.*")}
 
 
-@BOTH
+@pytest.mark.parametrize("mode", [pytest.param(with_driver, marks=MATRIX), detached])
 def test_a_list_of_one_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
     """One entry in the lists of connect_options and remote_python is used for every host, in either mode."""
     options = {"hosts": HOSTS, "connect_options": [connect], "remote_python": pythons(tmp_path, 1)}
@@ -98,7 +99,7 @@ def test_a_list_gives_each_host_its_own(mode: Mode, connect: dict[str, Any], tmp
     assert started(tmp_path) == {"started.1", "started.2", *scheduler}
 
 
-@BOTH
+@pytest.mark.parametrize("mode", [with_driver, pytest.param(detached, marks=MATRIX)])
 def test_one_value_holds_for_all_hosts(mode: Mode, connect: dict[str, Any], tmp_path: Path) -> None:
     """A mapping of connect_options and the path of a Python are used for every host, in either mode."""
     options = {"hosts": HOSTS, "connect_options": connect, "remote_python": pythons(tmp_path, 1)[0]}

@@ -1,4 +1,8 @@
-"""Every test starts from the default configuration; `place` runs a test in process and on two workers of each kind."""
+"""Every test starts from the default configuration; `place` runs a test in process and on two workers of each kind.
+
+On an open client only what calls and runners are promised runs by default; of the other files that leg has the mark
+`matrix`.
+"""
 
 import pytest
 
@@ -6,7 +10,15 @@ from espnet3.parallel import get_client, set_parallel
 from espnet3.parallel.local.idle import end_idle
 from tests.parallel.contract.helpers import TWO
 
+ON_A_CLIENT_BY_DEFAULT = ("test_calls_anywhere.py", "test_runner_anywhere.py")
 _config = [None]  # what tests start from
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        place = getattr(item, "callspec", None) and item.callspec.params.get("place")
+        if place == "client" and item.path.name not in ON_A_CLIENT_BY_DEFAULT:
+            item.add_marker(pytest.mark.matrix)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 
 # loaded in ways in which no worker could import it
@@ -122,14 +123,14 @@ def said(folder, way, call):
     return finish(start_script(folder, WAYS[way].replace("CALL", call)))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rows([*WAYS], ("spawn", "not registered", "in run_path")))
 def test_what_stands_in_it_works_on_workers(tmp_path, way):
     """Functions, items, results, errors, providers and runners travel to workers of each kind, and resume a folder."""
     done = said(tmp_path, way, "everything")
     assert done.stdout == "all is well\n", done.stderr
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rows([*WAYS], ("by path", "made")))
 def test_a_detached_job_finds_it_or_says_that_none_could(tmp_path, way):
     """A job loads the module by its file; where no file or another one belongs to the name, that is one error."""
     done = said(tmp_path, way, "detached")

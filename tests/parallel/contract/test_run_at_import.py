@@ -5,6 +5,7 @@ import textwrap
 import psutil
 import pytest
 
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 
 MODULE = """
@@ -69,7 +70,7 @@ def refused(folder, module, line, main=MAIN, python=None):
     return said
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", rows([*CALLS], ("runner", "client", "detached")))
 def test_a_module_that_runs_something_is_named(tmp_path, call):
     """Workers and jobs that import the module refuse its call, with its line; nothing is queued and nothing left."""
     assert "module work runs something when it is imported" in refused(tmp_path, "work", CALLS[call])
@@ -86,10 +87,14 @@ def test_a_package_is_named_by_the_part_that_runs_something(tmp_path):
     assert "module pkg runs" in said
 
 
-@pytest.mark.parametrize("main", [IN_AN_ITEM, IN_AN_ITEM.replace("parallel_map(plus, range(3))", """
-with get_client() as client:
-    client.gather(client.map(plus, range(3)))
-""").replace("import parallel_map", "import get_client")], ids=["own workers", "client"])  # fmt: skip
+ON_A_CLIENT = IN_AN_ITEM.replace("import parallel_map", "import get_client").replace(
+    "parallel_map(plus, range(3))", "with get_client() as client: client.gather(client.map(plus, range(3)))"
+)
+
+
+@pytest.mark.parametrize(
+    "main", rows([IN_AN_ITEM, ON_A_CLIENT], (IN_AN_ITEM,)), ids=["own workers", "client"]
+)
 def test_a_module_that_an_item_imports_is_named(tmp_path, main):
     """An import inside an item is a worker's import as well."""
     assert "module work runs" in refused(tmp_path, "work", CALLS["client"], main)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, run_script, start_script
 from tests.parallel.contract.notebooks import notebook
 
@@ -171,7 +172,9 @@ def test_of_the_cells_of_a_notebook(tmp_path):
             run(cell)
 
 
-@pytest.mark.parametrize("options", ["{}", "{'processes': False}"], ids=["processes", "threads"])
+@pytest.mark.parametrize(
+    "options", rows(["{}", "{'processes': False}"], ("{}",)), ids=["processes", "threads"]
+)
 def test_of_a_script_with_other_workers(tmp_path, options):
     """The same with two threads a worker, and with workers that are threads of the script's process."""
     extra = "{'threads_per_worker': 2}" if options == "{}" else options
@@ -203,7 +206,7 @@ def test_a_changed_class_reaches_the_workers(tmp_path):
 OPTIONS = {"own workers": "{}", "a Dask client": "{'threads_per_worker': 2}"}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("options", rows([*OPTIONS.values()], [*OPTIONS.values()][:1]), ids=OPTIONS)
 def test_a_traceback_of_a_worker_names_the_script_and_shows_its_line(tmp_path, options):
     """Of methods, functions and functions inside these that a script defines, file and source line are shown."""
     printed = run_script(

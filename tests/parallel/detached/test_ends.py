@@ -30,7 +30,8 @@ def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
 
 
 @pytest.mark.parametrize(
-    ("name", "habits"), each_in_turn(list(NAMES), {"logs": (), "late logs": (Habit.LATE_LOGS,)})
+    ("name", "habits"),
+    each_in_turn(list(NAMES), {"logs": (), "late logs": (Habit.LATE_LOGS,)}, ("pbs", "htcondor")),
 )
 def test_a_script_that_fails_before_its_worker_is_shown(
     name: str, habits: tuple[Habit, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,7 +51,8 @@ def test_a_script_that_fails_before_its_worker_is_shown(
 
 
 @pytest.mark.parametrize(
-    ("name", "habits"), each_in_turn(["pbs", "moab"], {"history": (), "no history": (Habit.NO_HISTORY,)})
+    ("name", "habits"),
+    each_in_turn(["pbs", "moab"], {"history": (), "no history": (Habit.NO_HISTORY,)}, ("pbs",)),
 )
 def test_a_shard_that_met_its_walltime_says_timeout(
     name: str, habits: tuple[Habit, ...], tmp_path: Path
@@ -94,7 +96,9 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "cores", "note"),
     [
-        ("pbs", 1, "Q: Not Running: Insufficient amount of resource: ncpus"),
+        pytest.param(
+            "pbs", 1, "Q: Not Running: Insufficient amount of resource: ncpus", marks=pytest.mark.matrix
+        ),
         ("pbs", 64, "Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 1 T: 1)"),
         ("lsf", 64, "PEND: Not enough processors to meet the job's spanning requirement: 1 host"),
         ("moab", 64, "Idle: job cannot run in partition base (insufficient procs configured: 1 < 64)"),

@@ -14,6 +14,7 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import rows
 from tests.parallel.detached.test_bad_answers import BadScheduler, age
 from tests.parallel.detached.test_standins import submit
 from tests.waiting import wait_until
@@ -52,7 +53,7 @@ class Disk:
             note.unlink()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows([*NAMES], ("htcondor",)))
 def test_no_delay_of_files_makes_a_finished_shard_lost(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,16 +85,21 @@ with open("log", "a") as log:
 """
 
 
+BEFORE = [
+    "parallel_map(abs, range(2))",
+    "list(parallel_for(abs, range(2)))",
+    "parallel_submit(abs, 2).result()",
+    "with get_client() as client: client.submit(abs, 2).result()",
+    'Times(Provider({"factor": 3}), output_dir="other", async_mode=True)(range(1)).wait(150)',
+]
+
+
 @pytest.mark.parametrize(
     "before",
     [
         'Times(Provider({"factor": 1}), progress=False)(range(2))',
-        "parallel_map(abs, range(2))",
-        "list(parallel_for(abs, range(2)))",
-        "parallel_submit(abs, 2).result()",
-        "with get_client() as client: client.submit(abs, 2).result()",
-        'Times(Provider({"factor": 3}), output_dir="other", async_mode=True)(range(1)).wait(150)',
         'DetachedRun.open("run").retry()',
+        *(pytest.param(call, marks=pytest.mark.matrix) for call in BEFORE),
     ],
 )
 def test_what_a_script_runs_before_its_submission_runs_once(tmp_path: Path, before: str) -> None:

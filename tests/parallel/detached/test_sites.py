@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("env", rows([*NAMES], ("lsf", "moab")))
+@pytest.mark.parametrize("env", rows([*NAMES], ("lsf",)))
 def test_numbers_around_the_answer_are_no_jobs(
     env: str, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +37,7 @@ def test_numbers_around_the_answer_are_no_jobs(
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("env", rows([*NAMES], ("pbs", "htcondor")))
+@pytest.mark.parametrize("env", rows([*NAMES], ("pbs",)))
 def test_a_job_of_another_name_is_left_alone(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from espnet3.parallel import DetachedRun, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import rows
 from tests.parallel.detached.test_ends import submit as submit_two
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go
 
@@ -52,7 +53,7 @@ def test_an_array_gives_the_results_of_this_process(name: str, shards: int, tmp_
     assert set(calls(folder).values()) == {1}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows([*NAMES], ("moab",)))
 def test_states_and_cancel(name: str, tmp_path: Path) -> None:
     """What waits is `pending` in the scheduler's list, `cancel` ends all, `retry` completes."""
     hold(tmp_path, 0)
@@ -69,7 +70,7 @@ def test_states_and_cancel(name: str, tmp_path: Path) -> None:
     assert calls(tmp_path) == {i: 2 if i == 0 else 1 for i in range(6)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows([*NAMES], ("lsf",)))
 def test_the_prologue_is_run_in_the_submitters_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

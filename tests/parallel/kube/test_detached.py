@@ -51,7 +51,9 @@ def submit(
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize(
-    ("cluster", "jobs"), [((1, 31), 1), ((1, 27), 1), ((1, 20), 2)], indirect=["cluster"]
+    ("cluster", "jobs"),
+    [((1, 31), 1), pytest.param((1, 27), 1, marks=MATRIX), ((1, 20), 2)],
+    indirect=["cluster"],
 )
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
     cluster: Cluster, jobs: int, tmp_path: Path
@@ -64,7 +66,7 @@ def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
 
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
-@pytest.mark.parametrize("cluster", [(1, 31), (1, 24)], indirect=True)
+@pytest.mark.parametrize("cluster", [(1, 31), pytest.param((1, 24), marks=MATRIX)], indirect=True)
 def test_a_shard_that_fails_is_final_and_keeps_its_reason(cluster: Cluster, tmp_path: Path) -> None:
     """An item that fails ends its index at once: no other pod would do better; `retry` goes on once it is mended."""
     run = submit(tmp_path, {"bad": [5, "raise"]})

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from espnet3.parallel.testing import BackendContract, standin
 from tests.waiting import wait_until
 
@@ -60,12 +62,14 @@ class TestPbs(OnStandIn):
     name = "pbs"
 
 
+@pytest.mark.matrix
 class TestLsf(OnStandIn):
     """The stand-in of LSF."""
 
     name = "lsf"
 
 
+@pytest.mark.matrix
 class TestMoab(OnStandIn):
     """The stand-in of Moab."""
 

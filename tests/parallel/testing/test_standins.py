@@ -142,7 +142,12 @@ def block(env, **options):
 
 
 @pytest.mark.parametrize(
-    ("env", "said"), [("pbs", "Unknown queue"), ("lsf", "No such queue"), ("moab", "Unknown queue")]
+    ("env", "said"),
+    [
+        ("pbs", "Unknown queue"),
+        pytest.param("lsf", "No such queue", marks=pytest.mark.matrix),
+        pytest.param("moab", "Unknown queue", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
     """The scheduler's own words arrive, with the command and its exit code."""
@@ -158,7 +163,7 @@ def test_a_wrong_queue_is_said_at_once(env, said, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("env", rows(NAMES, ("pbs", "htcondor")))
+@pytest.mark.parametrize("env", rows(NAMES, ("pbs",)))
 def test_jobs_that_die_at_their_start_show_their_log(env, monkeypatch, tmp_path):
     """After three such jobs the run ends, with the log's end in the message."""
     monkeypatch.chdir(tmp_path)
@@ -211,7 +216,9 @@ def test_a_job_that_was_asked_for_later_is_watched_and_replaced(monkeypatch, tmp
         assert first.job in [each.job for each in queue.jobs()]
 
 
-@pytest.mark.parametrize("answer", ["echo cannot connect >&2; exit 1", "exit 0"])
+@pytest.mark.parametrize(
+    "answer", [pytest.param("echo cannot connect >&2; exit 1", marks=pytest.mark.matrix), "exit 0"]
+)
 def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch, tmp_path):
     """Looks that fail, with or without an exit status, end no job; a job that is gone afterwards is replaced."""
     monkeypatch.chdir(tmp_path)
@@ -238,7 +245,10 @@ def test_no_job_is_replaced_while_the_queue_does_not_answer(answer, monkeypatch,
         wait_until(lambda: len(queue.jobs()) == 3)
 
 
-@pytest.mark.parametrize(("env", "habits"), pairs(["pbs", "lsf", "moab"], shift=1, together=False))
+@pytest.mark.parametrize(
+    ("env", "habits"),
+    pairs(["pbs", "lsf", "moab"], shift=1, together=False, alone=(Habit.LATE_LISTING, Habit.PARTIAL_LISTING)),
+)
 def test_a_cluster_works_under_every_habit(env, habits, monkeypatch, tmp_path):
     """A driver's jobs are counted right, none is replaced without need, and all are gone at the end."""
     monkeypatch.chdir(tmp_path)

@@ -117,29 +117,6 @@ def test_timeouts_are_seconds_as_float():
 # --- copied and frozen ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [dict, OmegaConf.create], ids=["dict", "DictConfig"])
-def test_later_edits_of_the_callers_object_change_nothing(make):
-    """The configuration is a deep copy: edits at any depth of the caller's object do not reach it."""
-    mine = make({"env": "ssh", "options": {"hosts": ["a", "b"], "connect_options": {"port": 22}}})
-    config = ParallelConfig.parse(mine)
-    mine["n_workers"] = 9
-    mine["options"]["hosts"].append("c")
-    mine["options"]["connect_options"]["port"] = 23
-    assert config.n_workers == 1
-    assert dict(config.options) == {"hosts": ["a", "b"], "connect_options": {"port": 22}}
-
-
-def test_edits_of_what_is_read_change_nothing():
-    """What an option's value is read as is a copy: edits of it do not reach the configuration."""
-    config = ParallelConfig.parse(
-        {"env": "ssh", "options": {"hosts": ["a"], "connect_options": {"port": 22}}}
-    )
-    config.options["hosts"].append("c")
-    dict(config)["options"]["connect_options"]["port"] = 23
-    assert config.options["hosts"] == ["a"]
-    assert config.options["connect_options"] == {"port": 22}
-
-
 def test_fields_and_options_cannot_be_assigned():
     """Neither a field nor an option can be set or added."""
     config = ParallelConfig.parse(None)

@@ -5,7 +5,6 @@ import inspect
 import os
 import subprocess
 import sys
-from importlib import invalidate_caches
 from importlib.metadata import requires
 
 import pytest
@@ -24,7 +23,7 @@ from espnet3.parallel.backends import (
     row,
 )
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import owners, remembered
+from espnet3.parallel.backends.hints import remembered
 from espnet3.parallel.backends.loading import load_module, pip_line
 from espnet3.parallel.backends.signatures import parameters
 from espnet3.parallel.config import ParallelConfig
@@ -107,18 +106,6 @@ def test_parsed_parameters_are_those_of_the_imported_function(env):
         assert list(parameters(reference)) == named
 
 
-@pytest.mark.parametrize("env", INSTALLED)
-def test_each_signature_but_the_last_hands_its_keywords_on(env):
-    """A row lists a further signature only where the one before takes `**kwargs`."""
-    for reference in row(env).signatures[:-1]:
-        if reference == "dask_jobqueue.core:JobQueueCluster.__init__":
-            continue  # its **job_kwargs go to the job, checked below
-        if reference.startswith("espnet3."):
-            continue  # what we write into a pod, before the cluster is given the rest
-        kinds = [p.kind for p in live(reference).parameters.values()]
-        assert inspect.Parameter.VAR_KEYWORD in kinds, reference
-
-
 @needs_jobqueue
 @pytest.mark.parametrize("env", JOBQUEUE)
 def test_rows_of_schedulers_list_every_constructor_their_options_reach(env):
@@ -187,55 +174,6 @@ def test_a_real_local_cluster_takes_options_of_all_three_signatures():
         assert list(client.nthreads().values()) == [1]
 
 
-def test_parameters_are_read_without_importing(tmp_path, monkeypatch):
-    """A module that fails on import is still read, with all kinds of parameters."""
-    package = tmp_path / "probe_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
-    (package / "inner.py").write_text(
-        "raise SystemExit('imported')\n"
-        "def make(a, /, b, *rest, c=1, **more): pass\n"
-        "class Cluster:\n"
-        "    async def start(self, x): pass\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert parameters("probe_package.inner:make") == ("a", "b", "c")
-    assert parameters("probe_package.inner:Cluster.start") == ("x",)
-    assert parameters("probe_package.inner:Cluster.__init__") is None
-    assert parameters("probe_package.absent:make") is None
-    assert parameters("probe_package:make") is None
-    assert parameters("no_such_package_here.inner:make") is None
-    assert "probe_package" not in sys.modules
-
-
-def test_a_package_installed_later_is_seen(tmp_path, monkeypatch):
-    """What was absent is looked for again: a package installed while the program runs is found."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert parameters("later_module:make") is None
-    (tmp_path / "later_module.py").write_text("def make(a): pass\n")
-    invalidate_caches()
-    assert parameters("later_module:make") == ("a",)
-
-
-def test_a_package_with_an_unreadable_part_leaves_its_options_open():
-    """Where one signature cannot be read, known names are still known and others are undecided."""
-    backend = Backend(
-        name="x",
-        title="",
-        kind=Kind.LOCAL,
-        package="distributed",
-        extra=None,
-        cluster="a:b",
-        signatures=(
-            "distributed.deploy.local:LocalCluster.__init__",
-            "distributed.deploy.local:Gone.__init__",
-        ),
-    )
-    assert has_option(backend, "threads_per_worker") is True
-    assert has_option(backend, "zzz") is None
-    assert allowed_options(backend) is None
-
-
 # --- options --------------------------------------------------------------------------------------
 
 
@@ -296,15 +234,6 @@ def test_a_typing_error_gets_the_closest_option():
     (problem,) = option_problems(row("local"), {"thread_per_worker": 2})
     assert problem == (
         "options.thread_per_worker = 2: unknown option of local. Did you mean 'threads_per_worker'?"
-    )
-
-
-def test_an_option_like_no_other_names_the_class_that_takes_them():
-    """An option that resembles none is refused with the class whose parameters are taken."""
-    (problem,) = option_problems(row("local"), {"zzz": 2})
-    assert (
-        "unknown option of local. It takes the parameters of distributed.deploy.local.LocalCluster."
-        in problem
     )
 
 
@@ -504,14 +433,6 @@ def test_an_account_and_lsf_own_words_stay():
         assert option_problems(row(env), {**required(env), **given}) == []
 
 
-def test_without_dask_jobqueue_its_words_are_still_recognised(monkeypatch):
-    """Under local, a scheduler's word is refused with the schedulers' names though none is installed."""
-    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
-    (problem,) = option_problems(row("local"), {"queue": "gpu"})
-    assert "belongs to slurm, pbs, sge, lsf, moab, oar, not to local" in problem
-    assert owners("threads_per_worker")[0] == "local"
-
-
 @pytest.mark.parametrize("env", [env for env in BACKENDS if row(env).extra])
 def test_a_missing_package_is_named_with_its_pip_line(env, monkeypatch):
     """A missing package is an ImportError and a RuntimeError that says what to type."""
@@ -545,14 +466,6 @@ def test_a_package_that_is_there_but_broken_says_why(tmp_path, monkeypatch, sour
     assert says in str(caught.value)
     assert f"Please install broken_cluster: {pip_line('gpu')}" in str(caught.value)
     assert caught.value.__cause__ is not None
-
-
-@pytest.mark.parametrize("env", INSTALLED)
-def test_installed_cluster_classes_load(env):
-    """The cluster class of each row whose package is installed can be imported."""
-    if not installed(row(env).package):
-        pytest.skip(f"{row(env).package} is not installed")
-    assert load_cluster_class(row(env)).__name__ == row(env).cluster.partition(":")[2]
 
 
 # --- wording --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Every test starts from the default configuration; `place` runs a test in process and on two workers of each kind.
 
-On an open client only what calls and runners are promised runs by default; of the other files that leg has the mark
-`matrix`.
+On an open client only what calls and runners are promised runs by default, with the first row of each test; all else
+of that leg has the mark `matrix`.
 """
 
 import pytest
@@ -15,10 +15,12 @@ _config = [None]  # what tests start from
 
 
 def pytest_collection_modifyitems(items):
+    seen = set()
     for item in items:
-        place = getattr(item, "callspec", None) and item.callspec.params.get("place")
-        if place == "client" and item.path.name not in ON_A_CLIENT_BY_DEFAULT:
-            item.add_marker(pytest.mark.matrix)
+        if getattr(item, "callspec", None) and item.callspec.params.get("place") == "client":
+            if item.path.name not in ON_A_CLIENT_BY_DEFAULT or item.function in seen:
+                item.add_marker(pytest.mark.matrix)
+            seen.add(item.function)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import pytest
 
 from espnet3.parallel.engine.loop import run_items
 from espnet3.parallel.engine.steps import Call
-from espnet3.parallel.errors import BatchLengthError
 from espnet3.parallel.records import ItemFailure, Policy
 
 RECORD = Policy(on_error="record")
@@ -24,61 +23,6 @@ def fails_at(*bad):
         return i * 10
 
     return one
-
-
-def test_values_are_in_the_order_of_the_items():
-    """Every item has one value, in its place."""
-    block = run_items(range(1000), Call(lambda i: i * 2), Policy(), "w")
-    assert block.values == [i * 2 for i in range(1000)]
-    assert block.error is None and not block.failed and not block.retries
-
-
-@pytest.mark.parametrize("bad", [(0,), (999,), (500,), (0, 1, 2), tuple(range(0, 1000, 7))])
-def test_a_recorded_failure_takes_the_place_of_its_item_alone(bad):
-    """With "record" the failed items hold an `ItemFailure`, and every other value is what it was."""
-    block = run_items(range(1000), Call(fails_at(*bad)), RECORD, "w")
-    assert block.failed == list(bad)
-    for i, value in enumerate(block.values):
-        if i in bad:
-            assert isinstance(value, ItemFailure) and value.index == i and value.attempts == 1
-            assert value.error_type == "KeyError" and "in one" in value.traceback and value.worker == "w"
-        else:
-            assert value == i * 10
-
-
-def test_raise_stops_at_the_first_failed_item():
-    """With "raise" the values end before the failed item, and its exception is there as it was."""
-    ran = []
-
-    def one(i):
-        ran.append(i)
-        return fails_at(7)(i)
-
-    block = run_items(range(100), Call(one), Policy(), "w")
-    assert block.values == [i * 10 for i in range(7)]
-    assert isinstance(block.error, KeyError) and block.stop.index == 7
-    assert ran == list(range(8))
-
-
-def test_an_item_is_tried_again_in_place():
-    """`max_retries` tries a failing item again at once; the others run once."""
-    tries = dict.fromkeys(range(20), 0)
-
-    def one(i):
-        tries[i] += 1
-        if i == 5 and tries[i] < 3:
-            raise ValueError("not yet")
-        return i
-
-    block = run_items(range(20), Call(one), Policy(max_retries=2), "w")
-    assert block.values == list(range(20)) and block.retries == 2
-    assert tries == {i: 3 if i == 5 else 1 for i in range(20)}
-
-
-def test_attempts_are_counted_in_the_failure():
-    """An item that never succeeds was tried `max_retries` + 1 times, and its record says so."""
-    block = run_items([1], Call(fails_at(1)), Policy("record", max_retries=3), "w")
-    assert block.values[0].attempts == 4 and block.retries == 3
 
 
 def test_a_batch_that_raises_goes_again_one_by_one():
@@ -111,16 +55,6 @@ def test_an_item_that_was_a_batch_by_itself_is_not_tried_once_more(retries, seed
     block = run_items(range(9), Call(fails_at(8), many), policy, "w")
     assert block.failed == [8]
     assert block.values[8].attempts == calls.count([8]) == 1 + retries
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda b: b[:-1], lambda b: [*b, 1], lambda b: None, lambda b: "x" * len(b)]
-)
-def test_a_batch_of_another_length_is_the_runners_mistake(wrong):
-    """`batch_forward` must return one result per index; else a ValueError under any policy."""
-    block = run_items(range(8), Call(lambda i: i, wrong), Policy("record", batch_size=4), "w")
-    assert isinstance(block.error, BatchLengthError) and isinstance(block.error, ValueError)
-    assert block.stop is None and "4 indices" in str(block.error)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 64])
@@ -217,32 +151,6 @@ def test_an_interrupted_chunk_keeps_what_it_has():
     assert 1 <= len(block.values) < 1000 and block.error is None
 
 
-def test_sys_exit_in_an_item_is_that_items_failure():
-    """An item that leaves by SystemExit fails like any other and does not end its process."""
-
-    def one(i):
-        if i == 3:
-            raise SystemExit(4)
-        return i
-
-    block = run_items(range(6), Call(one), RECORD, "w")
-    assert block.failed == [3] and block.values[3].error_type == "SystemExit"
-
-
-@pytest.mark.parametrize("bad", [(0,), (999,), (5, 6, 500)])
-@pytest.mark.parametrize("singly", [False, True])
-def test_stop_iteration_is_an_error_like_any_other(bad, singly):
-    """An item that lets a StopIteration out fails; it ends neither the loop nor anything else."""
-
-    def one(i):
-        return next(iter([])) if i in bad else i
-
-    block = run_items(range(1000), Call(one), RECORD, "w", singly=singly)
-    assert block.failed == list(bad)
-    assert {block.values[i].error_type for i in bad} == {"StopIteration"}
-    assert [v for i, v in enumerate(block.values) if i not in bad] == [i for i in range(1000) if i not in bad]
-
-
 def test_each_step_is_announced_before_it_begins():
     """What is said before an item runs holds that item; every item is in some step, and steps grow."""
     said = []
@@ -327,20 +235,6 @@ def test_ctrl_c_ends_the_loop_in_the_main_thread_alone():
     thread.start()
     thread.join()
     assert blocks[0].failed == [0, 1, 2]
-
-
-def test_an_exception_that_cannot_be_shown_is_recorded():
-    """An exception without a readable message is a failure with its type."""
-
-    class MuteError(Exception):
-        def __str__(self):
-            raise RuntimeError("no words")
-
-    def one(i):
-        raise MuteError
-
-    failure = run_items([1], Call(one), RECORD, "w").values[0]
-    assert failure.error_type.endswith("MuteError") and "RuntimeError" in failure.message
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])

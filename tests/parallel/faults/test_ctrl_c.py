@@ -18,18 +18,19 @@ from distributed.utils import wait_for
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
 from espnet3.parallel.pilots.dask.pools import close_pool
+from tests.habits import rows
 from tests.parallel.faults.watching import Driver, Mailbox, family, nothing_left
 
 SCENES = [  # what the driver does, and how many items (or envs) are then in the middle of something
     ("runner", 2),
     ("files", 2),
-    ("inline", 1),
-    ("mapped", 2),
-    ("iterated", 2),
     ("submitted", 1),
     ("env_build", 2),
     ("client_body", 2),
-    ("in_client", 2),
+    *(
+        pytest.param(*scene, marks=pytest.mark.matrix)
+        for scene in (("inline", 1), ("mapped", 2), ("iterated", 2), ("in_client", 2))
+    ),
 ]
 
 
@@ -45,7 +46,7 @@ def interrupt(driver: Driver, *, group: bool = False) -> None:
     assert "Traceback" not in text, text
 
 
-@pytest.mark.parametrize(("scene", "items"), SCENES, ids=[s for s, _ in SCENES])
+@pytest.mark.parametrize(("scene", "items"), SCENES)
 def test_in_the_middle(scene: str, items: int, folder: Path, mailbox: Mailbox) -> None:
     """An interrupt of the driver ends it within seconds, without pages of tracebacks."""
     driver = Driver(folder, scene, folder)
@@ -56,18 +57,21 @@ def test_in_the_middle(scene: str, items: int, folder: Path, mailbox: Mailbox) -
 UNCAUGHT = [  # scene, items, what the workers are
     ("mapped", 2, "processes"),
     ("loop_body", 1, "processes"),
-    ("gathered", 2, "processes"),
-    ("built", 2, "processes"),
     ("runner", 2, "threads"),
-    ("client_body", 2, "threads"),
-    ("gathered", 2, "threads"),
-    ("submitted", 1, "threads"),
+    *(
+        pytest.param(*scene, marks=pytest.mark.matrix)
+        for scene in (
+            ("gathered", 2, "processes"),
+            ("built", 2, "processes"),
+            ("client_body", 2, "threads"),
+            ("gathered", 2, "threads"),
+            ("submitted", 1, "threads"),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("scene", "items", "workers"), UNCAUGHT, ids=[f"{scene}-{workers}" for scene, _, workers in UNCAUGHT]
-)
+@pytest.mark.parametrize(("scene", "items", "workers"), UNCAUGHT)
 def test_that_nobody_catches(scene: str, items: int, workers: str, folder: Path, mailbox: Mailbox) -> None:
     """A script without a handler ends by the signal, and shows one traceback: its own, KeyboardInterrupt."""
     driver = Driver(folder, scene, folder, UNCAUGHT="1", **{workers.upper(): "1"})
@@ -94,7 +98,7 @@ def test_a_closing_that_is_cancelled_before_it_begins_says_nothing() -> None:
         assert client.submit(abs, -1).result() == 1  # it was not closed
 
 
-@pytest.mark.parametrize("workers", ["processes", "threads"])
+@pytest.mark.parametrize("workers", rows(["processes", "threads"], ("processes",)))
 @pytest.mark.parametrize("delay", [0.0, 0.1])
 def test_while_a_client_closes(delay: float, workers: str, folder: Path, mailbox: Mailbox) -> None:
     """An interrupt at any moment of leaving `get_client` ends as quietly."""
@@ -148,7 +152,7 @@ def interrupt_uncaught(driver: Driver) -> None:
     assert text.splitlines()[-1] == "KeyboardInterrupt", text
 
 
-@pytest.mark.parametrize("scene", ["runner", "inline"])
+@pytest.mark.parametrize("scene", rows(["runner", "inline"], ("runner",)))
 def test_of_the_whole_process_group(scene: str, folder: Path, mailbox: Mailbox) -> None:
     """The same where the terminal interrupts all processes of the group."""
     driver = Driver(folder, scene, folder)
@@ -156,7 +160,7 @@ def test_of_the_whole_process_group(scene: str, folder: Path, mailbox: Mailbox) 
     interrupt(driver, group=True)
 
 
-@pytest.mark.parametrize("delay", [0.2, 0.4, 0.5, 0.6, 0.9])
+@pytest.mark.parametrize("delay", rows([0.2, 0.4, 0.5, 0.6, 0.9], (0.2, 0.6)))
 def test_while_clusters_start_and_stop(delay: float, folder: Path, mailbox: Mailbox) -> None:
     """An interrupt at any moment of a cluster's start or end leaves nothing."""
     driver = Driver(folder, "starts_and_stops", folder)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from espnet3.parallel.testing import standin
+from tests.habits import rows
 from tests.parallel.faults.watching import PATIENCE, Driver, Mailbox, family
 from tests.waiting import wait_until
 
@@ -17,12 +18,12 @@ from tests.waiting import wait_until
 @pytest.mark.parametrize(
     ("item", "number"),
     [
-        ("sleeps", signal.SIGKILL),
         ("holds_the_gil", signal.SIGKILL),
-        ("starts_a_program", signal.SIGKILL),
         ("forks", signal.SIGKILL),
-        ("holds_the_gil", signal.SIGTERM),
         ("starts_a_program", signal.SIGTERM),
+        pytest.param("sleeps", signal.SIGKILL, marks=pytest.mark.matrix),
+        pytest.param("starts_a_program", signal.SIGKILL, marks=pytest.mark.matrix),
+        pytest.param("holds_the_gil", signal.SIGTERM, marks=pytest.mark.matrix),
     ],
 )
 def test_in_the_middle_of_a_run(item: str, number: int, folder: Path, mailbox: Mailbox) -> None:
@@ -47,7 +48,7 @@ def test_elsewhere(scene: str, number: int, folder: Path, mailbox: Mailbox) -> N
     assert driver.survivors() == [] and driver.folders() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", rows([signal.SIGKILL, signal.SIGTERM], (signal.SIGKILL,)))
 def test_with_a_forked_child_that_lives_on(number: int, folder: Path, mailbox: Mailbox) -> None:
     """A child that the driver forked, and that holds its sockets open, keeps neither workers nor folders."""
     driver = Driver(folder, "forked_beside", folder)
@@ -62,7 +63,7 @@ def test_with_a_forked_child_that_lives_on(number: int, folder: Path, mailbox: M
     os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("scene", ["jobs", "forked_beside_jobs"])
+@pytest.mark.parametrize("scene", rows(["jobs", "forked_beside_jobs"], ("forked_beside_jobs",)))
 def test_jobs_of_a_scheduler(
     scene: str, folder: Path, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

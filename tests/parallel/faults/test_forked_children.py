@@ -59,8 +59,8 @@ def ran(code: str, folder: Path) -> str:
     "call",
     [
         "parallel_map(slow_square, range(100), client=client)",
-        "parallel_map(slow_square, range(100))",
-        "parallel_submit(slow_square, 3).result()",
+        pytest.param("parallel_map(slow_square, range(100))", marks=pytest.mark.matrix),
+        pytest.param("parallel_submit(slow_square, 3).result()", marks=pytest.mark.matrix),
         "list(begun)",
     ],
     ids=["its client", "the open client", "submit", "a generator in progress"],
@@ -84,7 +84,7 @@ print("parent done")
 @pytest.mark.parametrize(
     ("how", "call"),
     [
-        pytest.param(how, call, marks=() if (at + of) % 2 else pytest.mark.matrix)
+        pytest.param(how, call, marks=pytest.mark.matrix if (at + 2 * of) % 4 else ())
         for of, how in enumerate(("parallel_submit", "client.submit"))
         for at, call in enumerate(
             ("future.result()", "future.exception()", "client.gather([future])", "client.scheduler_info()")
@@ -105,7 +105,11 @@ print("parent done")
     assert said.endswith("parent done\n")
 
 
-@pytest.mark.parametrize("options", [{}, {"dashboard_address": ":0"}], ids=["slots", "dask"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"dashboard_address": ":0"}, marks=pytest.mark.matrix)],
+    ids=["slots", "dask"],
+)
 def test_a_child_that_waits_for_a_call_without_a_client_is_refused(
     options: dict[str, str], folder: Path
 ) -> None:

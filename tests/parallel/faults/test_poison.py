@@ -9,6 +9,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, ItemFailure, get_client, parallel_for, parallel_map, set_parallel
 from espnet3.parallel.errors import PoisonItemError
+from tests.habits import rows
 from tests.parallel.faults.workloads import (
     CRASHES,
     ERRORS,
@@ -50,7 +51,7 @@ def check(results: list[Any], *bad: int, cause: str, n: int = N) -> list[ItemFai
 class TestOnTwoWorkers:
     """One failing item (or a few) among a thousand good ones."""
 
-    @pytest.mark.parametrize("fault", CRASHES)
+    @pytest.mark.parametrize("fault", rows([*CRASHES], ("segfault", "oom")))
     def test_a_crashing_item_is_named_and_nobody_else_pays(self, fault: str) -> None:
         """999 results and one poison, and no item counts a retry.
 
@@ -64,7 +65,7 @@ class TestOnTwoWorkers:
         assert runner.summary.deaths in (2, 3)
         assert failure.attempts == 2
 
-    @pytest.mark.parametrize("fault", CRASHES)
+    @pytest.mark.parametrize("fault", rows([*CRASHES], ("leave",)))
     def test_a_crashing_item_that_was_alone_costs_two_workers(self, fault: str) -> None:
         """An item that takes its time is known from its first crash on: two workers are lost, and it is named."""
         results, runner = run(SlowSquare, fault, 17, n=40)
@@ -126,7 +127,9 @@ class TestOnTwoWorkers:
         results, _ = run(Square, "segfault", 0, n=1)
         check(results, 0, cause="poison", n=1)
 
-    @pytest.mark.parametrize("fault", ["segfault", "bad_value", "unpicklable_result", "unloadable_result"])
+    @pytest.mark.parametrize(
+        "fault", rows(["segfault", "bad_value", *RESULTS], ("segfault", "unpicklable_result"))
+    )
     def test_in_a_batch(self, fault: str) -> None:
         """With batches of 16, the fifteen neighbours of a failing item keep their results."""
         results, runner = run(SquareBatches, fault, 417, batch_size=16)
@@ -135,7 +138,7 @@ class TestOnTwoWorkers:
         assert runner.summary is not None
         assert runner.summary.retries == 0
 
-    @pytest.mark.parametrize("bad", [0, 417, N - 1])
+    @pytest.mark.parametrize("bad", rows([0, 417, N - 1], (417,)))
     def test_with_costs(self, bad: int) -> None:
         """Sent in the order of their cost, items still fail under their own names."""
         results, runner = run(SquareByCost, "leave", bad)
@@ -144,7 +147,9 @@ class TestOnTwoWorkers:
         assert runner.summary.retries == 0
         assert runner.summary.deaths in (2, 3)  # the first items of a run are in steps of their own
 
-    @pytest.mark.parametrize("fault", ["segfault", *ERRORS, *RESULTS])
+    @pytest.mark.parametrize(
+        "fault", rows(["segfault", *ERRORS, *RESULTS], ("segfault", "bad_value", "unpicklable_result"))
+    )
     def test_with_files_in_many_shards(self, fault: str, folder: Path) -> None:
         """A failing item is missing in its shard's file, alone, and its failure is in the answer."""
         results, runner = run(SquareFiles, fault, 41, n=200, output_dir=folder)
@@ -158,7 +163,7 @@ class TestOnTwoWorkers:
         if cause != "result":
             assert lines == sorted(f"{i} {i * i}" for i in range(200) if i != 41)
 
-    @pytest.mark.parametrize("bad", [(0,), (3,), (19,), (3, 4, 19)])
+    @pytest.mark.parametrize("bad", rows([(0,), (3,), (19,), (3, 4, 19)], ((0,), (3, 4, 19))))
     def test_with_files_in_one_shard(self, bad: tuple[int, ...], folder: Path) -> None:
         """In a single shard, poison at any place is left out and the rest is written once."""
         results, _ = run(SquareFiles, "leave", *bad, n=20, output_dir=folder, batch_size=20)
@@ -189,7 +194,7 @@ class TestOnTwoWorkers:
         results, _ = run(SquareFiles, "leave", 11, n=20, output_dir=folder, batch_size=20)
         check(results, 11, cause="poison", n=20)
 
-    @pytest.mark.parametrize("fault", CRASHES)
+    @pytest.mark.parametrize("fault", rows([*CRASHES], ("leave",)))
     def test_parallel_map_and_for_name_the_item(self, fault: str) -> None:
         """From `parallel_map` and `parallel_for`, a crash is a `PoisonItemError` that names the item."""
         with pytest.raises(RuntimeError) as mapped:
@@ -224,7 +229,7 @@ def test_in_this_process(fault: str) -> None:
     assert (runner.summary.retries, runner.summary.deaths, runner.summary.failed) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("fault", ["segfault", "leave"])
+@pytest.mark.parametrize("fault", rows(["segfault", "leave"], ("leave",)))
 def test_on_three_workers(fault: str) -> None:
     """Three workers: 999 results, one poison; two workers lost if it was alone when the first one died, else three."""
     set_parallel({"env": "local", "n_workers": 3})
@@ -235,7 +240,7 @@ def test_on_three_workers(fault: str) -> None:
     assert runner.summary.deaths in (2, 3)
 
 
-@pytest.mark.parametrize("fault", ["segfault", "leave"])
+@pytest.mark.parametrize("fault", rows(["segfault", "leave"], ("segfault",)))
 def test_with_two_threads_per_worker(fault: str) -> None:
     """With two threads in each process, what the other thread was running is not blamed."""
     with get_client({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 2}}):

@@ -83,7 +83,9 @@ def test_equal_draws_in_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"processes": False}, {"threads_per_worker": 2}], ids=["threads", "processes"]
+    "options",
+    [pytest.param({"processes": False}, marks=pytest.mark.matrix), {"threads_per_worker": 2}],
+    ids=["threads", "processes"],
 )
 def test_hooks_that_draw_disturb_no_item(options: dict[str, Any], tmp_path: Path) -> None:
     """What a writer hook draws in one thread is not missing in the items of another one."""

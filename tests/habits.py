@@ -10,9 +10,15 @@ import pytest
 from espnet3.parallel.testing import Habit
 
 
-def rows(names: Sequence[str], by_default: Sequence[str]) -> list[Any]:
-    """Return schedulers as parameters, of which the default suite tries some; the others have the mark `matrix`."""
-    return [pytest.param(name, marks=() if name in by_default else pytest.mark.matrix) for name in names]
+def rows(names: Sequence[Any], by_default: Sequence[Any]) -> list[Any]:
+    """Return names, or tuples of them, as parameters, of which some are tried by default; others have the mark `matrix`."""
+    return [
+        pytest.param(
+            *(name if isinstance(name, tuple) else (name,)),
+            marks=() if name in by_default else pytest.mark.matrix,
+        )
+        for name in names
+    ]
 
 
 def each_in_turn(

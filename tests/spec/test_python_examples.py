@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, run_script, start_script
 from tests.parallel.contract.notebooks import notebook
 from tests.spec import documents
@@ -75,6 +76,7 @@ EXAMPLES = {
     ),
 }
 each = pytest.mark.parametrize("example", EXAMPLES)
+some = pytest.mark.parametrize("example", rows([*EXAMPLES], [*EXAMPLES][:1]))
 
 
 def ordered(text):
@@ -90,7 +92,7 @@ def test_as_a_script(example, tmp_path):
     assert ordered(run_script(tmp_path, code)) == wanted
 
 
-@each
+@some
 def test_piped_into_python(example, tmp_path):
     """Each example runs when it is piped into `python -`."""
     code, wanted = EXAMPLES[example]
@@ -105,7 +107,7 @@ def cells(tmp_path_factory):
         yield run
 
 
-@each
+@some
 def test_in_a_notebook(example, cells):
     """Each example runs as a cell of a Jupyter kernel, on four workers."""
     code, wanted = EXAMPLES[example]

@@ -17,6 +17,7 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map, set_parallel
 from espnet3.parallel.testing import standin
+from tests.habits import rows
 from tests.parallel.clusters.listening import Listener, listeners_of, named, on_the_page, tries_at, verdict
 from tests.parallel.clusters.ssh_server import ssh_server
 from tests.parallel.clusters.stranger import Stranger, stranger
@@ -137,7 +138,7 @@ def test_workers_that_are_threads_listen_for_pages_alone(mark: str, other: Stran
     assert said == ["cannot be reached", *["refuses the page"] * (len(opened) - 1)]
 
 
-@pytest.mark.parametrize("env", ["local", "pbs"])
+@pytest.mark.parametrize("env", rows(["local", "pbs"], ("local",)))
 def test_a_detached_run_has_no_listener(
     env: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_detached_run_has_no_listener(
         assert run.wait(600).done
 
 
-@pytest.mark.parametrize("env", ["local", "pbs"])
+@pytest.mark.parametrize("env", rows(["local", "pbs"], ("local",)))
 def test_security_off_opens_what_the_warning_names(
     env: str,
     other: Stranger,

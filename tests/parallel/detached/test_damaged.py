@@ -13,6 +13,7 @@ import pytest
 from espnet3.parallel import DetachedRun, ParallelError
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.live import Watcher
+from tests.habits import rows
 from tests.parallel.detached.work import run_of
 
 BAD = (None, "x", -1, 10**400, [1, "x"], {"x": 1}, True)
@@ -39,7 +40,7 @@ def use(run: Path) -> None:
     list(found.merge())
 
 
-@pytest.mark.parametrize("state", ["done", "failed"])
+@pytest.mark.parametrize("state", rows(["done", "failed"], ("done",)))
 def test_no_field_of_another_type_is_a_raw_error(state: str, tmp_path: Path) -> None:
     """Whatever a field of any JSON file holds, every verb works or raises an error of ours, without a wait."""
     run = run_of(tmp_path / "a", n=4, shards=2, config={} if state == "done" else {"bad": [3, "raise"]})

@@ -13,6 +13,7 @@ from espnet3.parallel import DetachedRun, FolderInUseError, set_parallel
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins.place import NAMES
+from tests.habits import rows
 from tests.parallel.detached.test_standins import submit
 from tests.parallel.detached.work import (
     Files,
@@ -39,7 +40,7 @@ def files_of(run: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("original", ["runs", "is gone"])
+@pytest.mark.parametrize("original", rows(["runs", "is gone"], ("runs",)))
 def test_a_copy_of_a_running_run_is_completed_where_it_is(original: str, tmp_path: Path) -> None:
     """Its own jobs compute in the copy what is missing there; the original, and its jobs, do not notice."""
     first, copy = tmp_path / "a", tmp_path / "elsewhere/copy"
@@ -80,9 +81,7 @@ def test_a_copy_of_a_running_run_is_completed_where_it_is(original: str, tmp_pat
     assert max(calls(first).values()) == 2
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n == "pbs" else pytest.mark.matrix) for n in NAMES]
-)
+@pytest.mark.parametrize("name", rows([*NAMES], ("pbs",)))
 def test_a_copys_jobs_in_a_queue_are_its_own(name: str, tmp_path: Path) -> None:
     """On a scheduler a copy cancels no job of its original, and queues jobs that write in the copy."""
     hold(tmp_path, 0)
@@ -105,7 +104,7 @@ def test_a_copys_jobs_in_a_queue_are_its_own(name: str, tmp_path: Path) -> None:
     assert calls(tmp_path) == Counter(dict.fromkeys(range(6), 2))
 
 
-@pytest.mark.parametrize("name", ["local", "pbs"])
+@pytest.mark.parametrize("name", rows(["local", "pbs"], ("local",)))
 def test_a_moved_run_says_so_and_goes_on_where_it_is(name: str, tmp_path: Path) -> None:
     """Its jobs count as its own until they have ended; then `retry` computes in the new place, and none in the old."""
     hold(tmp_path, 0)
@@ -143,7 +142,7 @@ def test_jobs_end_when_their_folder_is_moved_away(tmp_path: Path) -> None:
     assert moved.wait(150).done and len(moved.merge()) == 12
 
 
-@pytest.mark.parametrize("how", ["copied", "moved"])
+@pytest.mark.parametrize("how", rows(["copied", "moved"], ("moved",)))
 def test_every_verb_takes_a_finished_run_that_is_elsewhere(how: str, tmp_path: Path) -> None:
     """On the command line, with the hooks of the run, and without its specs and the folder it was submitted for."""
     set_parallel({"env": "local", "n_workers": 2, "detached": {"shards": 3}})

@@ -14,6 +14,7 @@ import pytest
 
 from espnet3.parallel import BaseRunner, ConfigError, ItemError, ItemFailure, PoisonItemError, get_client
 from espnet3.parallel.ledger import check_receipt
+from tests.habits import rows
 from tests.parallel.durable.work import Files, Provider, calls, note
 
 N = 60
@@ -79,12 +80,14 @@ def make(folder: Path, cls: type[BaseRunner], kind: str, **options: Any) -> Base
 
 
 @pytest.mark.usefixtures("two_workers")
-@pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("cls", [Items, Shards])
+@pytest.mark.parametrize(
+    ("cls", "batch_size"),
+    rows([(Items, None), (Items, 4), (Shards, None), (Shards, 4)], [(Items, None), (Shards, 4)]),
+)
 class TestOnTwoWorkers:
     """One bad item among sixty, alone and in batches, with and without files."""
 
-    @pytest.mark.parametrize("kind", ["leave", "segfault"])
+    @pytest.mark.parametrize("kind", rows(["leave", "segfault"], ("segfault",)))
     def test_a_crash_is_named(
         self, kind: str, cls: type[BaseRunner], batch_size: int, tmp_path: Path
     ) -> None:
@@ -146,7 +149,7 @@ def test_by_default_they_stop_the_run(cls: type[BaseRunner], tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("two_workers")
-@pytest.mark.parametrize("cls", [Items, Shards])
+@pytest.mark.parametrize("cls", rows([Items, Shards], (Shards,)))
 def test_a_hang_is_tried_again(cls: type[BaseRunner], tmp_path: Path) -> None:
     """`max_retries` counts for items that take too long as well."""
     options: dict[str, Any] = {"on_error": "record", "item_timeout": LIMIT, "max_retries": 1}

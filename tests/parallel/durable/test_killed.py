@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from espnet3.parallel.ledger import check_receipt
+from tests.habits import rows
 from tests.parallel.durable.work import calls
 from tests.waiting import wait_until
 
@@ -46,7 +47,7 @@ def wait_for_lines(folder: Path, n: int, driver: subprocess.Popen[str]) -> None:
     wait_until(are_there, every=0.001)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", rows([1, 2], (2,)))
 def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Path) -> None:
     """After kill -9 at some moment the next start says what is left and repeats under 1 %."""
     n = 100_000
@@ -63,7 +64,7 @@ def test_a_killed_driver_of_100_000_items_repeats_few(workers: int, tmp_path: Pa
     assert check_receipt(tmp_path / "run").ok == n
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", rows([1, 2], (2,)))
 def test_items_over_ten_milliseconds_are_on_disk_one_by_one(workers: int, tmp_path: Path) -> None:
     """Each is on disk before the next one in its process ends: a killed driver costs a worker two at most."""
     n = 150

@@ -23,6 +23,7 @@ from espnet3.parallel import (
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.pilots.log_records import MOST
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.contract.notebooks import notebook
 
@@ -109,7 +110,7 @@ def bad_arguments(x):
     return x
 
 
-@pytest.fixture(scope="module", params=["pilots", "tasks"])
+@pytest.fixture(scope="module", params=rows(["pilots", "tasks"], ("pilots",)))
 def client(request):
     """Two workers, whose chunks come over channels or as Dask tasks."""
     with get_client({"env": "local", "n_workers": 2}) as client:

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 import espnet3
 from espnet3.parallel.runner.ranks import rank_of
+from tests.habits import rows
 from tests.parallel.runner import ranked
 
 REPOSITORY = Path(espnet3.__file__).resolve().parents[1]
@@ -61,11 +63,16 @@ def log(folder):
     return sorted((folder / "log").read_text().split())
 
 
-@pytest.mark.parametrize("ranks", [TORCHRUN, LIGHTNING, SRUN], ids=["torchrun", "lightning", "srun"])
-@pytest.mark.parametrize("kind", ["Squares", "Writes"])
-@pytest.mark.parametrize("first", [0, 1])
-def test_two_ranks_infer_once(kind, ranks, first, start, tmp_path):
+LAUNCHERS = {"torchrun": TORCHRUN, "lightning": LIGHTNING, "srun": SRUN}
+BY_DEFAULT = (("torchrun", "Writes", 1), ("lightning", "Squares", 0), ("srun", "Writes", 0))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "kind", "first"), rows([*product(LAUNCHERS, ("Squares", "Writes"), (0, 1))], BY_DEFAULT)
+)
+def test_two_ranks_infer_once(launcher, kind, first, start, tmp_path):
     """Each item runs once, and both ranks have the results, whichever comes first; each merges, one after the other."""
+    ranks = LAUNCHERS[launcher]
     processes = {first: start(ranks[first], kind)}
     if first == 1:
         read_until(processes[1], "waits for the results of rank 0")

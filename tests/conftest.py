@@ -1,4 +1,4 @@
-"""What every test begins with: no configuration of an earlier one, and a Ctrl-C that is heard."""
+"""What every test begins with: no configuration of an earlier one, a Ctrl-C that is heard, and an equal environment."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def pytest_configure() -> None:
     os.environ["DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT"] = "600s"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[object]:
+    """Give every test the same environment, without its name: worker processes that stay are those of an equal one."""
+    os.environ["PYTEST_CURRENT_TEST"] = "a test"
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

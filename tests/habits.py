@@ -11,7 +11,7 @@ from espnet3.parallel.testing import Habit
 
 
 def rows(names: Sequence[Any], by_default: Sequence[Any]) -> list[Any]:
-    """Return names, or tuples of them, as parameters, of which some are tried by default; others have the mark `matrix`."""
+    """Return names, or tuples of them, as parameters: some are tried by default, the others have the mark `matrix`."""
     return [
         pytest.param(
             *(name if isinstance(name, tuple) else (name,)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.ledger import ChangedRunError, FolderInUseError, Results
+from espnet3.parallel.ledger import ChangedRunError, Results
 from tests.parallel.ledger.making import (
     N,
     OtherRunner,
@@ -24,20 +23,6 @@ from tests.parallel.ledger.making import (
     partial,
     value_of,
 )
-
-
-def test_a_run_is_resumed_by_item(tmp_path: Path) -> None:
-    """A second session sees what the first did, says so, and the merge equals an undisturbed run's."""
-    partial(tmp_path / "a", [0, 7, 3])
-    with begin(tmp_path / "a") as run:
-        assert run.resuming() == f"resuming: 3 done, {N - 3} left"
-        assert list(run.left()) == [p for p in range(N) if p not in (0, 3, 7)]
-        run.append(lines_of(range(N), reversed(run.left())))
-        receipt = run.merge()
-    assert (receipt.planned, receipt.ok, receipt.failed) == (N, N, {})
-    merged = (tmp_path / "a/results.jsonl").read_bytes()
-    assert merged == expected() == finished(tmp_path / "b")
-    assert [event["event"] for event in events(tmp_path / "a")] == ["started", "resumed", "merged"]
 
 
 def test_a_new_run_says_nothing_and_has_all_left(tmp_path: Path) -> None:
@@ -166,23 +151,3 @@ def test_files_that_are_no_run_are_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("mine")
     assert finished(tmp_path) == expected()
     assert (tmp_path / "old.0/results.jsonl").read_text() == "mine"
-
-
-def test_a_second_driver_is_refused(tmp_path: Path) -> None:
-    """While a run is open nobody else opens it, and afterwards anybody does."""
-    with begin(tmp_path), pytest.raises(FolderInUseError, match=r"process \d+ on .* since \d{4}-"):
-        begin(tmp_path, resume=False)
-    partial(tmp_path, [0])
-
-
-def test_an_index_that_json_cannot_hold_is_said_before_anything_starts(tmp_path: Path) -> None:
-    """An index list that cannot be written is an error when the run is described."""
-    with pytest.raises(TypeError, match=re.escape("index is of type set")):
-        begin(tmp_path, [1, {2}])
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_resume_is_an_error(tmp_path: Path) -> None:
-    """`resume` is True, False or "force"."""
-    with pytest.raises(ValueError, match="'yes'"):
-        begin(tmp_path, resume="yes")

@@ -56,26 +56,16 @@ def test_a_local_block_has_no_script(conf):
     ("text", "said"),
     [
         ("parallel: {env: slrum}", "Did you mean 'slurm'?"),
-        (
-            "parallel: {env: slurm, n_worker: 2, options: {cores: 1, memory: 1GB}}",
-            "Did you mean 'n_workers'?",
-        ),
         ("parallel: {env: slurm, options: {cores: 1, memory: 1GB, quue: x}}", "Did you mean 'queue'?"),
-        (
-            "trainer: {env: slurm, n_workers: 2}\nparallel: {env: local}",
-            "n_workers = 2: belongs to parallel, not to trainer",
-        ),
         ("parallel: ${missing}", "parallel: Interpolation key 'missing' not found; define what it refers to"),
         ("parallel: {options: {memory_limit: lots}}", "options.memory_limit = 'lots': write a size"),
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
-        ("[1, 2]", "holds no mapping"),
         ("a: [", "is not YAML"),
         (
             "parallel: local",
             "conf.yaml: parallel = 'local': must be a block of lines, such as parallel: {env: local",
         ),
         ("parallel:\n\tenv: local\n", "is not YAML: line 2 begins with a tab: indent it with spaces"),
-        ("parallel:\n  env: local\n\tn_workers: 2\n", "line 3 begins with a tab: indent it with spaces"),
     ],
 )
 def test_what_is_wrong_is_said_at_every_level(verb, text, said, tmp_path):

@@ -26,141 +26,45 @@ def run(tmp_path, monkeypatch):
     return migrated
 
 
-@pytest.mark.parametrize(
-    ("cmd", "conf", "said"),
-    [
-        (
-            'decode_cmd="slrum.pl"',
-            SLURM,
-            (
-                "cmd.sh:1: decode_cmd = 'slrum.pl': slrum.pl is no script of Kaldi that is "
-                "known here. Did you mean 'slurm.pl'?"
-            ),
-        ),
-        (
-            '\ndecode_cmd="slurm.pl --mem"',
-            SLURM,
-            ("cmd.sh:2: decode_cmd: --mem of slurm.pl needs a value, but nothing comes after it"),
-        ),
-        (
-            'decode_cmd="slurm.pl --mem --time 1"',
-            SLURM,
-            ("cmd.sh:1: decode_cmd: --mem of slurm.pl needs a value, but '--time' comes after it"),
-        ),
-        (
-            'decode_cmd="queue.pl -l arch=*64* ram_free=4G"',
-            "command qsub",
-            ("cmd.sh:1: decode_cmd: queue.pl would take 'ram_free=4G' for its log file"),
-        ),
-        (
-            'decode_cmd="slurm.pl -\u2013mem 4G"',
-            SLURM,
-            (
-                "cmd.sh:1: decode_cmd: '-\u2013mem' has a typographic dash, as text "
-                "copied from a page does; write '--mem'"
-            ),
-        ),
-        (
-            'decode_cmd="slurm.pl --mem lots"',
-            SLURM,
-            (
-                "conf/slurm.conf:2, --mem lots of cmd.sh:1: 'lots' is no size of "
-                "memory; write it as 4G or 500M"
-            ),
-        ),
-        (
-            'decode_cmd="slurm.pl --time soon"',
-            SLURM,
-            "conf/slurm.conf:3, --time soon of cmd.sh:1: 'soon' is no time",
-        ),
-        (
-            'decode_cmd="slurm.pl --num-threads 2"',
-            SLURM,
-            (
-                "cmd.sh:1: decode_cmd: slurm.pl refuses --num-threads 2 of "
-                "cmd.sh:1: conf/slurm.conf has no line 'option num_threads=*'"
-            ),
-        ),
-        (
-            'decode_cmd="slurm.pl --max-jobs-run many"',
-            SLURM,
-            "cmd.sh:1: --max-jobs-run many: must be a positive whole",
-        ),
-        (
-            'decode_cmd="slurm.pl"',
-            "command qsub -V\n",
-            (
-                "conf/slurm.conf:1: the submit command is qsub, but decode_cmd = "
-                "'slurm.pl' (cmd.sh:1) needs sbatch: give the file that slurm.pl reads (conf/slurm.conf)"
-            ),
-        ),
-        ('decode_cmd="slurm.pl"', "# empty\n", "conf/slurm.conf: no line says 'command sbatch ...'"),
-        (
-            'decode_cmd="slurm.pl"',
-            "command sbatch\noption mem = * --mem $0\n",
-            ("conf/slurm.conf:2: 'option mem = * --mem $0' cannot be read"),
-        ),
-        (
-            'decode_cmd="slurm.pl"',
-            "command sbatch\noption mem=* --mem 4G\n",
-            ("conf/slurm.conf:2: 'option mem=* --mem 4G' has no $0, so the value of --mem would be lost"),
-        ),
-        (
-            'decode_cmd="slurm.pl"',
-            "command sbatch --comment='no end\n",
-            ('conf/slurm.conf:1: "--comment=\'no end": no closing quotation'),
-        ),
-        (
-            'decode_cmd="slurm.pl --config conf/other.conf"',
-            SLURM,
-            ("cmd.sh:1: decode_cmd: --config conf/other.conf: there is no conf/other.conf; name the file"),
-        ),
-        ('\n\ndecode_cmd="slurm.pl', SLURM, 'cmd.sh:3: the " that opens here is never closed'),
-        ('if [ a = a ]; then\ndecode_cmd="slurm.pl"', SLURM, "cmd.sh:1: this 'if' or 'case' is never closed"),
-        ('decode_cmd="slurm.pl"\nfi', SLURM, "cmd.sh:2: nothing is open that this 'fi' could belong to"),
-        (
-            'decode_cmd="slurm.pl --mem $(free)"',
-            SLURM,
-            ("cmd.sh:1: decode_cmd = 'slurm.pl --mem $(free)': only a shell can compute it; write its value"),
-        ),
-        (
-            "mkgraph_cmd=run.pl",
-            SLURM,
-            ("none of decode_cmd, train_cmd, cmd is assigned in the shell scripts; there is mkgraph_cmd"),
-        ),
-        ("echo hello", SLURM, "no command is assigned at all"),
-        (
-            'case $x in\na) decode_cmd="slurm.pl";;\nesac',
-            SLURM,
-            (
-                "cmd.sh:2: 'decode_cmd=slurm.pl' is left out: it "
-                "depends on 'case $x in' (line 1), which only a shell can decide"
-            ),
-        ),
-        ('decode_cmd=""', SLURM, "cmd.sh:1: decode_cmd is empty"),
-        (
-            'decode_cmd="ssh.pl"',
-            SLURM,
-            "cmd.sh:1: decode_cmd = 'ssh.pl': ssh.pl reads its hosts from .queue/machines",
-        ),
-        (
-            'decode_cmd="run.pl --num-threads x"',
-            SLURM,
-            "cmd.sh:1: decode_cmd: --num-threads x: must be 1 or more",
-        ),
-        ('decode_cmd="slurm.pl"\nnj=many', SLURM, "cmd.sh:2: nj = 'many': must be a positive whole number"),
-        (
-            'decode_cmd="slurm.pl"\ngpu_inference=maybe',
-            SLURM,
-            "cmd.sh:2: gpu_inference = 'maybe': must be true or false",
-        ),
-    ],
-)
-def test_a_mistake_is_named_with_its_file_and_line(run, cmd, conf, said) -> None:
+MISTAKES = [  # what cmd.sh and the file of options say; the place, and what is said of it
+    ('decode_cmd="slrum.pl"', SLURM, "cmd.sh:1", "Did you mean 'slurm.pl'?"),
+    ('\ndecode_cmd="slurm.pl --mem"', SLURM, "cmd.sh:2", "needs a value"),
+    (
+        'decode_cmd="queue.pl ram_free=4G"',
+        "command qsub",
+        "cmd.sh:1",
+        "would take 'ram_free=4G' for its log file",
+    ),
+    ('decode_cmd="slurm.pl -\u2013mem 4G"', SLURM, "cmd.sh:1", "write '--mem'"),
+    ('decode_cmd="slurm.pl --mem lots"', SLURM, "conf/slurm.conf:2", "write it as 4G or 500M"),
+    ('decode_cmd="slurm.pl --time soon"', SLURM, "conf/slurm.conf:3", "'soon' is no time"),
+    ('decode_cmd="slurm.pl --num-threads 2"', SLURM, "cmd.sh:1", "no line 'option num_threads=*'"),
+    ('decode_cmd="slurm.pl"', "command qsub -V\n", "conf/slurm.conf:1", "needs sbatch: give the file"),
+    ('decode_cmd="slurm.pl"', "# empty\n", "conf/slurm.conf", "no line says 'command sbatch ...'"),
+    ('decode_cmd="slurm.pl"', "command sbatch\noption mem = * $0\n", "conf/slurm.conf:2", "cannot be read"),
+    ('decode_cmd="slurm.pl"', "command sbatch\noption mem=* --mem 4G\n", "conf/slurm.conf:2", "has no $0"),
+    ('decode_cmd="slurm.pl --config other"', SLURM, "cmd.sh:1", "there is no other; name the file"),
+    ('\n\ndecode_cmd="slurm.pl', SLURM, "cmd.sh:3", "is never closed"),
+    (
+        'decode_cmd="slurm.pl --mem $(free)"',
+        SLURM,
+        "cmd.sh:1",
+        "only a shell can compute it; write its value",
+    ),
+    ("mkgraph_cmd=run.pl", SLURM, "decode_cmd, train_cmd, cmd", "there is mkgraph_cmd"),
+    ('case $x in\na) decode_cmd="slurm.pl";;\nesac', SLURM, "cmd.sh:2", "only a shell can decide"),
+    ('decode_cmd=""', SLURM, "cmd.sh:1", "decode_cmd is empty"),
+    ('decode_cmd="ssh.pl"', SLURM, "cmd.sh:1", "reads its hosts from .queue/machines"),
+    ('decode_cmd="slurm.pl"\nnj=many', SLURM, "cmd.sh:2", "must be a positive whole number"),
+]
+
+
+@pytest.mark.parametrize(("cmd", "conf", "place", "said"), MISTAKES)
+def test_a_mistake_is_named_with_its_file_and_line(run, cmd, conf, place, said) -> None:
     """A slip in cmd.sh or the file of options is explained with the place, the value and the fix, and exit code 1."""
     done = run({"cmd.sh": cmd, "conf/slurm.conf": conf})
     assert done.exit_code == 1
-    assert said in done.stderr
+    assert place in done.stderr and said in done.stderr
     assert "Traceback" not in done.output
     assert done.stdout == ""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -20,13 +18,11 @@ from distributed import Nanny, Scheduler
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_script import plan_jobs
-from espnet3.parallel.clusters.preload import PipeQueue
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.testing import standin
+from tests.habits import rows
 from tests.parallel.clusters.ssh_server import ssh_server
 from tests.waiting import wait_until
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def mapped(pid: int) -> set[str]:
@@ -74,7 +70,7 @@ def nannies(client: Any) -> list[psutil.Process]:
     return [psutil.Process(psutil.Process(pid).ppid()) for pid in pids(client)]
 
 
-@pytest.mark.parametrize("block", ["pbs", "ssh"], indirect=True)
+@pytest.mark.parametrize("block", rows(["pbs", "ssh"], ("pbs",)), indirect=True)
 def test_nannies_have_no_semaphore(block: Any) -> None:
     """Neither a nanny nor its worker has one open, so there is none to leave, and a killed worker comes back."""
     with get_client(block) as client:
@@ -131,37 +127,3 @@ def test_a_nanny_that_closes_does_not_wait_for_a_worker_that_cannot_connect(tmp_
                 await starting
 
     asyncio.run(close_while_starting())
-
-
-def answer(inbox: PipeQueue, outbox: PipeQueue) -> None:
-    """Send back what comes, then close."""
-    outbox.put(inbox.get())
-    outbox.close()
-    outbox.join_thread()
-
-
-def test_a_queue_travels_to_another_process_and_back() -> None:
-    """It is what the nanny needs of a queue: messages both ways, none yet, and closed."""
-    there, back = PipeQueue(SPAWN), PipeQueue(SPAWN)
-    with pytest.raises(queue.Empty):
-        back.get_nowait()
-    process = SPAWN.Process(target=answer, args=(there, back))
-    process.start()
-    there.put({"op": "stop"})
-    process.join(600)
-    assert process.exitcode == 0
-    assert back.get_nowait() == {"op": "stop"}
-    there.close()
-    there.close()
-    with pytest.raises(ValueError, match="closed"):
-        there.put(None)
-
-
-def test_what_was_sent_before_a_writer_ended_can_be_read() -> None:
-    """A worker that fails at its start leaves its exception to be read after its end."""
-    line = PipeQueue(SPAWN)
-    line.put(1)
-    line.close()
-    assert line.get() == 1
-    with pytest.raises(EOFError):
-        line.get()

@@ -110,7 +110,9 @@ def test_long_items_are_run_in_as_many_rounds_as_must_be(began, workers_of, work
     assert done == list(range(items))
 
 
-@pytest.mark.parametrize("how", rows(["map", "stream", First, Misjudged, "folder", Files], ("map", First, Files)))
+@pytest.mark.parametrize(
+    "how", rows(["map", "stream", First, Misjudged, "folder", Files], ("map", First, Files))
+)
 def test_nothing_waits_behind_a_long_item(began, workers_of, tmp_path, how):
     """All workers but one are in items that last until every other has begun: the one that is left begins them."""
     workers, items = 3, 9

@@ -11,6 +11,7 @@ import pytest
 
 from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.stages import StageSpec, chosen, roles_of, stage_names
+from tests.habits import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -187,40 +188,38 @@ def test_a_config_can_be_given_by_name_or_path(recipe: Path) -> None:
     assert (recipe / "exp/upper/louder/more/hyp.scp").read_text() == "u0 WORD 0!\n"
 
 
-@pytest.mark.parametrize(
-    ("conf", "words", "said"),
-    [
-        (
-            {},
-            ["--stages", "trian"],
-            "no stage 'trian'; System has create_dataset, collect_stats, train, infer, measure",
-        ),
-        ({}, ["--training_config", "none"], "no config 'none'"),
-        ({}, ["parallel.n_worker=3"], "the command line: parallel.n_worker = 3: unknown key"),
-        (
-            {"training": "parallel:\n  env: local\n  n_workers: 0\n"},
-            [],
-            "conf/training.yaml, line 3: parallel.n_workers = 0",
-        ),
-        (
-            {"inference": "exp_tag: x\ntrainer:\n  env: local\n"},
-            [],
-            "conf/inference.yaml, line 3: trainer.env = 'local': belongs to parallel",
-        ),
-        (
-            {"inference": "exp_tag: x\nmodel: {}\n"},
-            ["--stages", "infer"],
-            "conf/inference.yaml: the inference config has no",
-        ),
-        (
-            {"inference": CONF["inference"] + "test_sets: [fewer]\n"},
-            ["--stages", "infer"],
-            "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
-        ),
-        ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
-        ({"metrics": None}, ["--stages", "measure"], "stage measure reads metrics.yaml"),
-    ],
-)
+MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
+    ({}, ["--stages", "trian"], "no stage 'trian'; System has create_dataset, collect_stats, train"),
+    (
+        {"training": "parallel:\n  env: local\n  n_workers: 0\n"},
+        [],
+        "conf/training.yaml, line 3: parallel.n_workers = 0",
+    ),
+    (
+        {"inference": CONF["inference"] + "test_sets: [fewer]\n"},
+        ["--stages", "infer"],
+        "conf/inference.yaml, line 10: test_sets names 'fewer', which is not in dataset.test; that has few, more",
+    ),
+    ({"publication": None}, ["--stages", "publish"], "stage publish reads publication.yaml"),
+]
+MORE_MISTAKES: list[tuple[dict[str, str | None], list[str], str]] = [
+    ({}, ["--training_config", "none"], "no config 'none'"),
+    ({}, ["parallel.n_worker=3"], "the command line: parallel.n_worker = 3: unknown key"),
+    (
+        {"inference": "exp_tag: x\ntrainer:\n  env: local\n"},
+        [],
+        "conf/inference.yaml, line 3: trainer.env = 'local': belongs to parallel",
+    ),
+    (
+        {"inference": "exp_tag: x\nmodel: {}\n"},
+        ["--stages", "infer"],
+        "conf/inference.yaml: the inference config has no",
+    ),
+    ({"metrics": None}, ["--stages", "measure"], "stage measure reads metrics.yaml"),
+]
+
+
+@pytest.mark.parametrize(("conf", "words", "said"), rows([*MISTAKES, *MORE_MISTAKES], MISTAKES))
 def test_a_mistake_ends_with_one_message(
     recipe: Path, conf: dict[str, str | None], words: list[str], said: str
 ) -> None:

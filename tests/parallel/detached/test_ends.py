@@ -14,7 +14,7 @@ from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES
-from tests.habits import each_in_turn
+from tests.habits import each_in_turn, rows
 from tests.parallel.detached.work import Provider, Squares, held, hold
 from tests.waiting import wait_until
 
@@ -93,18 +93,16 @@ def test_an_early_end_gives_way_to_the_real_one(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["state"] == "timeout"
 
 
-@pytest.mark.parametrize(
-    ("name", "cores", "note"),
-    [
-        pytest.param(
-            "pbs", 1, "Q: Not Running: Insufficient amount of resource: ncpus", marks=pytest.mark.matrix
-        ),
-        ("pbs", 64, "Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 1 T: 1)"),
-        ("lsf", 64, "PEND: Not enough processors to meet the job's spanning requirement: 1 host"),
-        ("moab", 64, "Idle: job cannot run in partition base (insufficient procs configured: 1 < 64)"),
-        ("htcondor", 64, "1: TARGET.Cpus >= 64; 1 are rejected by your job's requirements"),
-    ],
-)
+COMMENTS = [
+    ("pbs", 1, "Q: Not Running: Insufficient amount of resource: ncpus"),
+    ("pbs", 64, "Q: Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 1 T: 1)"),
+    ("lsf", 64, "PEND: Not enough processors to meet the job's spanning requirement: 1 host"),
+    ("moab", 64, "Idle: job cannot run in partition base (insufficient procs configured: 1 < 64)"),
+    ("htcondor", 64, "1: TARGET.Cpus >= 64; 1 are rejected by your job's requirements"),
+]
+
+
+@pytest.mark.parametrize(("name", "cores", "note"), rows(COMMENTS, (COMMENTS[1], COMMENTS[-1])))
 def test_a_request_that_can_never_run_shows_the_schedulers_comment(
     name: str, cores: int, note: str, tmp_path: Path
 ) -> None:

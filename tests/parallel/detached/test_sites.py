@@ -47,7 +47,7 @@ def test_a_job_of_another_name_is_left_alone(
         with monkeypatch.context() as site:
             habit(SUBMIT[env], '"$OWN" "$@" | sed "s/2/1/g"', tmp_path, site)
             run = submit(env, tmp_path)
-        with pytest.raises(ParallelError, match="is 'precious' in the queue, not espnet3-"):
+        with pytest.raises(ParallelError, match="is 'precious' in the queue, not espnet3[-_]"):
             run.cancel(grace=0.2)
         assert 1 in {each.job for each in queue.unfinished()}
         assert JobState.CANCELLED not in run.status().counts

@@ -19,6 +19,8 @@ from typing import Any
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import brief
 
+_MOST_SHOWN = 10  # differences in a message
+
 
 class LedgerError(ParallelError, RuntimeError):
     """Base of all errors about a run folder."""
@@ -74,11 +76,14 @@ class ChangedRunError(LedgerError):
         self.differences = differences
 
     def _espnet3_text(self) -> str:
+        more = len(self.differences) - _MOST_SHOWN
+        lines = self.differences[:_MOST_SHOWN] + ([f"... and {more} more"] if more > 0 else [])
         return (
             f"{self.folder} holds another run:\n  "
-            + "\n  ".join(self.differences)
-            + '\nresume="force" goes on and keeps the results of indices that are still in the list; '
-            "resume=False moves the old run aside and starts anew; or take another output_dir"
+            + "\n  ".join(lines)
+            + '\nIn code: resume="force" goes on and keeps the results of indices that are still in the list; '
+            "resume=False moves the old run aside and starts anew; or take another output_dir. "
+            f"A recipe's stage: remove {self.folder} to start anew, or set ESPNET3_RESUME=force to go on"
         )
 
 

@@ -6,6 +6,7 @@ import datetime
 import os
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +18,20 @@ from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError
 from espnet3.parallel.ledger.files import make_folder, read_json, write_json, writing
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS, SCHEMA, SHARDS, OpenRun
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.provenance.origin import origin
 
 RUN = "run.json"
+INDICES = "indices.json"  # the index list, to see what a later one has lost
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
 _MOST_ITEMS = 1 << 32  # a byte for each is what looking at a run takes
 _CALLER = 7  # frames from here to the line that calls the runner
 _WRITTEN_WHOLE = (
     RUN,
+    INDICES,
     RECEIPT,
     RESULTS,
     ERRORS,
@@ -73,7 +77,7 @@ def open_run(
     lease: Lease | None = None,
 ) -> OpenRun:
     """Open a run folder, new or with what earlier sessions left in it."""
-    argument("resume", resume, RESUME)
+    resume = resumed(resume)
     path = Path(path)
     make_folder(path)
     lease = lease or Lease(path)
@@ -86,6 +90,12 @@ def open_run(
         raise
 
 
+def resumed(resume: bool | str) -> bool | str:
+    """Return how a run is resumed: as its call says, or "force" where `ESPNET3_RESUME` says so."""
+    argument("resume", resume, RESUME)
+    return "force" if resume is True and os.environ.get("ESPNET3_RESUME") == "force" else resume
+
+
 def _open(
     path: Path, run_id: str, identity: Identity, items: Sequence[Any], resume: bool | str, lease: Lease
 ) -> OpenRun:
@@ -96,31 +106,46 @@ def _open(
         raise damage
     if damage is not None:
         moved = set_aside(path, only=(RUN,)) or moved
-    differs = changes(old, identity) if old is not None else []
+    differs = changes(old, identity, lost_indices(path, old, items)) if old is not None else []
     if differs and resume is True:
-        raise ChangedRunError(str(path), differs)
+        if _has_outcomes(path):
+            raise ChangedRunError(str(path), differs)
+        moved, old, differs = set_aside(path) or moved, None, []  # it was refused before its first item
     plan = _plan_to_keep(old if old is not None else _said_by_sessions(path), identity)
     if plan is None and old is not None and differs:
         moved = set_aside(path) or moved
     plan = identity.plan if plan is None else plan
-    if old is not None and (updated := changed_packages(old, identity)):
-        warnings.warn(
-            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
-            "resume=False starts anew",
-            stacklevel=_CALLER,
-        )
-    if old is None or differs:
+    is_other = old is None or bool(differs) or _is_longer(old, identity)
+    if old is not None:
+        _warn_of_versions(path, old, identity)
+    if is_other:
+        write_indices(path, items)
         _write_run(path, run_id, replace(identity, plan=plan), old or {}, differs)
     run = OpenRun(path, run_id, identity, items, lease, plan)
-    if moved is not None:
-        run.event("moved_aside", to=moved.name)
-    if damage is not None:
-        run.event("repaired", what=f"{damage}; forced")
-    if differs:
-        run.event("forced", differences=differs)
+    notes: dict[str, dict[str, Any]] = {
+        "moved_aside": {"to": moved.name} if moved is not None else {},
+        "repaired": {"what": f"{damage}; forced"} if damage is not None else {},
+        "forced": {"differences": differs} if differs else {},
+    }
+    for kind, facts in notes.items():
+        if facts:
+            run.event(kind, **facts)
     kind = "started" if old is None and damage is None else "resumed"
     run.event(kind, run_id=run_id, ok=run.ok, failed=run.failed)
     return run
+
+
+def _is_longer(old: dict[str, Any], identity: Identity) -> bool:
+    return bool((old.get("indices") or {}).get("sha256") != identity.indices["sha256"])
+
+
+def _warn_of_versions(path: Path, old: dict[str, Any], identity: Identity) -> None:
+    if updated := changed_packages(old, identity):
+        warnings.warn(
+            f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
+            "resume=False starts anew",
+            stacklevel=_CALLER + 1,
+        )
 
 
 def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | None:
@@ -133,6 +158,36 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity) -> dict[str, Any] | N
         return identity.plan
     same = (old.get("indices") or {}).get("sha256") == identity.indices["sha256"]
     return plan if same and SHARDS in plan and SHARDS in identity.plan else None
+
+
+def write_indices(path: Path, items: Sequence[Any]) -> None:
+    """Write an index list beside `run.json`, which says it of a range."""
+    if not isinstance(items, range):
+        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
+
+
+def lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list[str] | None:
+    """Return the indices of a run's list that another one lacks; None where all are there, in another order.
+
+    None, too, where nobody knows the old list, or the run has shards of its own, which are stretches of that list.
+    """
+    said = old.get("indices") or {}
+    if SHARDS in (old.get("plan") or {}) or not said.get("count"):
+        return None
+    try:
+        was = range(*said["range"]) if "range" in said else read_json(path / INDICES)["list"]
+    except (FileNotFoundError, DamagedFolderError):
+        return None
+    both = isinstance(was, range) and isinstance(items, range) and was.step == items.step
+    if both and (not was or (was[0] in items and was[-1] in items)):
+        return []
+    texts = [index_json(item).decode() for item in was] if isinstance(was, range) else was
+    now = [index_json(item).decode() for item in items]
+    missing = Counter(texts) - Counter(now)
+    if missing:
+        return [text for text in texts if text in missing]
+    rest = iter(now)
+    return [] if all(any(text == each for each in rest) for text in texts) else None
 
 
 def _said_by_sessions(path: Path) -> dict[str, Any]:
@@ -175,6 +230,14 @@ def _write_run(path: Path, run_id: str, identity: Identity, old: dict[str, Any],
 def _has_run(path: Path) -> bool:
     """Tell whether sessions of a run have been here, and not just files with the same names."""
     return (path / RUN).exists() or bool(split_folders(path))
+
+
+def _has_outcomes(path: Path) -> bool:
+    """Tell whether sessions of a run have left an outcome of any item, or a shard of their own."""
+    if any((split / DONE).exists() for split in _sessions(path)) and split_folders(path, SESSION):
+        return True
+    files = (split / name for split in _sessions(path) for name in (RESULTS, ERRORS))
+    return any(file.exists() and file.stat().st_size for file in files)
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
@@ -231,7 +294,7 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     splits = [split.name for split in _sessions(path)]
     names = [
         n
-        for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, RUN))
+        for n in (only or (RECEIPT, RESULTS, ERRORS, *splits, EVENTS, MANIFEST, INDICES, RUN))
         if os.path.lexists(path / n)
     ]
     if not names:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.indices import describe_indices
-from espnet3.parallel.provenance.code import changed_parts, code_of
 from espnet3.parallel.provenance.config_facts import differences, shown_config
-from espnet3.parallel.provenance.content import NoContentError, as_containers, content_hash
-from espnet3.parallel.provenance.modules import file_of, name_of
+from espnet3.parallel.provenance.content import Content, NoContentError, as_containers
+from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.origin import package_versions
+from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.record import changed_parts, shortened
 
 _MASKED = "***"
-_MOST_SHOWN = 20  # differences of one kind: who has more has another run
+_MOST_SHOWN = 10
+# How a run is executed, wherever a config says it: blocks, and values
+_BLOCKS = frozenset({"parallel", "runner"})
+_NUMBERS = frozenset({"num_workers", "n_workers", "prefetch", "prefetch_factor", "devices", "device"})
+_DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +33,14 @@ class Identity:
         runner: Import path and file of the runner's class.
         provider: The same of the provider's.
         config: The config, secrets masked.
-        config_sha256: The hash of the config's content, secrets included.
+        config_sha256: The hash of the config's content, secrets included, without `not_compared`.
         indices: Count and hash of the index list, and its ends for people.
         seed: The seed: it decides what stochastic items return.
         policy: What does not change a result (on_error, max_retries, batch_size); not compared.
         plan: How the work is cut; not compared.
         contents: A hash of each value of the config, to name one that differs where what is shown does not.
-        code: The file of each of the user's modules, and the hash of each function in it.
+        not_compared: The places in the config that say how the run is executed.
+        code: The user's own code that runner, provider and config depend on (`provenance.reach.code_of`).
         packages: Versions of Python and of the packages that this code imports; a changed one is warned of.
     """
 
@@ -47,6 +53,7 @@ class Identity:
     policy: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
+    not_compared: list[str] = field(default_factory=list)
     code: dict[str, Any] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
 
@@ -64,82 +71,121 @@ def identify(
     seed: int | None = None,
     policy: dict[str, Any] | None = None,
     plan: dict[str, Any] | None = None,
+    lists: bool = False,
 ) -> Identity:
     """Describe a run."""
-    found: list[Any] = []  # the user's functions and classes in the config: their code counts too
+    left_out: list[str] = []
+    compared = without_execution(config, "", left_out, lists)
     try:
-        contents = _contents(config, found.append)
+        contents = _contents(compared)
     except NoContentError as error:
         raise ConfigError(
             f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
-    code, packages = code_of([runner, provider, *found], as_containers(config))
+    code, packages = code_of([runner, provider], compared)
     return Identity(
         runner=describe_class(runner),
         provider=describe_class(provider),
         config=shown_config(config),
-        config_sha256=content_hash(contents),
+        config_sha256=Content().hash(contents, "config"),
         indices=describe_indices(items),
         seed=seed,
         policy=policy or {},
         plan=plan or {},
         contents={name: one[:16] for name, one in contents.items()},
+        not_compared=left_out,
         code=code,
         packages=package_versions(packages),
     )
 
 
-def _contents(config: Any, found: Callable[[Any], None]) -> dict[str, str]:
-    """Return the hash of each value of a config, down to its second level: config.beam, params.device.
-
-    `found` takes the functions and classes in it: they are told apart by their code, with the runner's.
-    """
-    if not is_a(config, Mapping):
-        return {"config": content_hash(config, "config", found)}
-    hashes = {}
-    for part, value in config.items():
+def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
+    """Return a config without what says how a run is executed, and note the places of that."""
+    held = as_containers(config)
+    if type(held) in (list, tuple) and type(held) is not str:
+        parts = [without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)]
+        return type(held)(parts)
+    if type(held) is not dict:
+        return held
+    kept = {}
+    for key, value in held.items():
+        where = f"{place}.{key}" if place else f"{key}"
         inner = as_containers(value)
-        if is_a(inner, Mapping) and inner:
-            for key, one in inner.items():
-                hashes[f"config.{part}.{key}"] = content_hash({key: one}, str(part), found)
+        is_block = key in _BLOCKS and isinstance(inner, Mapping)
+        is_size = key == "batch_size" and place in ("config", "params") and not lists
+        if is_block or is_size or (key in _NUMBERS and _is_of_execution(inner)):
+            left_out.append(where)
         else:
-            hashes[f"config.{part}"] = content_hash({part: inner}, "config", found)
+            kept[key] = without_execution(inner, where, left_out, lists)
+    return kept
+
+
+def _is_of_execution(value: Any) -> bool:
+    if isinstance(value, str):
+        return _DEVICE.fullmatch(value) is not None
+    return (
+        value is None
+        or isinstance(value, int)
+        or (isinstance(value, list) and all(map(_is_of_execution, value)))
+    )
+
+
+def _contents(config: Any) -> dict[str, str]:
+    """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
+    content = Content()
+    hashes: dict[str, str] = {}
+    if not isinstance(config, Mapping):
+        return {"config": content.hash(config, "config")}
+    for part, inner in config.items():
+        if isinstance(inner, Mapping) and inner:
+            hashes |= {
+                f"config.{part}.{key}": content.hash({key: one}, f"config.{part}")
+                for key, one in inner.items()
+            }
+        else:
+            hashes[f"config.{part}"] = content.hash({part: inner}, "config")
     return hashes
 
 
 def describe_class(cls: type) -> dict[str, Any]:
     """Return a class's import path and its file; None where it has none, as in a terminal."""
-    return {"path": f"{name_of(cls.__module__)}:{cls.__qualname__}", "file": file_of(cls.__module__)}
+    module = name_of(cls.__module__) if cls.__module__ in MAIN else cls.__module__
+    return {"path": f"{module}:{cls.__qualname__}", "file": file_of(cls.__module__)}
 
 
-def changes(old: dict[str, Any], new: Identity) -> list[str]:
-    """Return what differs between the run of a `run.json` and this one: "what: old -> new" lines."""
+def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = None) -> list[str]:
+    """Return what differs between the run of a `run.json` and this one, the nearest first: "what: old -> new" lines."""
     lines = []
     for part in ("runner", "provider"):
         was, now = old.get(part) or {}, getattr(new, part)
         if was.get("path") != now["path"]:
             lines.append(f"{part}: {was.get('path')} -> {now['path']}")
-    if "code" not in old:
-        lines.append("code: an earlier version wrote this folder, and did not note what it was made with")
-    elif not lines:
-        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code, _when(old))][:_MOST_SHOWN]
     if old.get("config_sha256") != new.config_sha256:
-        lines += differences(old.get("config"), new.config)[:_MOST_SHOWN] or _hidden(old, new)
+        lists = not any(place.endswith("batch_size") for place in new.not_compared)
+        was_config, now_config = (
+            without_execution(each, "", [], lists) for each in (old.get("config"), new.config)
+        )
+        lines += differences(was_config, now_config) or _hidden(old, new)
+    if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
+        lines.append("code: an earlier version wrote this folder, and did not note what it was made with")
+    elif _minor(old) != _minor(new.to_json()):
+        lines.append(
+            f"code: it was compiled by Python {_minor(old)}, and cannot be compared in {_minor(new.to_json())}"
+        )
+    elif not any(line.startswith(("runner:", "provider:")) for line in lines):
+        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code)]
     was, now = old.get("indices") or {}, new.indices
-    if was.get("sha256") != now["sha256"]:
-        lines.append(f"indices: {_list_shown(was)} -> {_list_shown(now)}")
+    if was.get("sha256") != now["sha256"] and lost != []:
+        gone = f"; no longer in the list: {', '.join(shortened(list(lost), 5))}" if lost else ""
+        lines.append(f"indices: {_list_shown(was)} -> {_list_shown(now)}{gone}")
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")
     return lines
 
 
-def _when(old: dict[str, Any]) -> float:
-    """Return when the run of a `run.json` began, in seconds since the epoch; 0 where it does not say so."""
-    try:
-        return datetime.datetime.fromisoformat(str(old.get("created"))).timestamp()
-    except ValueError:
-        return 0.0
+def _minor(run: dict[str, Any]) -> str:
+    return ".".join(str((run.get("packages") or {}).get("python")).split(".")[:2])
 
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
@@ -147,9 +193,11 @@ def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     was = old.get("contents") or {}
     changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
     masked = [line.partition(":")[0] for line in differences(_blank(new.config), new.config)]
+    if not changed:
+        return ["config: the order of its values has changed"]
     if any(one.startswith(tuple(changed)) for one in masked):
         return [f"config: a masked value has changed (one of: {', '.join(masked)})"]
-    return [f"config: the content of {', '.join(changed) or 'a value'} has changed"]
+    return [f"config: the content, or the order, of {', '.join(changed)} has changed"]
 
 
 def _blank(value: Any) -> Any:

@@ -69,12 +69,13 @@ def _hash_integers(items: Sequence[Any]) -> str | None:
 
 
 def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
-    """Return what `run.json` says of an index list: count and hash, and its first and last indices for people."""
+    """Return what `run.json` says of an index list: count and hash, its ends for people, and a range's numbers."""
     n = len(items)
     ends = [
         _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
     ]
-    return {"count": n, "sha256": hash_indices(items), "shown": ends}
+    whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
+    return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
 
 
 class Places:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
@@ -35,6 +35,9 @@ from espnet3.parallel.env_provider import carried_by
 from espnet3.parallel.errors import ParallelError, WorkerSetupError, say_where
 from espnet3.parallel.records import ItemFailure, Policy
 from espnet3.parallel.timing.counts import ItemTimes
+
+if TYPE_CHECKING:
+    from espnet3.parallel.provenance.record import LoadedCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class RunSpec:
         setup_timeout: Seconds the env may take, or None.
         check: Called with the env before the first item.
         as_lines: Answer with the lines of a run folder in place of the results.
+        loaded: The code that the driver has loaded, where a run folder says what its results were made with.
     """
 
     one: Callable[..., Any]
@@ -90,6 +94,12 @@ class RunSpec:
     setup_timeout: float | None = None
     check: Callable[[dict[str, Any]], None] | None = None
     as_lines: bool = False
+    loaded: LoadedCode | None = None
+
+    def check_loaded(self, where: str) -> None:
+        """Raise a ConfigError where this process has loaded other code than the driver."""
+        if self.loaded is not None:
+            self.loaded.check(where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +158,14 @@ class SetupReport:
 
 def prepare(spec: RunSpec) -> Call:
     """Build the run's env where it is not there yet, and bind the functions to it."""
+    spec.check_loaded("this process")
     if spec.env_key and spec.setup is not None:
         ENVS.register(spec.env_key, spec.setup)
     try:
         env = ENVS.get(ENVS.default if spec.env_key == "" else spec.env_key)
         if spec.check is not None:
             spec.check(env)
+        spec.check_loaded("this process")  # what the env has imported
         many = bind(spec.many, env, spec.kwargs) if spec.many is not None else None
         return Call(bind(spec.one, env, spec.kwargs), many)
     except BaseException:

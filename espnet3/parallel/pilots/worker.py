@@ -25,6 +25,7 @@ from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.store import SetupWatch
+from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.pilots.channel import Channel, ChannelClosedError, connect, pickle_parts
 from espnet3.parallel.pilots.log_records import Hearing, Message, Outlet
 from espnet3.parallel.pilots.mark import Mark
@@ -333,6 +334,15 @@ class Pilot:
                     self._step,
                     float("inf") if positions is None else KEEP,
                 )
+            try:
+                spec.check_loaded("this process")  # what the items have imported
+            except ParallelError as error:
+                self._broken.add(run_id)
+                del self._calls[run_id]
+                forget(spec)
+                self._mark.clear()
+                self._send(("setup", run_id, setup_report(error, self.worker)))
+                return
             self._step = block.step
             block.cpu /= self._threads  # all of them ran meanwhile
             self._mark.leave(len(block.values))

@@ -14,8 +14,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.messages import brief, masked
-from espnet3.parallel.provenance.content import as_containers
-from espnet3.parallel.provenance.held import attributes_of
+from espnet3.parallel.provenance.content import as_containers, attributes_of
 from espnet3.parallel.provenance.modules import module_of
 
 _ENV = re.compile(r"oc\.env:\s*([^,}\s]+)")

@@ -1,24 +1,22 @@
-"""Which modules are the user's own, and where their files are: found without importing anything."""
+"""Which modules are the user's own, what they are called, and where their files are, found without importing them."""
 
 from __future__ import annotations
 
 import builtins
 import functools
+import glob
 import importlib.util
 import os
 import site
 import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import own_attribute
-
-_OURS = os.path.dirname(
-    os.path.dirname(os.path.realpath(__file__))
-)  # this layer: a new version is not another run
+_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 _SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+MAIN = ("__main__", "__mp_main__")
 
 
 @functools.cache
@@ -30,56 +28,106 @@ def _installed() -> tuple[str, ...]:
     return tuple({os.path.realpath(path) + os.sep for path in found})
 
 
-def is_own(file: str | None) -> bool:
-    """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
-    return bool(file) and not _is_installed(os.path.abspath(str(file))) and os.path.isfile(str(file))
-
-
 @functools.lru_cache(maxsize=1 << 15)
-def _is_installed(file: str) -> bool:
-    """Tell whether a file is installed or ours; kept, as a run asks it of thousands of modules, ten times each."""
+def is_own(file: str) -> bool:
+    """Tell whether a file is the user's own: neither installed, nor of the standard library, nor of this layer."""
+    if file.startswith("<"):
+        return False
     real = os.path.realpath(file)
-    parts = real.split(os.sep)
-    return (
-        "site-packages" in parts
-        or "dist-packages" in parts
-        or real.startswith((*_installed(), _OURS + os.sep))
-    )
+    if real.startswith((*_installed(), _OURS + os.sep)):
+        return False
+    above, found, _ = real.partition(f"{os.sep}site-packages{os.sep}")
+    return not (found and _holds_packages(above + found))
 
 
-def name_of(module: str) -> str:
-    """Return a module's name as an import would give it: that of a script is its file's."""
-    if module not in ("__main__", "__mp_main__"):
-        return module
-    live = sys.modules.get(module)
-    spec, file = own_attribute(live, "__spec__"), own_attribute(live, "__file__")
-    if spec is not None:
-        return str(spec.name)
-    return os.path.splitext(os.path.basename(file))[0] if file else module
+@functools.cache
+def _holds_packages(folder: str) -> bool:
+    """Tell whether packages were installed into a folder: one of the user's may have the same name."""
+    return bool(glob.glob(os.path.join(glob.escape(folder), "*.dist-info")))
+
+
+def is_users(thing: Any) -> bool:
+    """Tell whether a function, class or module is the user's own."""
+    if isinstance(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
+        return is_own(os.path.abspath(thing.__code__.co_filename))
+    module = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+    live = thing if isinstance(thing, ModuleType) else sys.modules.get(module or "")
+    file = vars(live).get("__file__") if live is not None else None
+    if isinstance(file, str):
+        return is_own(os.path.abspath(file))
+    if module in sys.builtin_module_names or hasattr(builtins, getattr(thing, "__qualname__", None) or ""):
+        return False
+    return module in MAIN or getattr(live, "__spec__", None) is None
 
 
 def file_of(module: str) -> str | None:
     """Return the file of a module that is loaded; None where it has none (a terminal, a notebook, `python -`)."""
-    file = own_attribute(sys.modules.get(module), "__file__")
-    return os.path.abspath(file) if isinstance(file, str) and os.path.isfile(file) else None
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
+
+
+def name_of(module: str) -> str:
+    """Return what a module is called, however the program was started: of one with a file, its place in packages."""
+    file = file_of(module)
+    return name_of_file(file) if file is not None and os.path.isfile(file) else module
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def name_of_file(file: str) -> str:
+    """Return the name of a module by its file: the packages it is in, by their `__init__.py`, and its own."""
+    folder, last = os.path.split(os.path.realpath(file))
+    name = last.partition(".")[0]
+    parts = [] if name == "__init__" else [name]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, last = os.path.split(folder)
+        parts.insert(0, last)
+    return ".".join(parts)
+
+
+def compiled(module: str, file: str) -> CodeType | None:
+    """Return a module's code as an import would compile it now; None where it has none, as a compiled extension."""
+    if os.path.isfile(file):
+        if not file.endswith(".py"):
+            return None
+        try:
+            with open(file, "rb") as stream:
+                return _compiled(stream.read(), file)
+        except (OSError, SyntaxError, ValueError):  # whoever imports it will be told
+            return None
+    try:
+        loader: Any = getattr(importlib.util.find_spec(module), "loader", None)
+        return loader.get_code(module) if hasattr(loader, "get_code") else None
+    except (ImportError, ValueError, AttributeError, SyntaxError):
+        return None
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _compiled(text: bytes, file: str) -> CodeType:
+    return compile(text, file, "exec", dont_inherit=True)
 
 
 def locate(module: str) -> dict[str, str]:
     """Return the files that importing a module loads, by module name: its own and its packages' `__init__`."""
     files: dict[str, str] = {}
     parts = module.split(".")
-    folders = _top(parts[0], files)
-    for size in range(2, len(parts) + 1):
-        folders = _inside(".".join(parts[:size]), folders, files)
+    folders: list[str] = []
+    for size in range(1, len(parts) + 1):
+        name = ".".join(parts[:size])
+        live = sys.modules.get(name)
+        if live is not None:
+            if isinstance(file := getattr(live, "__file__", None), str):
+                files[name] = os.path.abspath(file)
+            folders = [str(folder) for folder in getattr(live, "__path__", ())]
+        elif size == 1:
+            folders = _top(name, files)
+        else:
+            folders = _inside(name, folders, files)
         if not folders:
             break
     return files
 
 
 def _top(name: str, files: dict[str, str]) -> list[str]:
-    live = sys.modules.get(name)
-    if live is not None:
-        return _of_live(name, live, files)
     try:
         spec = importlib.util.find_spec(name) if name else None
     except (
@@ -95,38 +143,27 @@ def _top(name: str, files: dict[str, str]) -> list[str]:
     return list(spec.submodule_search_locations or ())
 
 
-def _of_live(name: str, live: ModuleType, files: dict[str, str]) -> list[str]:
-    file = own_attribute(live, "__file__")
-    if isinstance(file, str):
-        files[name] = os.path.abspath(file)
-    return [str(folder) for folder in own_attribute(live, "__path__") or ()]
-
-
 def _inside(name: str, folders: list[str], files: dict[str, str]) -> list[str]:
     """Look for a submodule in its package's folders; returns its own folders, if it is a package."""
-    live = sys.modules.get(name)
-    if live is not None:
-        return _of_live(name, live, files)
     last = name.rpartition(".")[2]
     for folder in folders:
         package = os.path.join(folder, last)
-        for suffix in _SUFFIXES:
-            if os.path.isfile(file := os.path.join(package, "__init__" + suffix)):
-                files[name] = os.path.abspath(file)
-                return [package]
-        for suffix in _SUFFIXES:
-            if os.path.isfile(package + suffix):
-                files[name] = os.path.abspath(package + suffix)
-                return []
+        for base, inner in ((os.path.join(package, "__init__"), [package]), (package, [])):
+            for suffix in _SUFFIXES:
+                if os.path.isfile(base + suffix):
+                    files[name] = os.path.abspath(base + suffix)
+                    return inner
         if os.path.isdir(package):  # a package without __init__.py
             return [package]
     return []
 
 
-def own_modules_loaded() -> list[str]:
-    """Return the names of the user's own modules that this process has imported."""
-    files = {name: own_attribute(module, "__file__") for name, module in list(sys.modules.items())}
-    return [name for name, file in files.items() if isinstance(file, str) and is_own(file)]
+def absolute(module: str, level: int, package: str) -> str:
+    """Return the dotted name of what is imported as `module` with so many dots before it, in a package."""
+    if not level:
+        return module
+    above = package.split(".")
+    return ".".join([*above[: len(above) - level + 1], *([module] if module else [])])
 
 
 def module_of(thing: Any) -> str:
@@ -137,14 +174,3 @@ def module_of(thing: Any) -> str:
     except AttributeError:
         return ""
     return module if isinstance(module, str) else ""
-
-
-def own_without_file(thing: Any) -> bool:
-    """Tell whether something without a module's file is the user's: its module is not a builtin one."""
-    module = module_of(thing)
-    return (
-        thing.__qualname__ not in vars(builtins)
-        and module not in sys.builtin_module_names
-        and not module.startswith("_cython_")  # of what it compiles, without a file or a spec
-        and own_attribute(sys.modules.get(module), "__spec__") is None
-    )

@@ -30,6 +30,7 @@ from espnet3.parallel.runner.progress import say
 if TYPE_CHECKING:
     from espnet3.parallel.clusters.client import EnvClient
     from espnet3.parallel.pilots.protocol import RunSpec
+    from espnet3.parallel.provenance.record import LoadedCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Task:
         killable: Never run in this process: an item within an item may have to be killed (a shard's with a
             time limit; of a task's own items `policy.item_timeout` says so).
         as_lines: Give the lines of a run folder in place of the results.
+        loaded: The code that this process has loaded, where a run folder says so.
     """
 
     one: Callable[..., Any]
@@ -62,6 +64,7 @@ class Task:
     show_progress: bool = False
     as_lines: bool = False
     killable: bool = False
+    loaded: LoadedCode | None = None
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -198,6 +201,8 @@ def _inline(task: Task, work: Work, config: ParallelConfig, env: dict[str, Any],
             tally.halved += block.halved
             tally.present = time.perf_counter() - ready
             tally.warm = True
+            if task.loaded is not None:
+                task.loaded.check("this process")  # what the items have imported
             yield chunk, block
 
     return counted()
@@ -258,6 +263,7 @@ def _spec(task: Task, config: ParallelConfig, env_key: str | None) -> RunSpec:
         setup_timeout=task.setup_timeout if task.setup_timeout is not None else config.setup_timeout,
         check=task.check,
         as_lines=task.as_lines,
+        loaded=task.loaded,
     )
 
 

@@ -43,6 +43,7 @@ from espnet3.parallel.timing.recorder import TimesRecorder
 if TYPE_CHECKING:
     from espnet3.parallel.ledger.identity import Identity
     from espnet3.parallel.ledger.session import OpenRun
+    from espnet3.parallel.provenance.record import LoadedCode
 
 # What is called when all items are done, and with what
 _FINISHING = {"merge": ("shard_dirs",), "write_outputs": ("indices", "results")}
@@ -148,6 +149,7 @@ class Run:
             made_with(provider),
             self.items,
             seed=self.runner.seed,
+            lists=takes_lists(type(self.runner), checked_batch_size(self.runner.batch_size)),
             policy=asdict(self.policy),
             plan={"shards": cut(len(self.items), self.cost, self.align, self.few)} if self.writes else {},
         )
@@ -218,9 +220,12 @@ def _in_folder(
     run: Run, path: Path, launcher: Callable[[Task], Launch], progress: Progress, report: Reporter
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.ledger import open_run  # here: it is a tenth of a second
+    from espnet3.parallel.ledger.folder import resumed
+    from espnet3.parallel.provenance.record import LoadedCode
 
     retry = run.retry_failed
-    with open_run(path, run.identity(), run.items, run.runner.resume) as folder:
+    identity = run.identity()
+    with open_run(path, identity, run.items, run.runner.resume) as folder:
         if run.writes:
             shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path)
             again = left_of(folder, shards, retry)
@@ -229,9 +234,10 @@ def _in_folder(
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
         progress.resume(len(run.items) - left, folder.resuming(retry, left))
         report.resume(len(run.items) - left, failed)
+        loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
         if run.writes:
-            return _in_shards(run, folder, shards, launcher, report)
-        launch = launcher(replace(_task(run), as_lines=True))
+            return _in_shards(run, folder, shards, launcher, report, loaded)
+        launch = launcher(replace(_task(run), as_lines=True, loaded=loaded))
         return run_to_folder(folder, run.items, run.cost, run.align, launch, report, retry)
 
 
@@ -241,6 +247,7 @@ def _in_shards(
     shards: list[Shard],
     launcher: Callable[[Task], Launch],
     report: Report,
+    loaded: LoadedCode,
 ) -> tuple[Any, RunSummary]:
     from espnet3.parallel.runner.writers.manifest import write_manifest  # here, as the rest of the ledger
 
@@ -253,6 +260,7 @@ def _in_shards(
         many=None,
         policy=Policy(on_error="record", poison_after=0),  # of shards; that of items is within them
         check=hooks.check,
+        loaded=loaded,
     )
     recorder = TimesRecorder(folder.append_times, run.items, run.cost)
     summary = run_shards(folder, shards, launcher(task), run.policy, report, run.retry_failed, recorder)

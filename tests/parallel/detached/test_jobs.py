@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import ParallelError, SubmissionError, set_parallel
+from espnet3.parallel import ChangedRunError, ParallelError, SubmissionError, set_parallel
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
 from espnet3.parallel.detached.launch import scheduler
 from espnet3.parallel.detached.launch.scheduler import make_job
@@ -175,8 +175,10 @@ def test_a_job_is_where_the_submitter_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) -> None:
-    """With `snapshot` a job that starts later uses the old text; without it `status` names the changed file."""
+def test_a_source_that_changes_after_submission(
+    tmp_path: Path, snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `snapshot` a job that starts later uses the old text; without it the changed file is named and refused."""
     code = tmp_path / "mine"
     code.mkdir()
     (code / "__init__.py").write_text("")
@@ -216,11 +218,16 @@ def test_a_source_that_changes_after_submission(tmp_path: Path, snapshot: bool) 
     (code / "times.py").write_text("FACTOR = 100\n")
     (code / "late.py").write_text("shift = 1000\n")
     notes = run.status().notes
+    if not snapshot:
+        assert str(code / "times.py") in notes[0]
+        with pytest.raises(ChangedRunError, match=r"times\.py: the value of FACTOR has changed"):
+            run.retry()
+        monkeypatch.setenv("ESPNET3_RESUME", "force")
+    else:
+        assert not notes
     run.retry()
     assert run.wait(600).done
     assert list(run.merge()) == ([0, 2, 4] if snapshot else [1000, 1100, 1200])
-    assert bool(notes) is not snapshot
-    assert snapshot or str(code / "times.py") in notes[0]
 
 
 def test_a_refused_submission_leaves_shards_that_submit_takes(

@@ -146,17 +146,45 @@ def test_too_many_failures_end_the_run(limit: float, stop: int, tmp_path: Path) 
 
 
 def test_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
-    """Other indices in the same folder: refused; "force" keeps what is of use; False begins anew."""
+    """Fewer indices in the same folder: refused, and named; "force" keeps what is of use; False begins anew."""
     make(tmp_path)(range(N))
-    with pytest.raises(ChangedRunError, match=r"indices: 300 indices .* -> 310 indices"):
-        make(tmp_path)(range(310))
-    make(tmp_path, resume="force")(range(310))
-    assert calls(tmp_path / "log").total() == 310
+    with pytest.raises(
+        ChangedRunError, match=r"indices: 300 indices .* -> 298 .* no longer in the list: 298, 299"
+    ):
+        make(tmp_path)(range(298))
+    make(tmp_path, resume="force")(range(298))
+    assert calls(tmp_path / "log").total() == N
     assert make(tmp_path, resume=False)(range(N)) == EXPECTED
-    assert calls(tmp_path / "log").total() == 310 + N
+    assert calls(tmp_path / "log").total() == 2 * N
     assert (tmp_path / "run/old.0/run.json").exists()
     with pytest.raises(ConfigError, match="resume must be"):
         make(tmp_path, resume="yes")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (range(6), range(9)),
+        ([1, 5, 7], [0, 1, 2, 5, 6, 7, 8]),
+        (list(range(4)), [9, *range(4)]),
+        (range(0, 6, 2), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_list_that_has_grown_goes_on(first: Any, then: Any, tmp_path: Path) -> None:
+    """New indices after or between the old ones are computed, the old ones are not; results are in the new order."""
+    make(tmp_path)(first)
+    results = list(make(tmp_path)(then))
+    assert [one["square"] for one in results] == [index * index for index in then]
+    assert calls(tmp_path / "log") == dict.fromkeys(then, 1)
+    assert list(make(tmp_path)(then)) == results
+    assert calls(tmp_path / "log").total() == len(then)
+
+
+def test_a_list_in_another_order_is_another_run(tmp_path: Path) -> None:
+    """The old indices must be in their order."""
+    make(tmp_path)([1, 2, 3])
+    with pytest.raises(ChangedRunError, match="indices: 3 indices"):
+        make(tmp_path)([2, 1, 3, 4])
 
 
 def test_no_indices_are_a_run_too(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from espnet3.parallel import ChangedRunError
 from espnet3.parallel.ledger.identity import changes, identify
 from espnet3.parallel.ledger.indices import hash_indices
 from espnet3.parallel.provenance.config_facts import shown_config
 from espnet3.parallel.provenance.content import content_hash
 from espnet3.parallel.provenance.origin import shown_command
-from tests.parallel.ledger.making import OtherRunner, Provider, identity
+from tests.parallel.ledger.making import OtherRunner, Provider, Runner, identity
 
 
 def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
@@ -39,13 +40,10 @@ def test_a_range_and_the_equal_list_have_the_same_hash() -> None:
     assert len({hash_indices(items) for items in lists}) == len(lists)
 
 
-def test_the_hash_of_a_config_does_not_depend_on_the_order_of_keys() -> None:
-    """Equal configs hash the same as dict, in another order, and as OmegaConf."""
-    assert (
-        content_hash({"a": 1, "b": [2]})
-        == content_hash({"b": [2], "a": 1})
-        == content_hash(OmegaConf.create({"b": [2], "a": 1}))
-    )
+def test_the_hash_of_a_config_does_not_depend_on_its_class() -> None:
+    """Equal configs hash the same as dict and as OmegaConf; another order of keys is another config."""
+    assert content_hash({"b": [2], "a": 1}) == content_hash(OmegaConf.create({"b": [2], "a": 1}))
+    assert content_hash({"b": [2], "a": 1}) != content_hash({"a": 1, "b": [2]})
     assert content_hash({"a": 1}) != content_hash({"a": 1.0}) != content_hash({"a": "1"})
     assert content_hash({"a": object()}) == content_hash({"a": object()})  # no address in it
 
@@ -150,3 +148,52 @@ def test_a_config_that_holds_itself_or_has_no_text_is_shown() -> None:
     twice = [1]
     assert shown_config({"a": twice, "b": twice}) == {"a": [1], "b": [1]}
     assert shown_config({"a": Mute()}) == {"a": "<a value of type Mute, whose repr raises LookupError>"}
+
+
+EXECUTION = {
+    "parallel": {"env": "local", "n_workers": 1},
+    "runner": {"_target_": "x.Y", "resume": False, "async_mode": False},
+    "num_workers": 4,
+    "n_workers": 2,
+    "prefetch": 2,
+    "devices": [0],
+    "device": "cuda:0",
+    "batch_size": 8,
+}
+
+
+@pytest.mark.parametrize("make", [dict, OmegaConf.create])
+def test_how_a_run_is_executed_is_not_part_of_it(make: Any) -> None:
+    """What says where and how a run is executed may change, and be taken out; `run.json` lists what was left out."""
+    config = {"beam": 5, "inner": {"deep": [{"parallel": {"env": "slurm"}}]}, **EXECUTION}
+    old = json.loads(json.dumps(identity([1], config={"config": make(config)}).to_json()))
+    other = {"beam": 5, "inner": {"deep": [{}]}, "parallel": {"env": "slurm", "n_workers": 9}}
+    assert changes(old, identity([1], config={"config": make(other)})) == []
+    assert old["not_compared"] == ["config.inner.deep[0].parallel", *(f"config.{name}" for name in EXECUTION)]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"), [("runner", "a", "b"), ("device", "left", "right"), ("beam", 1, 2)]
+)
+def test_a_value_that_has_such_a_name_by_chance_counts(name: str, one: Any, other: Any) -> None:
+    """What is neither a block nor a number of devices or workers is part of the run."""
+    old = identity([1], config={"config": {name: one}}).to_json()
+    assert changes(old, identity([1], config={"config": {name: other}})) == [
+        f"config.config.{name}: {json.dumps(one)} -> {json.dumps(other)}"
+    ]
+
+
+def test_a_batch_size_counts_for_a_runner_that_is_given_lists() -> None:
+    """Where `forward` is given lists, another size is another question."""
+    one, other = ({"config": {"batch_size": size}} for size in (2, 3))
+    old = identify(Runner, Provider, one, [[1, 2]], lists=True).to_json()
+    assert changes(old, identify(Runner, Provider, other, [[1, 2]], lists=True)) == [
+        "config.config.batch_size: 2 -> 3"
+    ]
+
+
+def test_at_most_ten_differences_are_said() -> None:
+    """The message counts the others, and says what each kind of caller can do."""
+    said = str(ChangedRunError("out", [f"config.a{n}: 1 -> 2" for n in range(14)]))
+    assert "config.a9: 1 -> 2" in said and "config.a10" not in said and "... and 4 more" in said
+    assert 'resume="force"' in said and "resume=False" in said and "ESPNET3_RESUME=force" in said

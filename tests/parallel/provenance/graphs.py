@@ -77,8 +77,8 @@ class Graph:
         dotted = self.target.replace("/", ".")
         return {"config": {"net": {"_target_": f"{dotted}.Base"}} if dotted else {}}
 
-    def reached(self) -> set[str]:
-        """Return the modules that the program reaches."""
+    def reached(self, packages: bool = False) -> set[str]:
+        """Return the modules that the program reaches; with those that are loaded for the packages they are in."""
         seen: set[str] = set()
         todo = ["program", *([self.target] if self.target else [])]
         while todo:
@@ -86,7 +86,7 @@ class Graph:
             if name not in seen:
                 seen.add(name)
                 todo += [other for other, _ in self.imports.get(name, ())]
-                todo += ["pkg/__init__"] if name.startswith("pkg/") else []
+                todo += ["pkg/__init__"] if packages and name.startswith("pkg/") else []
         return seen
 
     def source(self, name: str, value: int) -> str:

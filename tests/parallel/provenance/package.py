@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.provenance.code import code_of
-from espnet3.parallel.provenance.walk import Code
+from espnet3.parallel.provenance.reach import Code, code_of
 
 ROOT = """
 from espnet3.parallel import BaseRunner, EnvironmentProvider

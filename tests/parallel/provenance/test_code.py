@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 
 import pytest
 
-from espnet3.parallel.provenance.code import changed_files, changed_parts, code_of
-from espnet3.parallel.provenance.text.source import Source
-from tests.parallel.provenance.graphs import Graph
+from espnet3.parallel.provenance.reach import INSTALLED, code_of
+from espnet3.parallel.provenance.record import changed_parts
 from tests.parallel.provenance.package import ROOT, Package
-
-
-def test_a_file_that_stays_is_parsed_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks again and again what has changed since reads a file again only when it was touched, or a moment ago."""
-    graph = Graph.draw(1)
-    package.write("tables", "TABLE = {}\n")
-    for name in graph.imports:
-        package.write(name, graph.source(name, 1))
-    before = package.code()
-    read: list[str] = []
-    really = Source.read
-    monkeypatch.setattr(Source, "read", lambda file: read.append(file) or really(file))
-    assert changed_files(before) == changed_files(before) == []
-    assert (
-        len(read) == 2 * len(set(read)) > 0
-    )  # they are new: an edit in the same tick would have the same time
-    monkeypatch.setattr("espnet3.parallel.provenance.code._SETTLED", 0)
-    read.clear()
-    assert changed_files(before) == changed_files(before) == []
-    assert len(read) == len(set(read)) > 0
-    package.write("program", graph.source("program", 2))
-    read.clear()
-    assert changed_files(before) == [f"{package.folder / 'program.py'}: work has changed"]
-    assert read == [str(package.folder / "program.py")]
-
 
 FIRST = """
     import sys
@@ -80,10 +53,10 @@ FIRST = """
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("SCALE = 2", "SCALE = 3", ["SCALE has changed", "the value of SCALE has changed"]),
-        ('TABLE["a"] = 1', 'TABLE["a"] = 4', ["TABLE has changed", "the value of TABLE has changed"]),
+        ("SCALE = 2", "SCALE = 3", ["the value of SCALE has changed"]),
+        ('TABLE["a"] = 1', 'TABLE["a"] = 4', ["the value of TABLE has changed"]),
         ("+ TABLE", "- TABLE", ["near has changed"]),
-        ("offset = 1", "offset = 5", ["Base has changed", "the value of Base.offset has changed"]),
+        ("offset = 1", "offset = 5", ["the value of Base.offset has changed"]),
         ("near(x) + cls", "near(x) - cls", ["Base.moved has changed"]),
         ("Runner.moved(idx) +", "Runner.moved(idx) -", ["Runner.forward has changed"]),
         ("return {}", 'return {"a": 1}', ["Provider.build_env_local has changed"]),
@@ -140,7 +113,8 @@ def test_targets_in_the_config_count(package: Package) -> None:
     before = package.code(config)
     package.write("nets/layers", "size = 5\n")
     after = package.code(config)
-    assert changed_parts(before, after) == [f"{package.folder}/nets/layers.py: size has changed"]
+    [line] = changed_parts(before, after)
+    assert line.startswith(f"{package.folder}/nets/layers.py: ")
 
 
 def test_installed_packages_are_no_code_of_the_users(package: Package) -> None:
@@ -150,7 +124,7 @@ def test_installed_packages_are_no_code_of_the_users(package: Package) -> None:
     )
     module = package.load()
     code, installed = code_of([module.Runner, module.Provider])
-    assert set(code) == {"program"}
+    assert set(code) == {"program", INSTALLED}
     assert {"json", "numpy"} <= installed
 
 
@@ -168,7 +142,7 @@ def test_a_module_named_at_run_time_is_any_that_is_loaded(package: Package) -> N
 
 
 def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> None:
-    """A module that code may mean by a name made at run time counts by its file, loaded now or loaded then."""
+    """A module that code may mean by a name made at run time is no difference for being loaded, or not."""
     package.write("only_by_name", "def work():\n    return 1\n")
     package.write(
         "program", ROOT.format(imports="import importlib", calls="importlib.import_module(idx).work()")
@@ -178,15 +152,8 @@ def test_what_else_is_loaded_is_no_difference_by_itself(package: Package) -> Non
     name = "only_by_name"  # not in the call: this module is the user's too, and is loaded
     importlib.import_module(name)
     beside = code_of([program.Runner, program.Provider])[0]
-    assert beside[name]["guessed"]
-    assert name not in alone
-    now = time.time() + 1
-    assert changed_parts(beside, alone, now) == changed_parts(alone, beside, now) == []
-    package.write("only_by_name", "def work():\n    return 2\n")
-    for line in (*changed_parts(beside, alone, now), *changed_parts(alone, beside, now - 3600)):
-        assert line.startswith(f"{package.folder}/only_by_name.py")
-    assert changed_parts(beside, alone, now)
-    assert changed_parts(alone, beside, now - 3600)
+    assert name in beside and name not in alone
+    assert changed_parts(beside, alone) == changed_parts(alone, beside) == []
 
 
 def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: Package) -> None:
@@ -208,4 +175,4 @@ def test_a_class_made_in_a_function_counts_with_what_it_was_made_from(package: P
     make = package.load().make
     one, same, two = (code_of([make(scale)])[0] for scale in (1, 1, 2))
     assert changed_parts(one, same) == []
-    assert len(changed_parts(one, two)) == 1
+    assert any("scale of make" in line for line in changed_parts(one, two))

@@ -11,7 +11,8 @@ import pytest
 PROGRAM = """
 import sys
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-from espnet3.parallel.provenance.code import changed_parts, code_of
+from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.record import changed_parts
 
 class Provider(EnvironmentProvider):
     def build_env_local(self): return {{}}

@@ -37,6 +37,7 @@ from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.runner.inline import build_here
 
@@ -126,6 +127,7 @@ class _Attempt:
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
         self.outcomes = ShardOutcomes(spec, lease)
+        self.loaded = LoadedCode(layout.plan().code)
 
     def run(self) -> int:
         """Run the attempt, and write down how it ended."""
@@ -193,8 +195,10 @@ class _Attempt:
         name_worker(f"shard-{spec.shard}")
         runner = load(spec.runner)
         provider = make_provider(load(spec.provider), spec.arguments)
+        self.loaded.check("this job")
         begin = time.perf_counter()
         env = build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
+        self.loaded.check("this job")  # what the env has imported
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return runner, env
 
@@ -240,6 +244,7 @@ class _Attempt:
         block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, keep=KEEP)
         if self.steps is not None:
             self.steps.idle()
+        self.loaded.check("this job")  # what the items have imported
         if block.values:
             longest = block.seconds / (len(block.values) if block.seconds < _SLICE else 1)
             self.stopping.longest = max(self.stopping.longest, longest)

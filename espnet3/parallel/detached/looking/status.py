@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.states import (
@@ -18,7 +19,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.provenance.code import changed_files
+from espnet3.parallel.provenance.record import changed_files, shortened
 
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:
@@ -82,10 +83,20 @@ def may_be_queued(state: JobState) -> bool:
 
 
 def _changed_sources(plan: Plan) -> list[str]:
-    changed = changed_files(plan.code)
+    changed = changed_sources(plan)
     if not changed:
         return []
-    return [f"changed since the submission, and jobs that start now use the new text: {'; '.join(changed)}"]
+    what = "; ".join(shortened(changed))
+    advice = (
+        "take it back, or submit again with resume=False or 'force' (a recipe's stage: ESPNET3_RESUME=force)"
+    )
+    return [f"changed since the submission: {what}. Jobs that start now are refused: {advice}"]
+
+
+def changed_sources(plan: Plan) -> list[str]:
+    """Return what of the run's code has changed in its files, for jobs that read them."""
+    snapshot = DetachedSettings.of(plan.settings).snapshot  # the copy does not change
+    return [] if snapshot else changed_files(plan.code)
 
 
 def refuse_living(run: Path) -> None:

@@ -18,14 +18,20 @@ from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.detached.launch import launchers
 from espnet3.parallel.detached.launch.handover import hand_over, put_specs, settle_in
 from espnet3.parallel.detached.layout import ENDED, RUNNER, Layout, Plan, write_quickly
-from espnet3.parallel.detached.looking.status import may_be_queued, run_status, status_of_ended
+from espnet3.parallel.detached.looking.status import (
+    changed_sources,
+    may_be_queued,
+    run_status,
+    status_of_ended,
+)
 from espnet3.parallel.detached.restoring import finishing_runner
 from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.ledger.errors import FolderInUseError, IncompleteRunError
+from espnet3.parallel.ledger.errors import ChangedRunError, FolderInUseError, IncompleteRunError
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json
+from espnet3.parallel.ledger.folder import resumed
 from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.merge import merge_splits
@@ -134,11 +140,16 @@ def retry(layout: Layout, failed_items: bool, on_error: str | None) -> RunStatus
     with _driving(layout, "retry") as who:
         plan = layout.plan()
         before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
+        changed = changed_sources(plan)
+        if changed and resumed(True) != "force":
+            raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
         raised = _raised(layout, plan, before)
         settle_in(layout, plan)
         if on_error is not None:
             _change_policy(layout, on_error)
         items = layout.items()
+        if changed:
+            layout.write_plan(replace(plan, code={}))
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
         shards = put_specs(layout, plan, items, scan.state, who, failed_items)
         left = scan.state.count(LEFT)

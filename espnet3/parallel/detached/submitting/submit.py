@@ -33,10 +33,12 @@ from espnet3.parallel.detached.submitting.trial import Trial
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
+from espnet3.parallel.ledger.folder import resumed
 from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
 from espnet3.parallel.messages import counted
+from espnet3.parallel.provenance.record import changed_files, shortened
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.writers.manifest import write_manifest
 
@@ -46,6 +48,11 @@ _CALLER = 3  # frames from here to the line that calls the runner
 def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     """Submit a run's items as detached jobs."""
     runner, identity = run.runner, run.identity()
+    if (changed := changed_files(identity.code)) and resumed(runner.resume) != "force":
+        raise ConfigError(
+            f"edited since this process imported it, so that jobs would compute with other code: "
+            f"{'; '.join(shortened(changed))}. Start the program (or the notebook's kernel) again"
+        )
     workers = runner.async_num_workers or config.n_workers
     name = type(runner).__name__
     folder = Path(os.path.abspath(run.folder or new_run_folder(runner.async_result_dir, name)))
@@ -142,7 +149,6 @@ def _write_and_submit(
             trial.passed()
             with Trial(spec, config.env) as of_the_copy:
                 of_the_copy.passed()  # the copy has all that the code needs
-            layout.write_plan(plan)  # the copy does not change
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
         if plan.specs == str(

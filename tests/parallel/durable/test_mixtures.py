@@ -1,0 +1,191 @@
+"""An edit while a run goes on: no process of the run computes with other code than the one that began it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from espnet3.parallel import ChangedRunError, ConfigError
+from espnet3.parallel.detached.looking.run import DetachedRun
+
+HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
+EDITED = [HELPER.replace("x + 1", "x + 10"), HELPER.replace("BY = 1", "BY = 10")]
+HEAD = """
+import importlib, os, signal, sys, time
+from pathlib import Path
+
+from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client, set_parallel
+
+EDITED = os.environ.get("EDITED", "")
+
+
+class Nothing(EnvironmentProvider):
+    def build_env_local(self):
+        return {}
+
+
+def once(name):
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+        return True
+    except FileExistsError:
+        return False
+
+
+def edit():
+    Path("helper.py").write_text(EDITED)
+
+
+def wait_for(name):
+    end = time.monotonic() + 120
+    while not os.path.exists(name) and time.monotonic() < end:
+        time.sleep(0.05)  # another process makes the file
+
+
+def run(items, folder="out"):
+    return list(Shifted(Nothing(), output_dir=folder, progress=False)(items))
+"""
+RUN = """
+
+class Shifted(BaseRunner):
+    @staticmethod
+    def forward(idx):
+        {body}
+
+
+if __name__ == "__main__":
+    try:
+        {main}
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def program(body: str, main: str, imports: str = "import helper") -> str:
+    """Return a program of a runner: what `forward` does, and what is done with it."""
+    body, main = (textwrap.indent(textwrap.dedent(text).strip(), " " * 8).strip() for text in (body, main))
+    return f"{imports}\n{HEAD}{RUN.format(body=body, main=main)}"
+
+
+def start(folder: Path, text: str, edited: str) -> str:
+    """Run a program in a process of its own; return what it printed."""
+    (folder / "helper.py").write_text(HELPER)
+    (folder / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-B", "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "EDITED": edited},
+    )
+    return done.stdout.strip()
+
+
+def results(folder: Path) -> dict[int, int]:
+    """Return what a run folder holds, by index."""
+    lines = [line for file in folder.glob("split.*/results.jsonl") for line in file.read_text().splitlines()]
+    return {line["index"]: line["result"] for line in map(json.loads, lines)}
+
+
+BY_TWO = 'set_parallel({"env": "local", "n_workers": 2})\nprint(run(range(30)))'
+KILLED = """
+if idx == 3 and once("killed"):
+    edit()
+    os.kill(os.getpid(), signal.SIGKILL)
+if os.path.exists("killed"):
+    wait_for("never")  # until the driver, which has been told by the worker in its place, ends this one
+return helper.shift(idx)
+"""
+RELOADED = """
+with get_client({"env": "local", "n_workers": 1}):
+    print(run(range(3), "before"))
+    edit()
+    importlib.reload(helper)
+    print(run(range(3)))
+"""
+LAZY = """
+if idx == 0:
+    edit()
+from helper import shift
+return shift(idx)
+"""
+JOINED = """
+if idx == 3:
+    wait_for("never")  # until the driver, which has been told by the worker that joined, ends this one
+return helper.shift(idx)
+"""
+ADAPTED = """
+with get_client({"env": "local", "n_workers": 1}) as client:
+    print(run(range(3)))
+    edit()
+    client.cluster.scale(2)
+    client.wait_for_workers(2)
+    print(run(range(3, 30), "out2"))
+"""
+# By how a process comes to load another helper than the driver.
+WAYS = {
+    "a worker in place of a killed one": program(KILLED, BY_TWO),
+    "a client that stays open, and a reload": program("return helper.shift(idx)", RELOADED),
+    "workers that join later": program(JOINED, ADAPTED),
+    "an import by items of workers": program(LAZY, BY_TWO, ""),
+    "an import by items of this process": program(LAZY, "print(run(range(30)))", ""),
+}
+
+
+@pytest.mark.parametrize("edited", EDITED, ids=["function", "constant"])
+@pytest.mark.parametrize("text", WAYS.values(), ids=WAYS)
+def test_a_process_with_other_code_is_refused(text: str, edited: str, tmp_path: Path) -> None:
+    """The error names the file, and the folder holds no result of the other code."""
+    said = start(tmp_path, text, edited).splitlines()[-1]
+    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: " in said, said
+    assert all(result == index + 1 for index, result in results(tmp_path / "out").items())
+    assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
+
+
+SUBMITTED = """
+set_parallel({"env": "local", "n_workers": 1, "detached": {"shards": 2, "snapshot": SNAPSHOT}})
+Shifted(Nothing(), output_dir="out", async_mode=True, progress=False, on_error="record")(range(4))
+"""
+EDITS_AT_ONE = """
+if idx == 1 and once("edited"):
+    edit()
+return helper.shift(idx)
+"""
+
+
+@pytest.mark.parametrize("edited", EDITED, ids=["function", "constant"])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_job_that_starts_after_an_edit(snapshot: bool, edited: str, tmp_path: Path) -> None:
+    """Without a copy of the code a later job is refused, and `status`, `retry` and the job name the file."""
+    start(tmp_path, program(EDITS_AT_ONE, SUBMITTED.replace("SNAPSHOT", str(snapshot))), edited)
+    run = DetachedRun.open(tmp_path / "out")
+    status = run.wait(200)
+    assert (tmp_path / "edited").exists()
+    if snapshot:
+        assert status.done and list(run.merge()) == [1, 2, 3, 4]
+        return
+    named = f"{tmp_path / 'helper.py'}: "
+    assert not status.done and any(named in note for note in status.notes)
+    assert any(named in (shard.note or "") for shard in status.shards)
+    assert results(tmp_path / "out") == {0: 1, 1: 2}
+    with pytest.raises(ChangedRunError, match=r"helper\.py: .*has changed"):
+        run.retry()
+    (tmp_path / "helper.py").write_text(HELPER)  # taken back
+    run.retry()
+    assert run.wait(200).done
+    assert list(run.merge()) == [1, 2, 3, 4]
+
+
+def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:
+    """What the submitter has loaded is what its run folder says: jobs of another text are none of this run."""
+    main = "edit()\n" + SUBMITTED.replace("SNAPSHOT", "True")
+    said = start(tmp_path, program("return helper.shift(idx)", main), EDITED[0])
+    assert said.startswith(ConfigError.__name__) and f"{tmp_path / 'helper.py'}: shift" in said
+    assert not (tmp_path / "out").exists()

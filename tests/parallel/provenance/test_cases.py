@@ -1,0 +1,104 @@
+"""A program that is started again with an edit, another argument or another config: the same run, or another one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from espnet3.parallel.ledger.identity import changes
+from espnet3.parallel.runner.run import Run
+from tests.parallel.provenance import cases
+from tests.parallel.provenance.package import Package
+
+HELPER = (
+    "K = 0\n\ndef f(x):\n    return x * K + VALUE\n\nclass H:\n    def f(self, x):\n        return x + 1\n"
+)
+
+
+def identity(package: Package, text: str, helper: str = "1") -> Any:
+    """Return what makes a program's run the same, as a fresh process would find it."""
+    package.write("helper", HELPER.replace("VALUE", helper))
+    package.write("program", text)
+    return Run.of(package.load().main(), range(3)).identity()
+
+
+def differences(old: Any, new: Any) -> list[str]:
+    """Return what differs between two starts, by way of the run folder."""
+    return changes(json.loads(json.dumps(old.to_json())), new)
+
+
+@pytest.mark.parametrize("text", cases.GIVEN.values(), ids=cases.GIVEN)
+def test_another_argument_is_another_run(
+    package: Package, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A value from the command line counts wherever it is kept; the same one is the same run."""
+    text = text.replace("GIVEN", "int(sys.argv[1])")
+    found = []
+    for value in ("1", "1", "2"):
+        monkeypatch.setattr(sys, "argv", ["program.py", value])
+        monkeypatch.delitem(sys.modules, "m", raising=False)
+        with monkeypatch.context() as patch:
+            import math
+
+            patch.setattr(math, "sqrt", math.sqrt)
+            found.append(identity(package, text))
+    assert differences(found[0], found[1]) == []
+    assert differences(found[1], found[2]) != []
+
+
+@pytest.mark.parametrize(("text", "before", "after"), cases.EDITED.values(), ids=cases.EDITED)
+def test_an_edit_of_what_decides_the_result_is_another_run(
+    package: Package, text: str, before: str, after: str
+) -> None:
+    """An edit is noticed however what is edited is reached; the same text is the same run."""
+    helper = {"1": "1", "2": "2"}.get(after, "1") if "helper" in text else "1"
+    first, again = (identity(package, text.replace("VALUE", before)) for _ in range(2))
+    assert differences(first, again) == []
+    assert differences(again, identity(package, text.replace("VALUE", after), helper)) != []
+
+
+@pytest.mark.parametrize(("text", "before", "after"), cases.ACCEPTED.values(), ids=cases.ACCEPTED)
+def test_an_edit_that_decides_nothing_is_accepted(
+    package: Package, text: str, before: str, after: str
+) -> None:
+    """Comments, docstrings, layout and what the runner does not reach may be edited."""
+    first, then = (identity(package, text.replace("VALUE", value)) for value in (before, after))
+    assert differences(first, then) == []
+
+
+def of_config(package: Package, value: str) -> Any:
+    """Return the identity of a run with a config."""
+    text = cases.program(cases.MEANT, "1").replace("forward(idx)", "forward(idx, c)")
+    return identity(package, text + f"\ndef main():\n    return made({{'x': {value}}})\n")
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize(("one", "other"), cases.CONFIGS.values(), ids=cases.CONFIGS)
+def test_another_config_is_another_run(package: Package, one: str, other: str) -> None:
+    """Order, type and structure of a config's values count."""
+    first, again = of_config(package, one), of_config(package, one)
+    assert differences(first, again) == []
+    assert differences(again, of_config(package, other)) != []
+
+
+@pytest.mark.parametrize(("one", "other"), cases.SAME.values(), ids=cases.SAME)
+def test_an_equal_config_is_the_same_run(package: Package, one: str, other: str) -> None:
+    """What is equal counts as equal, however it is written."""
+    assert differences(of_config(package, one), of_config(package, other)) == []
+
+
+@pytest.mark.parametrize("value", cases.OF_KINDS)
+def test_a_method_of_a_configs_value_counts(package: Package, value: str) -> None:
+    """The class of a value counts, also where it is a kind of text, number, container or array."""
+    made = value if value.startswith("np.") else f"own.{value}"
+    text = cases.program("", "1").replace("forward(idx)", "forward(idx, c)")
+    text += f"\ndef main():\n    import own\n    return made({{'x': {made}}})\n"
+    found = []
+    for number in ("1", "1", "2"):
+        package.write("own", cases.KINDS.replace("VALUE", number))
+        found.append(identity(package, text))
+    assert differences(found[0], found[1]) == []
+    assert any("own.py" in line for line in differences(found[1], found[2]))

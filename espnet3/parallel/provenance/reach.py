@@ -36,6 +36,7 @@ from espnet3.parallel.provenance.modules import (
     is_own,
     is_users,
     locate,
+    module_of,
     name_of,
     name_of_file,
 )
@@ -127,7 +128,9 @@ class Reach:
     def __init__(self, changed: Changed, later: set[str]) -> None:
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
-        self.content = Content(self.add, changed.of, lenient=True, later=later)
+        self.content = Content(
+            self.add, changed.of, lenient=True, later=lambda thing: module_of(thing) in later
+        )
         self.later: set[str] = set()
         self._changed = changed
         self._todo: deque[Any] = deque()

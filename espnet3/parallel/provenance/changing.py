@@ -10,13 +10,12 @@ from typing import Any
 from espnet3.parallel.provenance.code import Facts, facts_of
 from espnet3.parallel.provenance.content import attributes_of
 from espnet3.parallel.provenance.modules import is_users
+from espnet3.parallel.provenance.places import WITHIN
 
 # What these set is there before an item can see it
 _MAKERS = frozenset(
-    (
-        *("__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"),
-        *("__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"),
-    )
+    {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
+    | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
 )
 
 
@@ -26,74 +25,63 @@ class Function:
 
     Attributes:
         function: The function.
+        facts: What its code says.
         kind: The class that it is a method of, or None.
         of_class: It is given the class, as a class method is.
         called: How code calls it: by its name, or "name=" where setting an attribute does.
     """
 
     function: FunctionType
+    facts: Facts
     kind: type | None = None
     of_class: bool = False
     called: str = ""
 
 
 class Changed:
-    """What reached code changes as it runs: names of modules, attributes of objects and of classes.
+    """What functions change that run with the items, not where objects and modules are made.
 
-    Attributes:
-        owned: Names that are changed, each with the identity of the module's names, or of the object, that have it.
-        by_class: The attributes that methods of a class set on what they are called on, by the class's identity.
-        of_classes: The same, where that is a class itself, or what is changed is a container in it.
-        loose: Attributes that code sets on what it is given.
-        names: All names in code that runs with the items; "name=" where it sets one.
-        handed_on: The identities of what reached code hands on, so that they may be set on it.
+    Args:
+        functions: All that were met.
+        called: The names of methods that this layer calls.
     """
 
-    def __init__(self) -> None:
-        self.owned: dict[int, set[str]] = {}
-        self.by_class: dict[int, set[str]] = {}
-        self.of_classes: dict[int, set[str]] = {}
-        self.loose: set[str] = set()
-        self.names: set[str] = set()
-        self.handed_on: set[int] = set()
-
-    @classmethod
-    def by(cls, functions: Iterable[Function], called: Iterable[str]) -> Changed:
-        """Return what functions change, of those that run with the items, not where objects and modules are made."""
-        found, left = cls(), list(functions)
-        found.names |= {*called}
-        while True:
-            running = [one for one in left if one.kind is None or _runs(one.called, found.names)]
-            left = [one for one in left if not any(one is each for each in running)]
-            if not running:
-                return found
+    def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
+        # by the identity of what has them: a module's names, an object; those that methods set on what they are called
+        # on, by their class; and those that are changed where a class has them
+        self._owned: dict[int, set[str]] = {}
+        self._by_class: dict[int, set[str]] = {}
+        self._of_classes: dict[int, set[str]] = {}
+        self._loose: set[str] = set()  # that code sets on what it is given
+        self._handed_on: set[int] = set()  # the identities of what reached code hands on
+        self._names = {*called}  # in code that runs with the items; "name=" where it sets one
+        left = list(functions)
+        while running := [one for one in left if one.kind is None or _runs(one.called, self._names)]:
+            left = [one for one in left if one not in running]
             for one in running:
-                found._take(one.function, one.kind, one.of_class, facts_of(one.function.__code__))
+                self._take(one)
 
-    def _take(self, function: FunctionType, kind: type | None, of_class: bool, facts: Facts) -> None:
-        world = function.__globals__
-        self.names |= facts.names | facts.texts | {f"{change.attribute}=" for change in facts.changes}
-        self.handed_on |= {id(world[name]) for name in facts.bare if name in world}
-        if facts.sets_any:
-            self.loose |= facts.texts
-        for change in facts.changes:
-            first = change.path[0] if change.path else change.attribute
-            if change.kind == "global":
-                self._at(world, change.root, change.path, change.attribute)
-            elif change.kind == "self" and kind is not None and first is not None:
-                in_place = change.attribute is None
-                if len(change.path) + (change.attribute is not None) == 1:
-                    for table in ([self.of_classes] if of_class else [self.by_class]) + [
-                        self.of_classes
-                    ] * in_place:
-                        table.setdefault(id(kind), set()).add(first)
-            if change.attribute is not None and (
-                change.kind in ("argument", "free") or kind is None or change.path
-            ):
-                self.loose.add(change.attribute)
+    def _take(self, met: Function) -> None:
+        world, facts = met.function.__globals__, met.facts
+        self._names |= facts.names | facts.texts
+        self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
+        if not facts.names.isdisjoint(("setattr", "delattr")):
+            self._loose |= facts.texts
+        for root, *place in facts.changes:
+            in_place = place[-1:] == [WITHIN]
+            names = place[:-1] if in_place else place
+            if not in_place:
+                self._names.add(f"{names[-1]}=")
+            if root == "global":
+                self._at(world, names)
+            elif root == "first" and met.kind is not None and len(names) == 1:
+                tables = [self._of_classes] if met.of_class or in_place else []
+                for table in [*tables, *([] if met.of_class else [self._by_class])]:
+                    table.setdefault(id(met.kind), set()).update(names)
+            elif not in_place:
+                self._loose.add(names[-1])
 
-    def _at(self, world: dict[str, Any], root: str, path: tuple[str, ...], attribute: str | None) -> None:
-        names = [root, *path, *([] if attribute is None else [attribute])]
+    def _at(self, world: dict[str, Any], names: list[str]) -> None:
         owner: Any = world
         for name in names[:-1]:
             held = owner if isinstance(owner, dict) else _names_of(owner)
@@ -101,22 +89,29 @@ class Changed:
                 return
             owner = held[name]
             owner = vars(owner) if isinstance(owner, ModuleType) else owner
-        self.owned.setdefault(id(owner), set()).add(names[-1])
+        self._owned.setdefault(id(owner), set()).add(names[-1])
 
     def of(self, value: Any) -> set[str]:
-        """Return which attributes of an object or a class are changed."""
+        """Return which names of a module's, or attributes of an object or a class, are changed."""
+        found = self._owned.get(id(value), set())
+        if id(value) in self._handed_on:
+            found = found | self._loose
         is_class = isinstance(value, type)
-        found = set(self.owned.get(id(value), ()))
-        if id(value) in self.handed_on:
-            found |= self.loose
-        table = self.of_classes if is_class else self.by_class
         for base in value.__mro__ if is_class else type(value).__mro__:
-            found |= table.get(id(base), set())
+            found = found | self._of_classes.get(id(base), set())
             if not is_class:
-                found |= self.of_classes.get(id(base), set())
-            if not is_class and not is_users(base):
-                found |= _set_by_methods(base, self.names)
+                found = found | self._by_class.get(id(base), set())
+                if not is_users(base):
+                    found = found | self._set_by_methods(base)
         return found
+
+    def _set_by_methods(self, kind: type) -> set[str]:
+        """Return what the methods of an installed class set on what they are called on."""
+        functions = [
+            one for name, one in vars(kind).items() if type(one) is FunctionType and _runs(name, self._names)
+        ]
+        places = [place for one in functions for place in facts_of(one.__code__).changes]
+        return {place[1] for place in places if place[0] == "first"}
 
 
 def _runs(name: str, names: set[str]) -> bool:
@@ -126,21 +121,10 @@ def _runs(name: str, names: set[str]) -> bool:
     return name not in _MAKERS and (special or name in names)
 
 
-def _set_by_methods(kind: type, names: set[str]) -> set[str]:
-    """Return what the methods of an installed class set."""
-    found = set()
-    for name, one in list(vars(kind).items()):
-        if isinstance(one, FunctionType) and _runs(name, names):
-            for change in facts_of(one.__code__).changes:
-                if change.kind == "self":
-                    found.add(change.path[0] if change.path else change.attribute or "")
-    return found
-
-
 def _names_of(value: Any) -> dict[str, Any]:
     """Return what a class or an object has under which name, without asking it."""
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     found: dict[str, Any] = {}
     for kind in reversed(kinds):
         found |= vars(kind)
-    return {**found, **attributes_of(value)} if not isinstance(value, type) else found
+    return found if isinstance(value, type) else {**found, **attributes_of(value)}

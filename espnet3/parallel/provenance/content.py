@@ -81,7 +81,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     deque: lambda one: [list(deque.__iter__(one)), _longest(one)],
     PurePath: PurePath.__str__,
 }
-_NAMES = {MappingProxyType: "dict", PurePath: "path"}
+_NAMES: dict[type, str] = {MappingProxyType: "dict", PurePath: "path"}
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 

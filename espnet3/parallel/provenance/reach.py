@@ -9,25 +9,27 @@ file, as an import would compile it now. What reached code changes as it runs (a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.provenance.changing import Changed, Function
-from espnet3.parallel.provenance.code import BODY, DIGITS, IMPORTERS, Facts, code_hash, facts_of, functions_in
-from espnet3.parallel.provenance.constants import WRITTEN, written_in
-from espnet3.parallel.provenance.content import (
-    WRAPPERS,
-    Content,
-    as_containers,
-    attributes_of,
-    given_to,
+from espnet3.parallel.provenance.code import (
+    BODY,
+    DIGITS,
+    Facts,
+    code_hash,
+    constants_in,
+    facts_of,
+    functions_in,
 )
+from espnet3.parallel.provenance.content import WRAPPERS, Content, as_containers, attributes_of, given_to
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -41,74 +43,68 @@ from espnet3.parallel.provenance.modules import (
     name_of_file,
 )
 
+INSTALLED = "installed packages"
 # Made by Python for every class, or different for equal classes
 _NOT_CODE = frozenset(
-    (
-        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__"),
-        *(
-            "__static_attributes__",
-            "__abstractmethods__",
-            "_abc_impl",
-            "__annotations_cache__",
-            "__annotate__",
-        ),
-        *(
-            "__annotate_func__",
-            "__match_args__",
-            "_is_protocol",
-            "__orig_bases__",
-            "__parameters__",
-            FUNCTION,
-        ),
-    )
-)
+    ("__module__ __qualname__ __doc__ __dict__ __weakref__ __firstlineno__ __slots__ __static_attributes__ "
+     "__abstractmethods__ _abc_impl __annotations_cache__ __annotate__ __annotate_func__ __match_args__ "
+     "_is_protocol __orig_bases__ __parameters__ " + FUNCTION).split()
+)  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
+_IMPORTERS = frozenset(
+    {"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method"}
+    | {"instantiate", "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"}
+)
+_SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
 
-# By module: {"file": ..., "code": {function: hash}, "values": {what: hash}}; "constants": {name: text} of what is
-# written in the file as they are; and "unloaded": True where it was not loaded
+# By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
+# {name: text} of what is written in the file as it is}; and "unloaded": True where it was not loaded
 Code = dict[str, dict[str, Any]]
+# By file: the texts of constants that were ever written there while this process ran
+_WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
-    """Return the user's own code that objects depend on, and the installed packages that it uses."""
-    reach = reach_of(roots, config)
-    return reach.result(), reach.installed
+    """Return the user's own code that objects depend on, and the installed packages that it uses.
 
+    Args:
+        roots: Classes, functions or modules.
+        config: What the provider was made with: what `_target_` names in it counts, and the code in it.
 
-def reach_of(roots: Iterable[Any], config: Any = None) -> Reach:
-    """Walk twice: what reached code changes is known only once all of it has been reached."""
-    roots, changed = list(roots), Changed()
-    later: set[str] = set()
+    Returns:
+        By module: its file (None: it has none), the hash of each function's code, and of what else counts, the
+        nearest first. Then the import names of packages; of those, versions say whether they are the same.
+    """
+    roots, reach = list(roots), Reach(Changed(), set())
     called = {"forward", "build_env_local"}
     for root in roots:  # what a base of ours has, this layer calls
         called.update(*(vars(base) for base in getattr(root, "__mro__", ()) if not is_users(base)))
-    for _ in range(2):
-        reach = Reach(changed, later)
+    for _ in range(2):  # what reached code changes is known once all of it has been reached
+        reach = Reach(Changed(reach.functions.values(), called), reach.later)
         for root in roots:
             reach.add(root)
-        for target in targets(config):
+        for target in _targets(config):
             reach.module(target, frozenset(target.split(".")))
         reach.content.hash(config, "config")
         reach.follow()
-        changed, later = Changed.by(reach.functions.values(), called), reach.later
-    return reach
+    return reach.result(), reach.installed
 
 
-def targets(config: Any) -> list[str]:
-    """Return the dotted names under `_target_` in a config, from which Hydra makes objects."""
-    found, left, seen = [], [config], {id(config): config}
+def _targets(config: Any) -> Iterator[str]:
+    """Yield the dotted names under `_target_` in a config, from which Hydra makes objects."""
+    left, seen = [config], {id(config): config}
     while left:
         one = as_containers(left.pop())
-        is_mapping = issubclass(type(one), (dict, MappingProxyType)) or isinstance(one, Mapping)
+        is_mapping = is_a(one, (dict, MappingProxyType)) or is_a(one, Mapping)
         held = dict(one) if is_mapping else attributes_of(one)
         target = held.get("_target_")
-        if isinstance(target, str):
-            found.append(target)
+        if type(target) is str:
+            yield target
         for value in (*held.values(), *(one if type(one) in (list, tuple, set, frozenset) else ())):
-            if id(value) not in seen and not isinstance(value, _PLAIN):
+            if id(value) not in seen and not is_a(value, _PLAIN):
                 seen[id(value)] = value
                 left.append(value)
-    return found
 
 
 class Reach:
@@ -116,7 +112,7 @@ class Reach:
 
     Args:
         changed: What does not count, since reached code changes it.
-        later: The modules that are imported as a run goes on.
+        later: The modules that are imported as a run goes on: what they register is not there at its beginning.
 
     Attributes:
         installed: Top-level names of the installed packages that were met, the standard library's included.
@@ -138,14 +134,14 @@ class Reach:
         self._put: set[str] = set()
         self._looked: set[tuple[int, frozenset[str]]] = set()
         self._files: set[str] = set()
+        self._plain: dict[str, Any] = {}  # variables with plain values, by name
         self._entries: Code = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module, if it is the user's."""
-        if id(thing) in self._seen:
-            return
-        self._seen[id(thing)] = thing
-        self._todo.append(thing)
+        if id(thing) not in self._seen:
+            self._seen[id(thing)] = thing
+            self._todo.append(thing)
 
     def follow(self) -> None:
         """Take in all that is reached from what was added."""
@@ -153,122 +149,105 @@ class Reach:
             thing = self._todo.popleft()
             if not is_users(thing):
                 self._installed(thing)
-            elif isinstance(thing, FunctionType):
-                self._function(Function(thing), thing.__qualname__)
-            elif isinstance(thing, type):
+            elif is_a(thing, FunctionType):
+                self._function(Function(thing, facts_of(thing.__code__)), thing.__qualname__)
+            elif is_a(thing, type):
                 self._class(thing)
-            elif isinstance(thing, ModuleType):
-                self._all_of(thing)
+            elif is_a(thing, ModuleType):
+                self._all_names(thing.__name__, vars(thing))
 
     def result(self) -> Code:
         """Return what was found."""
-        self._value(_Owner(INSTALLED), "what the program has put into them", sorted(self._put))
-        found: Code = {}
-        names = {file_of(name): name for name in list(sys.modules)}
-        for module, entry in self._entries.items():
-            sums = {
-                kind: {name: " ".join(sorted(one)) for name, one in entry[kind].items()} for kind in _KINDS
-            }
-            known = {"module": names[entry["file"]]} if entry["file"] and entry["file"] in names else {}
-            found[module] = {**entry, **known, **sums}
-        for module, entry in self._entries.items():
-            for name, said in found[module].pop("fixed").items():
-                where = written_in(module, entry["file"], name)
-                if where is None or where[2] != said:  # edited since the last run of this process, perhaps
-                    where = WRITTEN.get((entry["file"], name))
-                if where is not None and where[2] == said:
-                    WRITTEN[entry["file"], name] = where
-                    origin = found.setdefault(where[0], {"file": where[1], "code": {}, "values": {}})
-                    origin.setdefault("constants", {})[where[3]] = said
-        return found
+        self._value(INSTALLED, "what the program has put into them", sorted(self._put))
+        for name, live in list(sys.modules.items()):
+            file = own_attribute(live, "__file__")
+            known = self._plain.keys() & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
+            for one in known:
+                if repr(vars(live)[one]) in constants_written(name, file).get(one, ()):
+                    constants = self._entry(name, file).setdefault("constants", {})
+                    constants[one] = repr(vars(live)[one])
+        for entry in self._entries.values():
+            for kind in ("code", "values"):
+                entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
+        return self._entries
 
     # --- notes ---
 
     def _entry(self, module: str, file: str | None) -> dict[str, Any]:
-        return self._entries.setdefault(module, {"file": file, "code": {}, "values": {}, "fixed": {}})
+        name = name_of_file(file) if file is not None and os.path.isfile(file) else module
+        return self._entries.setdefault(name, {"file": file, "module": module, "code": {}, "values": {}})
 
-    def _note(self, thing: Any, kind: str, name: str, said: str) -> None:
-        module = thing.__module__ if isinstance(thing.__module__, str) else "?"
-        entry = self._entry(name_of(module), file_of(module))
-        entry[kind].setdefault(name, set()).add(said[:DIGITS])
+    def _note(self, module: str, kind: str, name: str, said: str) -> None:
+        self._entry(module, file_of(module))[kind].setdefault(name, set()).add(said[:DIGITS])
 
-    def _value(self, owner: Any, phrase: str, value: Any, counts: bool = True) -> None:
+    def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
         """Note a value by its content, and take in the code in it."""
         said = self.content.hash(value, phrase)
         if counts:
-            self._note(owner, "values", phrase, said)
-            if type(value) in _PLAIN and (file := file_of(owner.__module__)) is not None:
-                self._entry(name_of(owner.__module__), file)["fixed"][phrase.rpartition(" ")[2]] = repr(value)
+            self._note(module, "values", phrase, said)
+            if type(value) in _PLAIN:
+                self._plain[phrase.rpartition(" ")[2].rpartition(".")[2]] = value
 
     # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
-        function = met.function
-        self._seen[id(function)] = function
+        function, facts = met.function, met.facts
         if id(function) in self.functions:
             return
-        self.functions[id(function)] = met
-        code, facts = function.__code__, facts_of(function.__code__)
+        self._seen[id(function)] = self.functions[id(function)] = met
+        code, module = function.__code__, module_of(function)
         if code.co_filename.startswith("<"):
-            where = "values" if file_of(function.__module__ or "") else "code"
-            self._note(function, where, name, code_hash(code))
+            self._note(module, "values" if file_of(module) else "code", name, code_hash(code))
         else:  # of another file than the module's, where a decorator has put a function of its own in its place
-            file = os.path.abspath(code.co_filename)
-            known = getattr(code, "co_qualname", None) or (
-                function.__qualname__ if "__wrapped__" not in vars(function) else ""
-            )
-            entry = self._entry(
-                name_of_file(file) if os.path.isfile(file) else name_of(function.__module__), file
-            )
+            wrapped = "__wrapped__" in vars(function)
+            known = getattr(code, "co_qualname", None) or ("" if wrapped else function.__qualname__)
+            entry = self._entry(module, os.path.abspath(code.co_filename))
             entry["code" if known else "values"].setdefault(known or name, set()).add(code_hash(code))
-        freed = {change.root for change in facts.changes if change.kind == "free"}
+        freed = {place[1] for place in facts.changes if place[0] == "free"}
         for phrase, value in given_to(function).items():
-            self._value(function, phrase.replace("NAME", name), value, phrase.partition(" ")[0] not in freed)
+            self._value(module, phrase.replace("NAME", name), value, phrase.partition(" ")[0] not in freed)
         out = self._changed.of(function)
         for attribute, value in list(vars(function).items()):
             if attribute == "__wrapped__":
                 self.add(value)
             elif not attribute.startswith("_espnet3_"):
-                self._value(function, f"the value of {name}.{attribute}", value, attribute not in out)
-        self._code(function, facts, function.__globals__)
+                self._value(module, f"the value of {name}.{attribute}", value, attribute not in out)
+        self._code(module, facts, function.__globals__)
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
             self.add(standing.__func__)
             if "item_cost" not in vars(cls):
                 return
-        name, out = cls.__qualname__, self._changed.of(cls)
-        made_from = [
-            f"{name_of(base.__module__)}:{base.__qualname__}" for base in (*cls.__bases__, type(cls))
-        ]
-        for base in (*cls.__bases__, type(cls)):
-            self.add(base)
+        name, module, out = cls.__qualname__, module_of(cls), self._changed.of(cls)
+        bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
-        self._value(cls, name, [made_from, sorted(known.keys() - out)])
+        made_from = [f"{name_of(module_of(base))}:{base.__qualname__}" for base in bases]
+        self._value(module, name, [made_from, sorted(known.keys() - out)])
+        for base in bases:
+            self.add(base)
         for attribute, value in known.items():
-            phrase = f"{name}.{attribute}"
             functions = _functions(value)
             setters = [value.fset, value.fdel] if type(value) is property else []
-            for function in functions:
-                if is_users(function):
-                    called = f"{attribute}=" if any(function is one for one in setters) else attribute
-                    self._function(Function(function, cls, isinstance(value, classmethod), called), phrase)
-            self._value(
-                cls, f"the value of {phrase}" if not functions else phrase, value, attribute not in out
-            )
+            for one in functions:
+                if is_users(one):
+                    called = f"{attribute}=" if any(one is each for each in setters) else attribute
+                    is_of_class = is_a(value, classmethod)
+                    met = Function(one, facts_of(one.__code__), cls, is_of_class, called)
+                    self._function(met, f"{name}.{attribute}")
+            phrase = f"{'' if functions else 'the value of '}{name}.{attribute}"
+            self._value(module, phrase, value, attribute not in out)
 
     def _installed(self, thing: Any) -> None:
         """Take in what an installed function or class holds of the user's."""
-        module = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
-        self.installed.add(str(module).partition(".")[0])
+        module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
+        self.installed.add(module.partition(".")[0])
         held: list[Any] = []
-        if isinstance(thing, FunctionType):
+        if is_a(thing, FunctionType):
             held = [*given_to(thing).values(), vars(thing).get("__wrapped__")]
-        elif isinstance(thing, type):
+        elif is_a(thing, type):
             put = {
-                name: one
-                for name, one in vars(thing).items()
-                if isinstance(one, FunctionType) and is_users(one)
+                name: one for name, one in vars(thing).items() if type(one) is FunctionType and is_users(one)
             }
             self._put |= {f"{thing.__qualname__}.{name}" for name in put}
             held = list(put.values())
@@ -277,101 +256,86 @@ class Reach:
 
     # --- what code names ---
 
-    def _code(self, owner: Any, facts: Facts, world: dict[str, Any]) -> None:
+    def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        out = self._changed.owned.get(id(world), set())
-        for name in sorted(facts.reads):
-            if name in world:
-                self._named(owner, name, world[name], facts, name not in out)
-        taken = (world[name] for name in facts.reads if name in world)
-        imports = facts.imports_by_name or any(
-            isinstance(one, (FunctionType, BuiltinFunctionType)) and one.__name__ in IMPORTERS
-            for one in taken
+        out, taken = self._changed.of(world), {name: world[name] for name in facts.reads if name in world}
+        for name, value in sorted(taken.items()):
+            if not is_a(value, ModuleType):
+                self._value(module, f"the value of {name}", value, name not in out)
+            elif name in facts.bare and is_users(value):
+                self.add(value)
+            else:
+                self._of_module(module, value, facts.names)
+        functions = [one for one in taken.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        by_name = any(one.__name__ in _IMPORTERS for one in functions) or not _IMPORTERS.isdisjoint(
+            facts.names
         )
-        self._imports(owner, facts, str(world.get("__package__") or ""), imports)
-        if facts.sees_all:
-            self._all_names(owner, world, out)
+        self._imports(module, facts, str(world.get("__package__") or ""), by_name)
+        if not _SEES_ALL.isdisjoint(facts.names):
+            self._all_names(module, world)
 
-    def _named(self, owner: Any, name: str, value: Any, facts: Facts, counts: bool) -> None:
-        if not isinstance(value, ModuleType):
-            self._value(owner, f"the value of {name}", value, counts)
-        elif name in facts.bare and is_users(value):
-            self.add(value)
-        else:
-            self._of_module(owner, value, facts.names)
-
-    def _of_module(self, owner: Any, module: ModuleType, names: frozenset[str]) -> None:
+    def _of_module(self, owner: str, module: ModuleType, names: frozenset[str]) -> None:
         """Take in what code names of a module."""
-        key = (id(module), names)
-        if key in self._looked:
+        if (id(module), names) in self._looked:
             return
-        self._looked.add(key)
-        own, known = is_users(module), vars(module)
+        self._looked.add((id(module), names))
+        own, known, out = is_users(module), vars(module), self._changed.of(vars(module))
         if not own:
             self.installed.add(module.__name__.partition(".")[0])
-        out = self._changed.owned.get(id(known), set())
         for name in sorted((names | {"__getattr__"}) & known.keys()):
             value = known[name]
-            if isinstance(value, ModuleType):
+            if is_a(value, ModuleType):
                 if own or is_users(value):
                     self._of_module(owner, value, names)
-            elif own or (isinstance(value, (FunctionType, type)) and is_users(value)):
+            elif own or (is_a(value, (FunctionType, type)) and is_users(value)):
                 if not own:
                     self._put.add(f"{module.__name__}.{name}")
                 self._value(owner, f"the value of {module.__name__}.{name}", value, name not in out)
 
-    def _all_of(self, module: ModuleType) -> None:
-        """Take in all of a module that code hands on."""
-        stand_in = _Owner(module.__name__)
-        self._all_names(stand_in, vars(module), self._changed.owned.get(id(vars(module)), set()))
-
-    def _all_names(self, owner: Any, world: dict[str, Any], out: set[str]) -> None:
+    def _all_names(self, module: str, world: dict[str, Any]) -> None:
         """Take in all that a module defines and sets: any of it may be meant."""
-        names = []
+        names, out = [], self._changed.of(world)
         for name, value in list(world.items()):
-            if name in _OF_NOTEBOOKS or (name.startswith("_") and name != "__getattr__"):
+            is_private = name.startswith("_") and name != "__getattr__"
+            if (
+                name in _OF_NOTEBOOKS
+                or is_private
+                or not is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
+            ):
                 continue
-            if isinstance(value, (FunctionType, type, *WRAPPERS)) or type(value) in _PLAIN:
-                names.append(name)
-                self._value(owner, f"the value of {name}", value, name not in out)
-        self._value(owner, "the names of the module", sorted({*names} - out))
+            names.append(name)
+            self._value(module, f"the value of {name}", value, name not in out)
+        self._value(module, "the names of the module", sorted({*names} - out))
 
-    def _imports(self, owner: Any, facts: Facts, package: str, by_name: bool) -> None:
+    def _imports(self, module: str, facts: Facts, package: str, by_name: bool) -> None:
         for dotted in _imported(facts, package):
-            self.module(dotted, facts.names, owner)
+            self.module(dotted, facts.names, module)
         if not by_name:
             return
         found = False
         for text in facts.texts:
-            above = [one for one in facts.texts if one != text] if text.startswith(".") else []
-            for dotted in (
-                absolute(text.lstrip("."), len(text) - len(text.lstrip(".")), one)
-                for one in (*above, package)
-            ):
+            dots = len(text) - len(text.lstrip("."))
+            for above in (package, *(facts.texts if dots else ())):
+                dotted = absolute(text[dots:], dots, above)
                 if dotted.replace(".", "").isidentifier() and any(map(is_own, locate(dotted).values())):
                     found = True
-                    self.module(dotted, facts.names | frozenset(dotted.split(".")), owner)
+                    self.module(dotted, facts.names | frozenset(dotted.split(".")), module)
         if not found:  # by a name made at run time: any module may be meant
             for live in list(sys.modules.values()):
-                if (
-                    isinstance(live, ModuleType)
-                    and is_users(live)
-                    and isinstance(vars(live).get("__file__"), str)
-                ):
-                    self._of_module(_Owner(live.__name__), live, facts.names)
+                if is_a(live, ModuleType) and isinstance(vars(live).get("__file__"), str) and is_users(live):
+                    self._of_module(live.__name__, live, facts.names)
 
-    def module(self, dotted: str, names: frozenset[str], owner: Any = None) -> None:
+    def module(self, dotted: str, names: frozenset[str], owner: str | None = None) -> None:
         """Take in what code names of a module that it imports."""
         for name, file in locate(dotted).items():
             live = sys.modules.get(name)
             if not is_own(file):
                 self.installed.add(name.partition(".")[0])
-            elif live is None:
-                self._later(name, file, False)
-            else:
-                self._of_module(owner or _Owner(name), live, names)
-                if name not in MAIN and owner is not None:
-                    self._later(name, file, True)
+                continue
+            if live is not None:
+                self._of_module(owner or name, live, names)
+            if live is None or (name not in MAIN and owner is not None):
+                self._later(name, file, live is not None)
 
     def _later(self, name: str, file: str, is_loaded: bool) -> None:
         """Take in a module that is imported later by its file: its statements, and all that it imports.
@@ -382,25 +346,33 @@ class Reach:
             return
         self._files.add(file)
         self.later.add(name)
-        entry = self._entry(name_of_file(file) if os.path.isfile(file) else name, file)
-        if not is_loaded:
-            entry["unloaded"] = True
-        code = compiled(name, file)
+        entry, code = self._entry(name, file), compiled(name, file)
         if code is None:
-            entry["code"]["its content"] = {Content().hash(Path(file).read_bytes(), name)[:DIGITS]}
+            with open(file, "rb") as stream:
+                entry["code"]["its content"] = {hashlib.sha256(stream.read()).hexdigest()[:DIGITS]}
             return
         entry["code"].setdefault(BODY, set()).add(code_hash(code, True))
         is_package = os.path.basename(file).startswith("__init__.")
-        package = name if is_package else name.rpartition(".")[0]
+        package, facts = name if is_package else name.rpartition(".")[0], facts_of(code)
         if not is_loaded:
+            entry["unloaded"] = True
             for function, its_code in functions_in(code):
                 entry["code"].setdefault(function, set()).add(code_hash(its_code))
-            self._imports(_Owner(name), facts_of(code), package, facts_of(code).imports_by_name)
+            self._imports(name, facts, package, not _IMPORTERS.isdisjoint(facts.names))
             return
-        for dotted in _imported(facts_of(code), package):
+        for dotted in _imported(facts, package):
             for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
+
+
+def constants_written(module: str, file: str) -> dict[str, set[str]]:
+    """Return the constants that a module's file sets to what is written there, now or earlier in this process."""
+    known = _WRITTEN.setdefault(file, {})
+    code = compiled(module, file)
+    for name, said in (constants_in(code) if code is not None else {}).items():
+        known.setdefault(name, set()).add(said)
+    return known
 
 
 def _imported(facts: Facts, package: str) -> Iterator[str]:
@@ -410,30 +382,14 @@ def _imported(facts: Facts, package: str) -> Iterator[str]:
         yield from (base, *(f"{base}.{one}" for one in taken if one != "*"))
 
 
-INSTALLED = "installed packages"
-_KINDS = ("code", "values")
-_OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
-
-
-class _Owner:
-    """Stands for a module where a function or a class of it is wanted."""
-
-    def __init__(self, module: str) -> None:
-        self.__module__ = module
-
-
 def _functions(value: Any) -> list[FunctionType]:
     """Return the functions in what a class holds: in a static method, a property, and under decorators that say so."""
     found: list[FunctionType] = []
     left = [value]
     while left and len(found) < 100:
         one = left.pop()
-        if isinstance(one, FunctionType):
+        if is_a(one, FunctionType):
             found.append(one)
-        elif type(one) in (staticmethod, classmethod):
-            left.append(one.__func__)
-        elif type(one) is property:
-            left += [one.fset, one.fdel, one.fget]
         elif type(one) in WRAPPERS:
-            left.append(getattr(one, "func", None) or getattr(one, "__wrapped__", None))
+            left += [getattr(one, part) for part in WRAPPERS[type(one)] if part != "__self__"]
     return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from types import FunctionType, ModuleType
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash, functions_in
-from espnet3.parallel.provenance.constants import constants_of
+from espnet3.parallel.provenance.code import BODY, code_hash, constants_in, functions_in
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
@@ -25,35 +25,25 @@ def changed_parts(old: Code, new: Code) -> list[str]:
     """
     lines = []
     for module, now in new.items():
-        was = old.get(module)
-        if was is None:
-            continue
+        was = old.get(module, now)
         alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
         for kind in ("code", "values") if alike else ("code",):
-            for name in now[kind]:
-                if was[kind].get(name, now[kind][name]) != now[kind][name]:
-                    lines.append(_line(module, now["file"], name))  # noqa: PERF401
+            changed = [name for name, one in now[kind].items() if was[kind].get(name, one) != one]
+            lines += [_line(module, now["file"], name) for name in changed]
     return lines
 
 
 def changed_files(old: Code) -> list[str]:
     """Return what has changed since in the files of an earlier `code_of`, without importing any."""
-    lines = []
+    lines: list[str] = []
     for module, was in old.items():
-        file = was["file"]
-        code = compiled(module, file) if file is not None else None
-        if code is None:
-            continue
-        now = {BODY: {code_hash(code, True)}}
-        for name, function in functions_in(code):
-            now.setdefault(name, set()).add(code_hash(function))
-        lines += [_line(module, file, name) for name in _other(was["code"], now)]
-        fixed = constants_of(code)
-        lines += [
-            _line(module, file, f"the value of {name}")
-            for name, one in was.get("constants", {}).items()
-            if fixed.get(name, one) != one
-        ]
+        file = was["file"] or ""
+        code = compiled(module, file) if os.path.isfile(file) else None  # named by a plan that anybody wrote
+        if code is not None:
+            fixed = constants_in(code)
+            lines += _differences(
+                module, file, was, {**_texts_of(code), BODY: {code_hash(code, True)}}, fixed
+            )
     return lines
 
 
@@ -72,7 +62,7 @@ class LoadedCode:
     """
 
     def __init__(self, code: Code) -> None:
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        script = own_attribute(sys.modules.get("__main__"), "__file__")
         travels = name_of_file(os.path.abspath(script)) if script else ""
         self._left: Code = {
             module: {part: one for part, one in entry.items() if part != "values"}
@@ -85,18 +75,26 @@ class LoadedCode:
         return LoadedCode, (self._left,)
 
     def check(self, where: str) -> None:
-        """Compare what this process has loaded since it was last asked."""
+        """Compare what this process has loaded since it was last asked.
+
+        Args:
+            where: What the process is called.
+
+        Raises:
+            ConfigError: It is other code; the message names module and function.
+        """
         if len(sys.modules) == self._known:
             return
         self._known = len(sys.modules)
         lines: list[str] = []
-        for module in list(sys.modules.values()):
-            file = _file(module)
-            entry = None if file is None else self._left.get(name_of_file(file))
-            if entry is not None and _is_meant(module, entry):
-                name = name_of_file(str(file))
-                del self._left[name]
-                lines += _differences(name, module, entry)
+        for name, module in list(sys.modules.items()):
+            file = own_attribute(module, "__file__")
+            if name == "__main__" or not isinstance(file, str) or not is_own(file := os.path.abspath(file)):
+                continue
+            entry = self._left.get(name_of_file(file))
+            if entry is not None and _is_meant(name, file, entry):
+                del self._left[name_of_file(file)]
+                lines += _compared(name_of_file(file), module, file, entry)
         if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
@@ -105,33 +103,21 @@ class LoadedCode:
             )
 
 
-def _is_meant(module: ModuleType, entry: dict[str, Any]) -> bool:
+def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
     """Tell whether a module is the one of an entry: two in folders that are no packages may be called the same."""
-    meant = entry.get("module", module.__name__)
-    same_name = module.__name__ == meant or {module.__name__, meant} <= {*MAIN}
-    return same_name or os.path.realpath(str(vars(module)["__file__"])) == os.path.realpath(entry["file"])
+    same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
+    return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
 
 
-def _file(module: Any) -> str | None:
-    if not isinstance(module, ModuleType) or module.__name__ == "__main__":
-        return None
-    file = vars(module).get("__file__")
-    return file if isinstance(file, str) and is_own(os.path.abspath(file)) else None
-
-
-def _differences(name: str, module: ModuleType, entry: dict[str, Any]) -> Iterator[str]:
-    file = os.path.abspath(str(vars(module)["__file__"]))
-    now = _functions_of(module)
+def _compared(name: str, module: ModuleType, file: str, entry: dict[str, Any]) -> Iterator[str]:
+    now = _functions_of(module, os.path.basename(file))
     if entry.get("unloaded") and (code := compiled(module.__name__, file)) is not None:
         now[BODY] = {code_hash(code, True)}
-    yield from (_line(name, file, one) for one in _other(entry["code"], now))
-    for one, said in entry.get("constants", {}).items():
-        held = vars(module).get(one, said)
-        if held is not said and repr(held) != said:
-            yield _line(name, file, f"the value of {one}")
+    held = {one: repr(value) for one, value in vars(module).items() if one in entry.get("constants", {})}
+    return _differences(name, file, entry, now, held)
 
 
-def _functions_of(module: ModuleType) -> dict[str, set[str]]:
+def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
     """Return the hashes of the functions that a module holds, in classes and under decorators too."""
     found: dict[str, set[str]] = {}
     left, seen = list(vars(module).values()), set()
@@ -140,24 +126,35 @@ def _functions_of(module: ModuleType) -> dict[str, set[str]]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, FunctionType):
+        if type(one) is FunctionType:
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
-            if os.path.basename(one.__code__.co_filename) == os.path.basename(str(vars(module)["__file__"])):
+            if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
             left += [*given_to(one).values(), vars(one).get("__wrapped__")]
         elif isinstance(one, type) and one.__module__ == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:
-            left += [
-                getattr(one, part, None)
-                for part in ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
-            ]
+            left += [getattr(one, part) for part in WRAPPERS[type(one)]]
     return found
 
 
-def _other(was: dict[str, str], now: dict[str, set[str]]) -> Iterable[str]:
-    """Yield the functions of which two looks have both seen some, and none that is the same."""
-    return (name for name, one in was.items() if name in now and now[name].isdisjoint(one.split()))
+def _texts_of(code: CodeType) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, function in functions_in(code):
+        found.setdefault(name, set()).add(code_hash(function))
+    return found
+
+
+def _differences(
+    module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
+) -> Iterator[str]:
+    """Yield what differs of what two looks have both seen; of a function, none of those called so is the same."""
+    for name, one in was["code"].items():
+        if name in functions and functions[name].isdisjoint(one.split()):
+            yield _line(module, file, name)
+    for name, one in was.get("constants", {}).items():
+        if constants.get(name, one) != one:
+            yield _line(module, file, f"the value of {name}")
 
 
 def _line(module: str, file: str | None, name: str) -> str:

@@ -112,7 +112,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
     for key, value in held.items():
         where = f"{place}.{key}" if place else f"{key}"
         inner = as_containers(value)
-        is_block = key in _BLOCKS and isinstance(inner, Mapping)
+        is_block = key in _BLOCKS and is_a(inner, Mapping)
         is_size = key == "batch_size" and place in ("config", "params") and not lists
         if is_block or is_size or (key in _NUMBERS and _is_of_execution(inner)):
             left_out.append(where)
@@ -122,23 +122,19 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
 
 
 def _is_of_execution(value: Any) -> bool:
-    if isinstance(value, str):
+    if is_a(value, str):
         return _DEVICE.fullmatch(value) is not None
-    return (
-        value is None
-        or isinstance(value, int)
-        or (isinstance(value, list) and all(map(_is_of_execution, value)))
-    )
+    return value is None or is_a(value, int) or (is_a(value, list) and all(map(_is_of_execution, value)))
 
 
 def _contents(config: Any) -> dict[str, str]:
     """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
     content = Content()
     hashes: dict[str, str] = {}
-    if not isinstance(config, Mapping):
+    if not is_a(config, Mapping):
         return {"config": content.hash(config, "config")}
     for part, inner in config.items():
-        if isinstance(inner, Mapping) and inner:
+        if is_a(inner, Mapping) and inner:
             hashes |= {
                 f"config.{part}.{key}": content.hash({key: one}, f"config.{part}")
                 for key, one in inner.items()

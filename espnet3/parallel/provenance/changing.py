@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.code import Facts, facts_of
 from espnet3.parallel.provenance.content import attributes_of
 from espnet3.parallel.provenance.modules import is_users
@@ -84,11 +85,11 @@ class Changed:
     def _at(self, world: dict[str, Any], names: list[str]) -> None:
         owner: Any = world
         for name in names[:-1]:
-            held = owner if isinstance(owner, dict) else _names_of(owner)
+            held = owner if is_a(owner, dict) else _names_of(owner)
             if name not in held:
                 return
             owner = held[name]
-            owner = vars(owner) if isinstance(owner, ModuleType) else owner
+            owner = vars(owner) if is_a(owner, ModuleType) else owner
         self._owned.setdefault(id(owner), set()).add(names[-1])
 
     def of(self, value: Any) -> set[str]:
@@ -96,7 +97,7 @@ class Changed:
         found = self._owned.get(id(value), set())
         if id(value) in self._handed_on:
             found = found | self._loose
-        is_class = isinstance(value, type)
+        is_class = is_a(value, type)
         for base in value.__mro__ if is_class else type(value).__mro__:
             found = found | self._of_classes.get(id(base), set())
             if not is_class:
@@ -123,8 +124,8 @@ def _runs(name: str, names: set[str]) -> bool:
 
 def _names_of(value: Any) -> dict[str, Any]:
     """Return what a class or an object has under which name, without asking it."""
-    kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    kinds = value.__mro__ if is_a(value, type) else type(value).__mro__
     found: dict[str, Any] = {}
     for kind in reversed(kinds):
         found |= vars(kind)
-    return found if isinstance(value, type) else {**found, **attributes_of(value)}
+    return found if is_a(value, type) else {**found, **attributes_of(value)}

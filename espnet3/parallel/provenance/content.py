@@ -31,6 +31,7 @@ from types import (
 )
 from typing import Any
 
+from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.code import code_hash
 from espnet3.parallel.provenance.modules import is_users, module_of, name_of
 
@@ -118,7 +119,7 @@ def content_hash(value: Any, place: str = "value") -> str:
 def as_containers(value: Any, resolve: bool = True) -> Any:
     """Return an OmegaConf config as plain containers, resolved as far as it can be; anything else as it is."""
     omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
-    if omegaconf is None or not issubclass(type(value), omegaconf.Container):
+    if omegaconf is None or not is_a(value, omegaconf.Container):
         return value
     try:
         return omegaconf.OmegaConf.to_container(value, resolve=resolve)
@@ -240,18 +241,18 @@ class Content:
         return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
 
     def _comes_later(self, value: Any) -> bool:
-        if not issubclass(type(value), (FunctionType, type)) or not self._later(value):
+        if not is_a(value, (FunctionType, type)) or not self._later(value):
             return False
         self._of_code(value)
         return True
 
     def _code(self, value: Any, place: str) -> bytes:
         self._of_code(value)
-        owner = getattr(value, "__objclass__", value) if issubclass(type(value), _OF_C) else value
-        module = owner.__name__ if issubclass(type(value), ModuleType) else module_of(owner)
-        name = type.__getattribute__(value, "__qualname__") if isinstance(value, type) else value.__name__
+        owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
+        module = owner.__name__ if is_a(value, ModuleType) else module_of(owner)
+        name = type.__getattribute__(value, "__qualname__") if is_a(value, type) else value.__name__
         full = f"{name_of(module)}:{getattr(value, '__qualname__', name)}".encode()
-        if not issubclass(type(value), FunctionType):
+        if not is_a(value, FunctionType):
             return _digest("code", full)
         full += b" " + value.__code__.co_name.encode()
         if not is_anonymous(value) and (is_users(value) or not value.__closure__):
@@ -306,7 +307,7 @@ class Content:
         ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
         reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
         if users:  # nothing that calls what they override
-            if not ways or issubclass(type(ways[0]), FunctionType):
+            if not ways or is_a(ways[0], FunctionType):
                 return None
             reduce = ways[0]
         elif has_attributes and not ways and kind not in copyreg.dispatch_table:

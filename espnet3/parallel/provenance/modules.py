@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import glob
 import importlib.util
@@ -13,6 +12,8 @@ import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from espnet3.parallel.checks import is_a, own_attribute
 
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
 _SUFFIXES = (".py", *EXTENSION_SUFFIXES)
@@ -48,21 +49,31 @@ def _holds_packages(folder: str) -> bool:
 
 def is_users(thing: Any) -> bool:
     """Tell whether a function, class or module is the user's own."""
-    if isinstance(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
+    if is_a(thing, FunctionType) and not thing.__code__.co_filename.startswith("<"):
         return is_own(os.path.abspath(thing.__code__.co_filename))
-    module = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
-    live = thing if isinstance(thing, ModuleType) else sys.modules.get(module or "")
-    file = vars(live).get("__file__") if live is not None else None
+    module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
+    live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
+    file = own_attribute(live, "__file__")
     if isinstance(file, str):
         return is_own(os.path.abspath(file))
-    if module in sys.builtin_module_names or hasattr(builtins, getattr(thing, "__qualname__", None) or ""):
+    if module in sys.builtin_module_names or module.startswith("_cython_"):  # which has no file and no spec
         return False
-    return module in MAIN or getattr(live, "__spec__", None) is None
+    return module in MAIN or own_attribute(live, "__spec__") is None
+
+
+def module_of(thing: Any) -> str:
+    """Return the module that a function or a class names; "" where that is no text, as of some compiled classes."""
+    read = type.__getattribute__ if is_a(thing, type) else object.__getattribute__
+    try:
+        module = read(thing, "__module__")
+    except AttributeError:
+        return ""
+    return module if isinstance(module, str) else ""
 
 
 def file_of(module: str) -> str | None:
     """Return the file of a module that is loaded; None where it has none (a terminal, a notebook, `python -`)."""
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = own_attribute(sys.modules.get(module), "__file__")
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None
 
 
@@ -115,9 +126,9 @@ def locate(module: str) -> dict[str, str]:
         name = ".".join(parts[:size])
         live = sys.modules.get(name)
         if live is not None:
-            if isinstance(file := getattr(live, "__file__", None), str):
+            if isinstance(file := own_attribute(live, "__file__"), str):
                 files[name] = os.path.abspath(file)
-            folders = [str(folder) for folder in getattr(live, "__path__", ())]
+            folders = [str(folder) for folder in own_attribute(live, "__path__") or ()]
         elif size == 1:
             folders = _top(name, files)
         else:
@@ -164,13 +175,3 @@ def absolute(module: str, level: int, package: str) -> str:
         return module
     above = package.split(".")
     return ".".join([*above[: len(above) - level + 1], *([module] if module else [])])
-
-
-def module_of(thing: Any) -> str:
-    """Return the module that a function or a class names; "" where that is no text, as of some compiled classes."""
-    read = type.__getattribute__ if isinstance(thing, type) else object.__getattribute__
-    try:
-        module = read(thing, "__module__")
-    except AttributeError:
-        return ""
-    return module if isinstance(module, str) else ""

@@ -46,10 +46,26 @@ from espnet3.parallel.provenance.modules import (
 INSTALLED = "installed packages"
 # Made by Python for every class, or different for equal classes
 _NOT_CODE = frozenset(
-    ("__module__ __qualname__ __doc__ __dict__ __weakref__ __firstlineno__ __slots__ __static_attributes__ "
-     "__abstractmethods__ _abc_impl __annotations_cache__ __annotate__ __annotate_func__ __match_args__ "
-     "_is_protocol __orig_bases__ __parameters__ " + FUNCTION).split()
-)  # fmt: skip
+    {
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__firstlineno__",
+        "__slots__",
+        FUNCTION,
+    }
+    | {"__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotations_cache__"}
+    | {
+        "__annotate__",
+        "__annotate_func__",
+        "__match_args__",
+        "_is_protocol",
+        "__orig_bases__",
+        "__parameters__",
+    }
+)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 _IMPORTERS = frozenset(

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import own_attribute
+from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.provenance.code import BODY, code_hash, constants_in, functions_in
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, name_of_file
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
 
 _MOST_SHOWN = 10
@@ -131,7 +131,7 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             if os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(code_hash(one.__code__))
             left += [*given_to(one).values(), vars(one).get("__wrapped__")]
-        elif isinstance(one, type) and one.__module__ == module.__name__:
+        elif is_a(one, type) and module_of(one) == module.__name__:
             left += vars(one).values()
         elif type(one) in WRAPPERS:
             left += [getattr(one, part) for part in WRAPPERS[type(one)]]

@@ -8,10 +8,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a
-from espnet3.parallel.provenance.code import Facts, facts_of
+from espnet3.parallel.provenance.code import WITHIN, Facts, facts_of
 from espnet3.parallel.provenance.content import attributes_of
 from espnet3.parallel.provenance.modules import is_users
-from espnet3.parallel.provenance.places import WITHIN
 
 # What these set is there before an item can see it
 _MAKERS = frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -17,6 +17,8 @@ _MAKERS = frozenset(
     {"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"}
     | {"__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"}
 )
+
+_SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Changed:
         self._owned: dict[int, set[str]] = {}
         self._by_class: dict[int, set[str]] = {}
         self._of_classes: dict[int, set[str]] = {}
+        self._further: dict[int, set[tuple[str, ...]]] = {}  # and by way of its attributes, by the class too
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
@@ -65,24 +68,26 @@ class Changed:
         world, facts = met.function.__globals__, met.facts
         self._names |= facts.names | facts.texts
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
-        if not facts.names.isdisjoint(("setattr", "delattr")):
+        if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
             self._loose |= facts.texts
+            self._by_class.setdefault(id(met.kind), set()).update(facts.texts)
         for root, *place in facts.changes:
             in_place = place[-1:] == [WITHIN]
-            names = place[:-1] if in_place else place
+            names = place[:-1] if in_place and len(place) > 1 else place
             if not in_place:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
                 self._at(world, names)
-            elif root == "first" and met.kind is not None and len(names) == 1:
+            elif root == "first" and met.kind is not None and len(names) > 1:
+                self._further.setdefault(id(met.kind), set()).add(tuple(names))
+            elif root == "first" and met.kind is not None:
                 tables = [self._of_classes] if met.of_class or in_place else []
                 for table in [*tables, *([] if met.of_class else [self._by_class])]:
                     table.setdefault(id(met.kind), set()).update(names)
             elif not in_place:
                 self._loose.add(names[-1])
 
-    def _at(self, world: dict[str, Any], names: list[str]) -> None:
-        owner: Any = world
+    def _at(self, owner: Any, names: Sequence[str]) -> None:
         for name in names[:-1]:
             held = owner if is_a(owner, dict) else _names_of(owner)
             if name not in held:
@@ -99,6 +104,8 @@ class Changed:
         is_class = is_a(value, type)
         for base in value.__mro__ if is_class else type(value).__mro__:
             found = found | self._of_classes.get(id(base), set())
+            for names in self._further.get(id(base), ()):
+                self._at(value, names)
             if not is_class:
                 found = found | self._by_class.get(id(base), set())
                 if not is_users(base):

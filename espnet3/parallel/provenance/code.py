@@ -53,7 +53,8 @@ _CHANGERS = frozenset(  # methods of containers that change them
 )
 WITHIN = "[]"  # at the end of a place: something in it
 
-# Where a value is: of a "global", the "first" argument, another "argument", or a variable of a function around
+# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a
+# function around
 # ("free"), then the names that lead to it
 _Place = tuple[str, ...]
 
@@ -270,7 +271,7 @@ class _Stack:
         self._stack: list[_Place | None] = []
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
         own = code.co_varnames[:n] if code.co_flags & 2 else ()
-        self._locals: dict[str, _Place | None] = dict.fromkeys(own, ("argument",))
+        self._locals: dict[str, _Place | None] = {name: (f"argument {name}",) for name in own}
         if code.co_argcount:
             self._locals[own[0]] = ("first",)
 

@@ -32,7 +32,7 @@ from types import (
 from typing import Any
 
 from espnet3.parallel.checks import is_a
-from espnet3.parallel.provenance.code import code_hash
+from espnet3.parallel.provenance.code import WITHIN, code_hash, facts_of
 from espnet3.parallel.provenance.modules import is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
@@ -258,7 +258,11 @@ class Content:
         if not is_anonymous(value) and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
-        return _digest("code", full, said, self._all("given", given_to(value).values(), place))
+        given, out = given_to(value), changed_in(value)
+        for name in out & given.keys():  # the code in it counts all the same
+            self._apart(given[name], place)
+        kept = [one for name, one in given.items() if name not in out]
+        return _digest("code", full, said, self._all("given", kept, place))
 
     def _array(self, value: Any, kind: type, place: str) -> bytes | None:
         """Return the digest of a tensor, a masked array, and of numpy's numbers that are Python's; None for others."""
@@ -298,7 +302,7 @@ class Content:
         found = [part for name, one in parts for part in (name.encode(), self._of(one, f"{place}.{name}"))]
         for name in out & attributes.keys():  # the code in it counts all the same
             self._apart(attributes[name], place)
-        return _digest("object", inside, *found)
+        return _digest("object", b"" if WITHIN in out else inside, *found)
 
     def _taken(self, value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
         """Return what an object keeps where Python does not see it, as pickling would take it along."""
@@ -333,16 +337,25 @@ def is_anonymous(function: FunctionType) -> bool:
 
 def given_to(function: FunctionType) -> dict[str, Any]:
     """Return what a function was made with: its defaults, and the variables of the function around it that it reads."""
-    found: dict[str, Any] = {
-        "the defaults of NAME": function.__defaults__,
-        "the keyword defaults of NAME": function.__kwdefaults__,
-    }
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+    found = {f"the default {name} of NAME": one for name, one in given.items()}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[f"{name} of NAME"] = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
-    return {name: one for name, one in found.items() if one is not None}
+    return found
+
+
+def changed_in(function: FunctionType) -> set[str]:
+    """Return what a function was made with and changes: of the names of `given_to`."""
+    places = facts_of(function.__code__).changes
+    free = {f"{place[1]} of NAME" for place in places if place[0] == "free"}
+    first = [f"argument {name}" for name in function.__code__.co_varnames[:1]]
+    own = {(*first, *place[1:])[0] if place[0] == "first" else place[0] for place in places}
+    return free | {f"the default {one[9:]} of NAME" for one in own if one.startswith("argument ")}
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, own_attribute
+from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.provenance.changing import Changed, Function
 from espnet3.parallel.provenance.code import (
@@ -29,7 +29,14 @@ from espnet3.parallel.provenance.code import (
     facts_of,
     functions_in,
 )
-from espnet3.parallel.provenance.content import WRAPPERS, Content, as_containers, attributes_of, given_to
+from espnet3.parallel.provenance.content import (
+    WRAPPERS,
+    Content,
+    as_containers,
+    attributes_of,
+    changed_in,
+    given_to,
+)
 from espnet3.parallel.provenance.modules import (
     MAIN,
     absolute,
@@ -64,6 +71,19 @@ _NOT_CODE = frozenset(
         "_is_protocol",
         "__orig_bases__",
         "__parameters__",
+    }
+)
+# What a module has by where it is, and by how the program was started
+_OF_MODULES = frozenset(
+    {
+        "__file__",
+        "__name__",
+        "__spec__",
+        "__path__",
+        "__package__",
+        "__loader__",
+        "__cached__",
+        "__builtins__",
     }
 )
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -198,7 +218,7 @@ class Reach:
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
         """Note a value by its content, and take in the code in it."""
-        said = self.content.hash(value, phrase)
+        said = self.content.hash(_beside(value, file_of(module)), phrase)
         if counts:
             self._note(module, "values", phrase, said)
             if type(value) in _PLAIN:
@@ -219,9 +239,9 @@ class Reach:
             known = getattr(code, "co_qualname", None) or ("" if wrapped else function.__qualname__)
             entry = self._entry(module, os.path.abspath(code.co_filename))
             entry["code" if known else "values"].setdefault(known or name, set()).add(code_hash(code))
-        freed = {place[1] for place in facts.changes if place[0] == "free"}
+        out = changed_in(function)
         for phrase, value in given_to(function).items():
-            self._value(module, phrase.replace("NAME", name), value, phrase.partition(" ")[0] not in freed)
+            self._value(module, phrase.replace("NAME", name), value, phrase not in out)
         out = self._changed.of(function)
         for attribute, value in list(vars(function).items()):
             if attribute == "__wrapped__":
@@ -274,7 +294,10 @@ class Reach:
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        out, taken = self._changed.of(world), {name: world[name] for name in facts.reads if name in world}
+        out, taken = (
+            self._changed.of(world),
+            {name: world[name] for name in facts.reads & world.keys() - _OF_MODULES},
+        )
         for name, value in sorted(taken.items()):
             if not is_a(value, ModuleType):
                 self._value(module, f"the value of {name}", value, name not in out)
@@ -298,7 +321,7 @@ class Reach:
         own, known, out = is_users(module), vars(module), self._changed.of(vars(module))
         if not own:
             self.installed.add(module.__name__.partition(".")[0])
-        for name in sorted((names | {"__getattr__"}) & known.keys()):
+        for name in sorted((names | {"__getattr__"}) & known.keys() - _OF_MODULES):
             value = known[name]
             if is_a(value, ModuleType):
                 if own or is_users(value):
@@ -380,6 +403,15 @@ class Reach:
             for inner, where in locate(dotted).items():
                 if is_own(where) and inner not in MAIN:
                     self._later(inner, where, inner in sys.modules)
+
+
+def _beside(value: Any, file: str | None) -> Any:
+    """Return a path from a module's folder for one in it or above it, that a copied checkout has elsewhere."""
+    text = str(value) if type(value) is str or is_path(value) else ""
+    if file is None or text.count(os.sep) < 2 or not os.path.isabs(text):
+        return value
+    near = os.path.commonpath([text, file]) in (os.path.dirname(file), text.rstrip(os.sep))
+    return (type(value), os.path.relpath(text, os.path.dirname(file))) if near else value
 
 
 def constants_written(module: str, file: str) -> dict[str, set[str]]:

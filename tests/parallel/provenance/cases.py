@@ -313,3 +313,153 @@ class Arr(np.ndarray):
 """
 OF_KINDS = ["Name('a')", "Mode.FAST", "Level.A", "L([1])", "D(a=1)", "F(1.5)"]
 OF_KINDS += ["np.arange(3).view(own.Arr)"]
+
+# The same, of which 1 becomes 2: what stands before the runner, and what its `forward` returns.
+BECOMES = {
+    "partialmethod": (
+        "class A:\n    def f(self, k): return k*VALUE\n    g = functools.partialmethod(f, 3)",
+        "A().g()"),
+    "singledispatchmethod": (
+        ("class A:\n    @functools.singledispatchmethod\n    def f(self, x): return 0\n    @f.register\n"
+        "    def _(self, x: int): return VALUE"),
+        "A().f(1)"),
+    "descriptor": ("class D:\n    def __get__(self, o, t): return VALUE\nclass A:\n    k = D()", "A().k"),
+    "class decorator": (("def deco(k):\n    def w(c):\n        c.k = k\n        return c\n    return w\n@deco(VALUE)\n"
+        "class A: pass"), "A.k"),
+    "init_subclass": (
+        "class B:\n    def __init_subclass__(cls, k, **kw): cls.k = k\nclass A(B, k=VALUE): pass",
+        "A.k"),
+    "enum member": ("class E(enum.Enum):\n    A = VALUE", "E.A.value"),
+    "namedtuple default": ("class E(typing.NamedTuple):\n    a: int = VALUE", "E().a"),
+    "dataclass default": ("@dataclasses.dataclass\nclass E:\n    a: int = VALUE", "E().a"),
+    "dataclass factory": (
+        "@dataclasses.dataclass\nclass E:\n    a: list = dataclasses.field(default_factory=lambda: [VALUE])",
+        "E().a"),
+    "slots dataclass": ("@dataclasses.dataclass(slots=True)\nclass E:\n    a: int\nX = E(VALUE)", "X.a"),
+    "generator": ("def g():\n    yield VALUE", "list(g())"),
+    "genexp": ("def g(): return sum(x*VALUE for x in range(3))", "g()"),
+    "kwonly default": ("def g(*, a=VALUE): return a", "g()"),
+    "bound method kept": (
+        "class A:\n    def __init__(s, k): s.k = k\n    def f(s): return s.k\nF = A(VALUE).f",
+        "F()"),
+    "callable object": (
+        "class A:\n    def __init__(s, k): s.k = k\n    def __call__(s): return s.k\nF = A(VALUE)",
+        "F()"),
+    "vectorize": ("F = np.vectorize(lambda x: x+VALUE)", "int(F(1))"),
+    "methodcaller": ("F = operator.methodcaller('count', str(VALUE))", "F('1')"),
+    "walrus": ("if (k := VALUE): pass", "k"),
+    "try import": ("try:\n    import nothing_here\nexcept ImportError:\n    def f(): return VALUE", "f()"),
+    "context manager": (
+        "import contextlib\n@contextlib.contextmanager\ndef c():\n    yield VALUE",
+        "c().__enter__()"),
+    "finally": (
+        "def f():\n    x = 0\n    try:\n        x = 1\n    finally:\n        x += VALUE\n    return x",
+        "f()"),
+    "metaclass prop": (
+        "class M(type):\n    @property\n    def k(cls): return VALUE\nclass A(metaclass=M): pass",
+        "A.k"),
+    "nested partial": ("F = functools.partial(functools.partial(lambda a, b: a+b, VALUE), 1)", "F()"),
+    "reduce": ("F = functools.reduce(lambda a, b: a*b, [VALUE, 3])", "F"),
+    "frozenset": ("F = frozenset({VALUE, 'a'})", "sorted(map(str, F))"),
+    "wraps": (("def d(f):\n    @functools.wraps(f)\n    def w(*a): return f(*a) + VALUE\n    return w\n@d\n"
+        "def g(): return 1"), "g()"),
+    "wrapped inner": (("def d(f):\n    @functools.wraps(f)\n    def w(*a): return f(*a)\n    return w\n@d\n"
+        "def g(): return VALUE"), "g()"),
+    "mixed mro": ("class A:\n    def f(s): return VALUE\nclass B(A): pass\nclass C(B): pass", "C().f()"),
+    "super": ("class A:\n    def f(s): return VALUE\nclass B(A):\n    def f(s): return super().f()", "B().f()"),
+    "regex": ("import re\nR_ = re.compile('aVALUE')", "R_.pattern"),
+    "timedelta": ("import datetime\nT = datetime.timedelta(VALUE)", "T.days"),
+    "chained table": ("T = {'a': {'b': [lambda: VALUE]}}", "T['a']['b'][0]()"),
+    "numpy const": ("A = np.arange(3) * VALUE", "int(A.sum())"),
+    "set attr by setattr": ("class A: pass\nsetattr(A, 'k', VALUE)", "A.k"),
+    "object ref": ("class A: pass\na = A()\na.b = A()\na.b.c = VALUE", "a.b.c"),
+    "cycle": ("class A: pass\na = A()\na.me = a\na.k = VALUE", "a.me.k"),
+    "weak": ("import weakref\nclass A: pass\na = A()\na.k = VALUE\nW = weakref.ref(a)", "a.k + (W() is None)"),
+    "default read in other": ("class Cfg:\n    size = VALUE\n    def __init__(self): self.n = self.size", "Cfg().n"),
+    "cache and value": (
+        ("T = {'k': VALUE}\nC = {}\ndef f(i):\n    C[i] = T['k']\n    out = {}\n    out['x'] = T['k']\n"
+        "    return C[i]"),
+        "f(idx)"),
+    "local store of global item": (
+        "T = [VALUE]\ndef f(i):\n    x = T\n    y = list(x)\n    y[0] += 1\n    return y",
+        "f(idx)"),
+    "self local object": (
+        ("class S:\n    def __init__(s, k): s.k = k\nCFG = S(VALUE)\ndef f():\n    o = S(1)\n    o.k = 7\n"
+        "    return CFG.k"),
+        "f()"),
+}  # fmt: skip
+
+# What items change as they run, or what says nothing of the result.
+CACHES = {
+    "global counter": ("N = 0\ndef f():\n    global N\n    N += 1\n    return N", "f()"),
+    "list append": ("L = []\ndef f(i):\n    L.append(i)\n    return L", "f(idx)"),
+    "cls cache": (("class A:\n    c = {}\n    @classmethod\n    def f(cls, i):\n        cls.c[i] = i\n"
+        "        return cls.c[i]"), "A.f(idx)"),
+    "obj cache": (("class A:\n    def __init__(s): s.c = {}\n    def f(s, i):\n        s.c[i] = i\n        return i\n"
+        "a = A()"), "a.f(idx)"),
+    "closure cache": (
+        "def make():\n    c = {}\n    def f(i):\n        c[i] = i\n        return i\n    return f\nf = make()",
+        "f(idx)"),
+    "nonlocal": (("def make():\n    n = 0\n    def f():\n        nonlocal n\n        n += 1\n        return n\n"
+        "    return f\nf = make()"), "f()"),
+    "defaultdict append": (
+        "D = collections.defaultdict(list)\ndef f(i):\n    D[i].append(1)\n    return i",
+        "f(idx)"),
+    "memo lru": ("@functools.lru_cache\ndef f(i): return i", "f(idx)"),
+    "cached property": ("class A:\n    @functools.cached_property\n    def p(s): return 3\na = A()", "a.p"),
+    "lazy global": (
+        "M = None\ndef get():\n    global M\n    if M is None: M = {'big': 1}\n    return M",
+        "get()['big']"),
+    "lazy attr": (
+        "class A:\n    m = None\n    def get(s):\n        if s.m is None: s.m = 5\n        return s.m\na = A()",
+        "a.get()"),
+    "lazy class attr": (
+        ("class A:\n    m = None\n    @classmethod\n    def get(cls):\n        if cls.m is None: cls.m = 5\n"
+        "        return cls.m"),
+        "A.get()"),
+    "lazy class attr by name": (
+        ("class A:\n    m = None\n    @staticmethod\n    def get():\n        if A.m is None: A.m = 5\n"
+        "        return A.m"),
+        "A.get()"),
+    "object setattr": (
+        "class A:\n    def get(s):\n        object.__setattr__(s, 'm', 5)\n        return 1\na = A()",
+        "a.get()"),
+    "dict attr": ("class A:\n    def get(s):\n        s.__dict__['m'] = 5\n        return 1\na = A()", "a.get()"),
+    "update": ("C = {}\ndef f(i):\n    C.update({i: 1})\n    return i", "f(idx)"),
+    "aug item": ("C = collections.Counter()\ndef f(i):\n    C[i] += 1\n    return i", "f(idx)"),
+    "nested item": ("C = {'a': {}}\ndef f(i):\n    C['a'][i] = 1\n    return i", "f(idx)"),
+    "via local": ("C = {}\ndef f(i):\n    c = C\n    c[i] = 1\n    return i", "f(idx)"),
+    "del item": ("C = {0: 1}\ndef f(i):\n    C.pop(i, None)\n    return i", "f(idx)"),
+    "function attr": ("def f(i):\n    f.n = getattr(f, 'n', 0) + 1\n    return i", "f(idx)"),
+    "function attr dict": ("def f(i):\n    f.cache[i] = i\n    return i\nf.cache = {}", "f(idx)"),
+    "argument cache": ("def f(i, c={}):\n    c[i] = i\n    return i", "f(idx)"),
+    "random": ("import random\nG = random.Random(3)", "G.random()"),
+    "rng": ("G = np.random.default_rng(3)", "G.random()"),
+    "iterator": ("import itertools\nG = itertools.count()", "next(G)"),
+    "lazy import": ("def f():\n    import helper\n    return helper.f(1)", "f()"),
+    "warned": ("SEEN = set()\ndef f(i):\n    if i not in SEEN:\n        SEEN.add(i)\n    return i", "f(idx)"),
+    "file": (
+        "HERE = os.path.dirname(__file__)\ndef f(): return os.path.basename(__file__) + HERE[:1] + __name__[:0]",
+        "f()"),
+    "slots obj": (("class A:\n    __slots__ = ('n',)\n    def __init__(s): s.n = 0\n    def f(s):\n        s.n += 1\n"
+        "        return s.n\na = A()"), "a.f()"),
+    "property cache": (("class A:\n    def __init__(s): s._p = None\n    @property\n    def p(s):\n"
+        "        if s._p is None: s._p = 3\n        return s._p\na = A()"), "a.p"),
+    "inner object": (("class I:\n    def __init__(s): s.n = 0\n    def inc(s): s.n += 1\nclass A:\n"
+        "    def __init__(s): s.i = I()\n    def f(s):\n        s.i.inc()\n        return 1\na = A()"), "a.f()"),
+    "inner attr set": (("class I: n = 0\nclass A:\n    def __init__(s): s.i = I()\n    def f(s):\n        s.i.n = 4\n"
+        "        return 1\na = A()"), "a.f()"),
+    "pandas": ("DF = pd.DataFrame({'a': [1, 2]})", "int(DF['a'].sum()) + len(DF.index) + int(DF.loc[0, 'a'])"),
+    "compiled re": ("import re\nX = re.compile('a')", "bool(X.match('a'))"),
+    "thread local": ("T = threading.local()\ndef f():\n    T.x = 1\n    return 1", "f()"),
+    "tqdm": ("import tqdm\ndef f():\n    for i in tqdm.tqdm(range(2), disable=True): pass\n    return 1", "f()"),
+    "abc register": (("class A(abc.ABC):\n    @abc.abstractmethod\n    def f(s): ...\nclass B(A):\n"
+        "    def f(s): return isinstance(s, A)"), "B().f()"),
+    "typing generic": (
+        "T = typing.TypeVar('T')\nclass A(typing.Generic[T]):\n    pass\ndef f(): return str(A[int])[:1]",
+        "f()"),
+    "orderedset move": (
+        "C = collections.OrderedDict(a=1)\ndef f(i):\n    C.move_to_end('a')\n    return 1",
+        "f(idx)"),
+    "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
+}  # fmt: skip

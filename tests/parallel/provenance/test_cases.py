@@ -102,3 +102,34 @@ def test_a_method_of_a_configs_value_counts(package: Package, value: str) -> Non
         found.append(identity(package, text))
     assert differences(found[0], found[1]) == []
     assert any("own.py" in line for line in differences(found[1], found[2]))
+
+
+@pytest.mark.parametrize(("text", "returned"), cases.BECOMES.values(), ids=cases.BECOMES)
+def test_a_number_in_code_or_value_counts(package: Package, text: str, returned: str) -> None:
+    """A number counts wherever reached code has it; the same one is the same run."""
+    text = cases.program(text, returned)
+    found = [identity(package, text.replace("VALUE", value)) for value in "112"]
+    assert differences(found[0], found[1]) == []
+    assert differences(found[1], found[2]) != []
+
+
+@pytest.mark.parametrize(("text", "returned"), cases.CACHES.values(), ids=cases.CACHES)
+def test_what_items_change_does_not_count(package: Package, text: str, returned: str) -> None:
+    """After two items the same process has the same run."""
+    before = identity(package, cases.program(text, returned))
+    program = sys.modules["program"]
+    program.R.forward(0)
+    program.R.forward(1)
+    assert differences(before, Run.of(program.main(), range(3)).identity()) == []
+
+
+def test_a_checkout_may_be_moved(package: Package) -> None:
+    """Paths of a module's own, and its name, are the same run in a copy elsewhere; another one beside it is not."""
+    text = "HERE = os.path.dirname(__file__)\nDATA = Path(__file__).parent / 'VALUE'"
+    text = cases.program(text, "os.path.join(HERE, __file__, __name__, DATA)")
+    first = identity(package, text.replace("VALUE", "1"))
+    package.folder = package.folder / "copy" / "deeper"
+    sys.path.insert(0, str(package.folder))
+    assert differences(first, identity(package, text.replace("VALUE", "1"))) == []
+    assert differences(first, identity(package, text.replace("VALUE", "2"))) != []
+    sys.path.remove(str(package.folder))

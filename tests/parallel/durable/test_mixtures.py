@@ -183,6 +183,37 @@ def test_a_job_that_starts_after_an_edit(snapshot: bool, edited: str, tmp_path: 
     assert list(run.merge()) == [1, 2, 3, 4]
 
 
+MERGED = """
+if sys.argv[1:]:
+    from espnet3.parallel import DetachedRun
+    print(DetachedRun.open("out").merge())
+else:
+    set_parallel({"env": "local", "n_workers": 1, "detached": {"snapshot": False}})
+    Shifted(Nothing(), output_dir="out", async_mode=True, progress=False)(range(2)).wait(200)
+"""
+
+
+def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
+    """Edited after the items were done: what `merge` calls is not what the items were computed with."""
+    text = program("return helper.shift(idx)", MERGED).replace(
+        "    @staticmethod",
+        "    def merge(self, shard_dirs):\n        return helper.shift(0)\n\n    @staticmethod",
+        1,
+    )
+
+    def merged(helper: str) -> str:
+        (tmp_path / "helper.py").write_text(helper)
+        command = [sys.executable, "-B", "program.py", "merge"]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    start(tmp_path, text, "")
+    said = merged(EDITED[0])
+    assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
+    assert merged(HELPER) == "1"
+
+
 def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:
     """What the submitter has loaded is what its run folder says: jobs of another text are none of this run."""
     main = "edit()\n" + SUBMITTED.replace("SNAPSHOT", "True")

@@ -39,6 +39,7 @@ from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
 from espnet3.parallel.messages import counted, masked
+from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.runner.advice import look_for_nones
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
@@ -233,6 +234,8 @@ def merge(layout: Layout, runner: Any) -> Any:
     if plan.keep_values and not plan.outputs:
         return results  # a runner is not made again, nor its module imported, for nothing
     runner = finishing_runner(layout, runner)
+    if resumed(True) != "force":
+        LoadedCode(plan.code).check("this process, which merges,")
     if plan.keep_values:
         runner.write_outputs(items, results)
         return results

@@ -58,11 +58,16 @@ class Changed:
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
-        left = list(functions)
-        while running := [one for one in left if one.kind is None or _runs(one.called, self._names)]:
-            left = [one for one in left if one not in running]
-            for one in running:
-                self._take(one)
+        self._by_methods: dict[type, set[str]] = {}
+        left, before = list(functions), -1
+        while len(left) != before:
+            waiting, before = left, len(left)
+            left = []
+            for one in waiting:
+                if one.kind is None or _runs(one.called, self._names):
+                    self._take(one)
+                else:
+                    left.append(one)
 
     def _take(self, met: Function) -> None:
         world, facts = met.function.__globals__, met.facts
@@ -108,8 +113,9 @@ class Changed:
                 self._at(value, names)
             if not is_class:
                 found = found | self._by_class.get(id(base), set())
-                if not is_users(base):
-                    found = found | self._set_by_methods(base)
+                if base not in self._by_methods:
+                    self._by_methods[base] = set() if is_users(base) else self._set_by_methods(base)
+                found = found | self._by_methods[base]
         return found
 
     def _set_by_methods(self, kind: type) -> set[str]:

@@ -198,10 +198,10 @@ class Reach:
         for name, live in list(sys.modules.items()):
             file = own_attribute(live, "__file__")
             known = self._plain.keys() & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
+            written = constants_written(name, file) if known else {}
             for one in known:
-                if repr(vars(live)[one]) in constants_written(name, file).get(one, ()):
-                    constants = self._entry(name, file).setdefault("constants", {})
-                    constants[one] = repr(vars(live)[one])
+                if repr(vars(live)[one]) in written.get(one, ()):
+                    self._entry(name, file).setdefault("constants", {})[one] = repr(vars(live)[one])
         for entry in self._entries.values():
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}

@@ -253,14 +253,21 @@ def _all(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=1 << 10)
 def constants_in(code: CodeType) -> dict[str, str]:
-    """Return the texts of the constants that a module's code sets to what is written there, once each."""
+    """Return a hash of each constant that a module's code sets to what is written there, once."""
     set_by: dict[str, list[Step]] = {}
     for before, step in pairwise(steps_of(code)):
         if step.op in ("STORE_NAME", "STORE_GLOBAL"):
             set_by.setdefault(step.value, []).append(before)
     return {
-        name: repr(by[0].value) for name, by in set_by.items() if len(by) == 1 and by[0].op == "LOAD_CONST"
+        name: constant_hash(by[0].value)
+        for name, by in set_by.items()
+        if len(by) == 1 and by[0].op == "LOAD_CONST"
     }
+
+
+def constant_hash(value: Any) -> str:
+    """Return a hash of a plain value: it may be a secret, which no file of a run holds."""
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 class _Stack:

@@ -142,6 +142,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
                     found[name] = slot.__get__(value)
                 except AttributeError:  # no value yet
                     continue
+    if is_a(value, BaseException):
+        found.pop("__notes__", None)  # a run adds them where it raises one
     return found
 
 
@@ -307,6 +309,8 @@ class Content:
     def _taken(self, value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
         """Return what an object keeps where Python does not see it, as pickling would take it along."""
         users = [base for base in kind.__mro__ if is_users(base)]
+        if issubclass(kind, BaseException):
+            return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
         theirs = [base for base in kind.__mro__[:-1] if base not in users]
         ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
         reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))

@@ -59,7 +59,7 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of installed packages by import name, and Python's; a name that has none is left out."""
     found = {"python": platform.python_version()}
     for name in sorted(names):
-        if name in sys.stdlib_module_names:
+        if not name or name in sys.stdlib_module_names:  # a module may be called ".work"
             continue
         if installed := versions([name]):
             found |= installed

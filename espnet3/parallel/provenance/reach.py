@@ -25,6 +25,7 @@ from espnet3.parallel.provenance.code import (
     DIGITS,
     Facts,
     code_hash,
+    constant_hash,
     constants_in,
     facts_of,
     functions_in,
@@ -43,6 +44,7 @@ from espnet3.parallel.provenance.modules import (
     compiled,
     file_of,
     is_own,
+    is_translated,
     is_users,
     locate,
     module_of,
@@ -95,9 +97,10 @@ _IMPORTERS = frozenset(
 _SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
 
 # By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
-# {name: text} of what is written in the file as it is}; and "unloaded": True where it was not loaded
+# {name: hash} of what is written in the file as it is}; "unloaded": True where it was not loaded, and "translated":
+# True where its loader compiles something else than the file, so that other processes need not have the same
 Code = dict[str, dict[str, Any]]
-# By file: the texts of constants that were ever written there while this process ran
+# By file: the hashes of constants that were ever written there while this process ran
 _WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
@@ -200,9 +203,11 @@ class Reach:
             known = self._plain.keys() & vars(live).keys() if isinstance(file, str) and is_own(file) else ()
             written = constants_written(name, file) if known else {}
             for one in known:
-                if repr(vars(live)[one]) in written.get(one, ()):
-                    self._entry(name, file).setdefault("constants", {})[one] = repr(vars(live)[one])
+                if (said := constant_hash(vars(live)[one])) in written.get(one, ()):
+                    self._entry(name, file).setdefault("constants", {})[one] = said
         for entry in self._entries.values():
+            if is_translated(sys.modules.get(entry["module"])):
+                entry["translated"] = True
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries

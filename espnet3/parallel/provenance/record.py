@@ -10,7 +10,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.provenance.code import BODY, code_hash, constants_in, functions_in
+from espnet3.parallel.provenance.code import BODY, code_hash, constant_hash, constants_in, functions_in
 from espnet3.parallel.provenance.content import WRAPPERS, given_to
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, module_of, name_of_file
 from espnet3.parallel.provenance.reach import INSTALLED, Code
@@ -113,7 +113,8 @@ def _compared(name: str, module: ModuleType, file: str, entry: dict[str, Any]) -
     now = _functions_of(module, os.path.basename(file))
     if entry.get("unloaded") and (code := compiled(module.__name__, file)) is not None:
         now[BODY] = {code_hash(code, True)}
-    held = {one: repr(value) for one, value in vars(module).items() if one in entry.get("constants", {})}
+    known = entry.get("constants", {})
+    held = {one: constant_hash(value) for one, value in vars(module).items() if one in known}
     return _differences(name, file, entry, now, held)
 
 
@@ -149,6 +150,8 @@ def _differences(
     module: str, file: str, was: dict[str, Any], functions: dict[str, set[str]], constants: dict[str, str]
 ) -> Iterator[str]:
     """Yield what differs of what two looks have both seen; of a function, none of those called so is the same."""
+    if was.get("translated"):
+        return
     for name, one in was["code"].items():
         if name in functions and functions[name].isdisjoint(one.split()):
             yield _line(module, file, name)

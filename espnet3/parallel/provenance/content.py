@@ -33,7 +33,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.provenance.code import WITHIN, code_hash, facts_of
-from espnet3.parallel.provenance.modules import is_users, module_of, name_of
+from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
@@ -113,7 +113,8 @@ def content_hash(value: Any, place: str = "value") -> str:
     Raises:
         NoContentError: Something in it is a generator, a socket or the like.
     """
-    return Content().hash(value, place)
+    # a class of the script is `__main__`'s here and on a worker, which does not know the script's file
+    return Content(module_name=lambda name: MAIN[0] if name in MAIN else name).hash(value, place)
 
 
 def as_containers(value: Any, resolve: bool = True) -> Any:
@@ -155,6 +156,7 @@ class Content:
         left_out: Returns the names of an object's attributes that do not count.
         lenient: What has no content drops out, whatever it is.
         later: Tells of a function or class that it is not there yet when a run begins.
+        module_name: Returns what a module of this name is called.
     """
 
     def __init__(
@@ -163,11 +165,13 @@ class Content:
         left_out: Callable[[Any], Iterable[str]] = lambda value: (),
         lenient: bool = False,
         later: Callable[[Any], bool] = lambda thing: False,
+        module_name: Callable[[str], str] = name_of,
     ) -> None:
         self._of_code = of_code
         self._left_out = left_out
         self._lenient = lenient
         self._later = later
+        self._module_name = module_name
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
@@ -253,7 +257,7 @@ class Content:
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = owner.__name__ if is_a(value, ModuleType) else module_of(owner)
         name = type.__getattribute__(value, "__qualname__") if is_a(value, type) else value.__name__
-        full = f"{name_of(module)}:{getattr(value, '__qualname__', name)}".encode()
+        full = f"{self._module_name(module)}:{getattr(value, '__qualname__', name)}".encode()
         if not is_a(value, FunctionType):
             return _digest("code", full)
         full += b" " + value.__code__.co_name.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 import torch.distributed
 from torch.utils.data import DataLoader, Sampler
 
-from espnet3.components.drawing import draw
 from espnet3.components.instantiate import as_plain, instantiate_block
 from espnet3.parallel.errors import ConfigError
 
@@ -100,6 +100,11 @@ def make_loader(dataset: Any, config: Any, split: str, *, seed: int = 0, epoch: 
         raise ConfigError(f"dataset.{split} has no items: its entries are there, and their data is empty")
     batches = LengthBatches(_lengths(dataset), size, shuffle=shuffle, seed=seed, epoch=epoch)
     return DataLoader(dataset, batch_sampler=batches, generator=batches.generator, **options)
+
+
+def draw(*numbers: int) -> int:
+    """Return a seed made of numbers: another one for each choice of them, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], "big")
 
 
 def _lengths(dataset: Any) -> list[float]:

@@ -25,24 +25,6 @@ class Edits(NamedTuple):
     insertions: int
     hits: int
 
-    @property
-    def errors(self) -> int:
-        """All edits together."""
-        return self.substitutions + self.deletions + self.insertions
-
-    @property
-    def reference_units(self) -> int:
-        """Words or characters of the references."""
-        return self.substitutions + self.deletions + self.hits
-
-
-class Counted(NamedTuple):
-    """What was counted in some pairs: their edits, how many there are, and how many are without an edit of a word."""
-
-    edits: Edits
-    utterances: int
-    exact: int
-
 
 class ErrorRate(AbsMetric):
     """Edits divided by reference units, over all utterances and over the longer ones.
@@ -93,39 +75,41 @@ class ErrorRate(AbsMetric):
     def __call__(
         self, data: Mapping[str, Sequence[str]], test_name: str, inference_dir: Path
     ) -> dict[str, Any]:
-        """Return the rate and its counts, and the same for each group of `min_words`.
-
-        Raises:
-            KeyError: `data` lacks a column.
-            ValueError: The columns differ in length.
-        """
+        """Return the rate and its counts, and the same for each group of `min_words`."""
         for key in (self.ref_key, self.hyp_key):
             if key not in data:
                 raise KeyError(f"{type(self).__name__}: no column {key!r} among {sorted(data)}")
         pairs = list(zip(data[self.ref_key], data[self.hyp_key], strict=True))
-        parts = [pairs[at : at + _PART] for at in range(0, len(pairs), _PART)]
+        parts = [pairs[at : at + _PART] for at in range(0, max(len(pairs), 1), _PART)]
         counted = parallel_map(partial(_counted, self), parts)
-        whole, *longer = (
-            _score(self, [part[group] for part in counted]) for group in range(1 + len(self.min_words))
-        )
+        whole, *longer = (_score(self, group) for group in zip(*counted, strict=True))
         return {**whole, "min_words": dict(zip(map(str, self.min_words), longer, strict=True))}
 
 
 # functions, not methods: a subclass may name its own as it likes
 
 
-def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[Counted]:
+def _counted(rate: ErrorRate, pairs: Sequence[tuple[str, str]]) -> list[dict[str, int]]:
     """Count a part of the pairs: all of them, and those of each group of `min_words`."""
     clean = [(_spaced(ref, rate.normalize), _spaced(hyp, rate.normalize)) for ref, hyp in pairs]
-    groups = [[pair for pair in clean if len(pair[0].split()) >= least] for least in (0, *rate.min_words)]
-    return [
-        Counted(
-            rate.count([ref for ref, _ in group], [hyp for _, hyp in group]) if group else Edits(0, 0, 0, 0),
-            utterances=len(group),
-            exact=sum(ref == hyp for ref, hyp in group),
+    counted = []
+    for least in (0, *rate.min_words):
+        group = [pair for pair in clean if len(pair[0].split()) >= least]
+        edits = Edits(0, 0, 0, 0)
+        if group:
+            edits = rate.count([ref for ref, _ in group], [hyp for _, hyp in group])
+        counted.append(
+            {
+                "errors": edits.substitutions + edits.deletions + edits.insertions,
+                rate.units: edits.substitutions + edits.deletions + edits.hits,
+                "substitutions": edits.substitutions,
+                "deletions": edits.deletions,
+                "insertions": edits.insertions,
+                "utterances": len(group),
+                "exact": sum(ref == hyp for ref, hyp in group),
+            }
         )
-        for group in groups
-    ]
+    return counted
 
 
 def _spaced(text: str, form: Any) -> str:
@@ -133,23 +117,12 @@ def _spaced(text: str, form: Any) -> str:
     return " ".join((unicodedata.normalize(form, text) if form else text).split())
 
 
-def _score(rate: ErrorRate, parts: Sequence[Counted]) -> dict[str, Any]:
+def _score(rate: ErrorRate, parts: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     """Return the rate of a group, of which each part was counted."""
-    edits = (
-        Edits(*map(sum, zip(*(part.edits for part in parts), strict=True))) if parts else Edits(0, 0, 0, 0)
-    )
-    units = edits.reference_units
-    return {
-        # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.
-        rate.name: edits.errors / units if units else None,
-        "errors": edits.errors,
-        rate.units: units,
-        "substitutions": edits.substitutions,
-        "deletions": edits.deletions,
-        "insertions": edits.insertions,
-        "utterances": sum(part.utterances for part in parts),
-        "exact": sum(part.exact for part in parts),
-    }
+    total = {key: sum(part[key] for part in parts) for key in parts[0]}
+    units = total[rate.units]
+    # Without a reference unit there is no rate: null in JSON, where 0 would look perfect.
+    return {rate.name: total["errors"] / units if units else None, **total}
 
 
 def jiwer() -> Any:

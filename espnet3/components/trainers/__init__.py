@@ -2,6 +2,5 @@
 
 In: a model, and the block `trainer`. Out: checkpoints in the experiment's folder. `trainer.py` is the trainer,
 `options.py` reads the block, `checkpoints.py` says which checkpoints are kept and where a training goes on,
-`seeding.py` makes an epoch's random numbers its own, `epoch_log.py` tells what each has come to, `ranks.py` knows the
-processes that Lightning starts.
+`epochs.py` makes an epoch's random numbers its own, and tells what each has come to.
 """

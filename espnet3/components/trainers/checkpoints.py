@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from espnet3.parallel.messages import shown
 
 LAST = "last.ckpt"
 CHECKPOINTS = "checkpoints"
-DEFAULT_CRITERION = (("valid/loss", 3, "min"),)
+_DEFAULT_CRITERION = (("valid/loss", 3, "min"),)
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -38,16 +37,9 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 def checkpoint_callbacks(exp_dir: Path, criteria: Any = None) -> list[Any]:
-    """Return callbacks that keep the last checkpoint and the best ones in `<exp_dir>/checkpoints`.
-
-    Args:
-        exp_dir: The experiment's folder.
-        criteria: `[[name of what is logged, how many, min or max]]`; None: the three of least `valid/loss`.
-
-    Raises:
-        ConfigError: A criterion is something else.
-    """
+    """Return callbacks that keep the last checkpoint and the best ones in `<exp_dir>/checkpoints`."""
     folder = exp_dir / CHECKPOINTS
+    plain = as_plain(criteria)
     found = [
         ModelCheckpoint(
             folder,
@@ -59,7 +51,7 @@ def checkpoint_callbacks(exp_dir: Path, criteria: Any = None) -> list[Any]:
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
-        for monitor, count, mode in map(_checked, _listed(criteria))
+        for monitor, count, mode in map(_checked, _DEFAULT_CRITERION if plain is None else plain)
     ]
     # Written at the end of each epoch, after the others and with what they keep: a training that was killed does at
     # most one epoch again, under the same names.
@@ -76,11 +68,7 @@ def save_whole(strategy: Any) -> None:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint, on the CPU.
-
-    Raises:
-        ConfigError: There is none, or it cannot be read.
-    """
+    """Return the content of a checkpoint, on the CPU; one that cannot be read is a ConfigError."""
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
@@ -95,11 +83,6 @@ def last_checkpoint(exp_dir: Path) -> Path | None:
     """Return the checkpoint that a training goes on from; None: it begins."""
     path = exp_dir / CHECKPOINTS / LAST
     return path if path.is_file() else None
-
-
-def _listed(criteria: Any) -> Iterable[Any]:
-    plain = as_plain(criteria)
-    return DEFAULT_CRITERION if plain is None else plain
 
 
 def _checked(criterion: Any) -> tuple[str, int, str]:

@@ -16,11 +16,7 @@ _TRAINER = "lightning.pytorch.trainer.trainer:Trainer.__init__"
 
 
 def import_lightning() -> Any:
-    """Return the package lightning.
-
-    Raises:
-        MissingPackageError: It, or torch, is not installed.
-    """
+    """Return the package lightning; without it, or torch, the error has the `pip install` line."""
     return require("lightning", "train", "training")
 
 

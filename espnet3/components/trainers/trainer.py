@@ -59,27 +59,23 @@ class ESPnet3LightningTrainer:
         self.model = model
         self.exp_dir = None if exp_dir is None else Path(exp_dir)
         self.best: Any = None
+        # here: they import lightning
+        from espnet3.components.trainers.checkpoints import checkpoint_callbacks, save_whole
+        from espnet3.components.trainers.epochs import EpochLog, EpochSeed
+
         own = options.pop("callbacks", None) or []
         callbacks = [*own] if isinstance(own, list) else [own]
         if seed is not None:
-            from espnet3.components.trainers.seeding import EpochSeed
-
             callbacks.append(EpochSeed(seed))
         if self.exp_dir is not None:
-            from espnet3.components.trainers.epoch_log import EpochLog
-
             callbacks.append(EpochLog(self.exp_dir))
             options.setdefault("default_root_dir", str(self.exp_dir))
         if self.exp_dir is not None and options.get("enable_checkpointing", True):
-            from espnet3.components.trainers.checkpoints import checkpoint_callbacks
-
             kept = checkpoint_callbacks(self.exp_dir, best_model_criterion)
             self.best = kept[0]
             callbacks += kept
         self.trainer = lightning.Trainer(callbacks=callbacks, **options)
         if self.best is not None:
-            from espnet3.components.trainers.checkpoints import save_whole
-
             save_whole(self.trainer.strategy)
 
     def fit(self, *args: Any, ckpt_path: str | Path | None = _AUTO, **kwargs: Any) -> None:
@@ -111,11 +107,7 @@ class ESPnet3LightningTrainer:
             raise
 
     def first_epoch(self, ckpt_path: str | Path | None = _AUTO) -> int:
-        """Return the epoch, from 0, that `fit` begins with.
-
-        Args:
-            ckpt_path: As of `fit`.
-        """
+        """Return the epoch, from 0, that `fit` begins with."""
         path = self._checkpoint(ckpt_path)
         if path is None:
             return 0

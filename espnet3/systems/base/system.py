@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from espnet3.components.trainers.ranks import is_first_process, started_together
 from espnet3.systems.base.blocks import check_blocks
 from espnet3.systems.base.collect_stats import collect_stats
 from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
-from espnet3.systems.base.training import train
+from espnet3.systems.base.training import is_first_process, started_together, train
 from espnet3.systems.demo.stage import demo
 from espnet3.systems.stages import StageSpec, chosen, roles_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from espnet3.components.data.data_organizer import organizer_of
 from espnet3.components.data.files import write_atomic, write_text_atomic
 from espnet3.components.instantiate import instantiate_block
 from espnet3.components.trainers.options import import_lightning
-from espnet3.components.trainers.ranks import is_first_process
 from espnet3.components.trainers.trainer import ESPnet3LightningTrainer
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.errors import ConfigError
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 MODEL_FILE = "model.pth"
 _CONFIG_FILE = "training.yaml"
 _THREADS = Whole(least=1)
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")  # of torchrun, and of Lightning's own processes
 _DECIDING = ("model", "dataset", "dataloader", "optimizer", "scheduler", "scheduler_interval", "seed")
 
 
@@ -144,3 +145,26 @@ def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) 
     plain = {name.removeprefix("model."): value for name, value in weights.items()}
     write_atomic(exp_dir / MODEL_FILE, lambda file: torch.save(plain, file))
     return exp_dir / MODEL_FILE
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that does everything else too: not one that was started for a training alone."""
+    if os.environ.get("SLURM_STEP_ID", "").isdigit():  # started by srun: the batch script itself has none
+        return os.environ.get("SLURM_PROCID", "0") == "0"
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+def started_together() -> str:
+    """Return what has started all processes of this program at once, `srun` or `torchrun`; empty: nothing has.
+
+    Lightning's own further processes are none of these: they start where the training begins.
+    """
+    step = os.environ.get("SLURM_STEP_ID", "").isdigit()
+    if step and _number("SLURM_STEP_NUM_TASKS") > 1:
+        return "srun"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ and _number("WORLD_SIZE") > 1 else ""
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line for each epoch, on the terminal and in a file."""
+"""An epoch: its own random numbers, and what a person sees of it, on the terminal and in a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightning import Callback
+from lightning import Callback, seed_everything
 
+from espnet3.components.data.dataloader import draw
 from espnet3.components.data.files import write_text_atomic
 
 logger = logging.getLogger(__name__)
 
-EPOCHS_FILE = "epochs.jsonl"
 _LOSS = "train/loss"
+
+
+class EpochSeed(Callback):
+    """Seeds `random`, numpy and torch at the beginning of each epoch, from a seed, the epoch and the process.
+
+    So a training that goes on after a kill ends as one that was not cut.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Seed the epoch."""
+        seed_everything(
+            draw(self.seed, trainer.current_epoch, trainer.global_rank), workers=True, verbose=False
+        )
 
 
 class EpochLog(Callback):
@@ -27,7 +43,7 @@ class EpochLog(Callback):
     """
 
     def __init__(self, exp_dir: Path) -> None:
-        self.path = exp_dir / EPOCHS_FILE
+        self.path = exp_dir / "epochs.jsonl"
         self._lines: list[str] = []
         self._begin = 0.0
 
@@ -41,15 +57,10 @@ class EpochLog(Callback):
         self._begin = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the epoch, and write the file.
-
-        Raises:
-            FloatingPointError: The training's loss is no finite number.
-        """
+        """Log the epoch, and write the file; a loss that is no finite number is a FloatingPointError."""
         figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-        if not math.isfinite(
-            figures.get(_LOSS, 0.0)
-        ):  # before the epoch's checkpoint replaces the one of before
+        # before the epoch's checkpoint replaces the one of before
+        if not math.isfinite(figures.get(_LOSS, 0.0)):
             raise FloatingPointError(
                 f"epoch {trainer.current_epoch + 1}: {_LOSS} is {figures[_LOSS]}: the training stops, with the "
                 "checkpoint of the epoch before kept. A smaller learning rate, trainer.gradient_clip_val or another "
@@ -57,9 +68,8 @@ class EpochLog(Callback):
             )
         if not trainer.is_global_zero:
             return
-        kept = {
-            name: value if math.isfinite(value) else None for name, value in figures.items()
-        }  # JSON has no NaN
+        # JSON has no NaN
+        kept = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self._lines.append(json.dumps({"epoch": trainer.current_epoch, **kept}))
         write_text_atomic(self.path, "".join(f"{line}\n" for line in self._lines))
         last = "" if (trainer.max_epochs or -1) < 0 else f" of {trainer.max_epochs}"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.components.data.data_organizer import organizer_of, same_data
-from espnet3.components.data.features import features_of_list, make_features
+from espnet3.components.data.features import arrays_of, features_of_list, make_features
+from espnet3.components.data.files import utterance_id
 from espnet3.components.data.stats_files import FeatureStats, ItemStats, ItemSums, ShardWriter, merge_stats
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
@@ -29,21 +30,13 @@ class CollectStatsProvider(EnvironmentProvider):
     """
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return `dataset` and `features`.
-
-        Raises:
-            RuntimeError: This process sees other data than the driver did.
-        """
+        """Return `dataset` and `features`; a process that sees other data than the driver did is an error."""
         dataset = same_data(split_of(self.config), self.config.get("dataset_fingerprint"))
         return {"dataset": dataset, "features": make_features(self.config)}
 
 
 def split_of(config: Any) -> Any:
-    """Return the split that a config names.
-
-    Raises:
-        ValueError: The block `dataset` has no entry for it.
-    """
+    """Return the split that a config names."""
     dataset = getattr(organizer_of(config), str(config["split"]), None)
     if dataset is None:
         raise ValueError(f"the block 'dataset' has no entries for the split {config['split']!r}")
@@ -62,11 +55,7 @@ class CollectStatsRunner(BaseRunner):
 
     @staticmethod
     def forward(idx: Any, dataset: Any, features: Any) -> ItemStats:
-        """Return what one item adds.
-
-        Raises:
-            ValueError: A feature holds a value that is not finite, or has no shape.
-        """
+        """Return what one item adds."""
         item = dataset[idx]
         return _stats_of(idx, item, features(item))
 
@@ -102,7 +91,7 @@ def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
     import numpy  # of the extra `recipe`; a driver that only asks how a run is needs none
 
     uid = item.get("utt_id", idx) if isinstance(item, Mapping) else idx
-    shapes = {name: _shape(value) for name, value in _arrays(item).items()}
+    shapes = {name: _shape(value) for name, value in arrays_of(item).items()}
     sums = {}
     for name, value in features.items():
         # in one layout, since that decides in which order numpy adds
@@ -117,21 +106,8 @@ def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
             raise ValueError(f"the feature {name!r} of item {uid!r} is so large that its sums are no doubles")
         shapes[name] = _shape(frames)
         sums[name] = ItemSums(len(frames), frames.shape[1:], total, square)
-    return ItemStats(_one_word(uid), shapes, sums)
-
-
-def _arrays(item: Any) -> dict[str, Any]:
-    """Return those fields of an item that have a shape."""
-    fields = item if isinstance(item, Mapping) else {}
-    return {name: value for name, value in fields.items() if getattr(value, "shape", ())}
+    return ItemStats(utterance_id(uid), shapes, sums)
 
 
 def _shape(array: Any) -> str:
     return ",".join(str(size) for size in array.shape)
-
-
-def _one_word(uid: Any) -> str:
-    text = str(uid)
-    if text.split() != [text]:
-        raise ValueError(f"the id {text!r} is empty or holds whitespace; replace it, for example by '_'")
-    return text

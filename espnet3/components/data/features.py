@@ -8,9 +8,8 @@ from typing import Any
 
 from espnet3.components.instantiate import instantiate_block
 
-LENGTHS = "_lengths"
-ONLY = "feats"
-"""What a feature is called that has no name of its own."""
+_LENGTHS = "_lengths"
+_ONLY = "feats"  # what a feature is called that has no name of its own
 
 Features = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -18,21 +17,13 @@ Features = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 def make_features(config: Any) -> Features:
     """Return the function from an item to its features by name.
 
-    Args:
-        config: A mapping. Its block `features` makes an object that is called with the fields `input_key` (default
-            `speech`) of an item and returns an array (frames, dimensions), or several by name. Without that block,
-            the block `model` makes an object with the method `collect_feats`, called with the arrays of a batch of one
-            item and their lengths (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise.
-
-    Raises:
-        TypeError: The model has no `collect_feats`.
-        ValueError: There is neither block, or one has no `_target_`.
+    The block `features` of the config makes an object that is called with the fields `input_key` (default `speech`) of
+    an item and returns an array (frames, dimensions), or several by name. Without that block, the block `model` makes
+    an object with the method `collect_feats`, called with the arrays of a batch of one item and their lengths
+    (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise.
     """
     if config.get("features") is not None:
-        keys = config.get("input_key") or "speech"
-        return Frontend(
-            instantiate_block(config, "features"), [keys] if isinstance(keys, str) else list(keys)
-        )
+        return Frontend(instantiate_block(config, "features"), config.get("input_key") or "speech")
     model = instantiate_block(config, "model")
     if not callable(getattr(model, "collect_feats", None)):
         raise TypeError(
@@ -52,15 +43,13 @@ def features_of_list(features: Features, items: Sequence[Mapping[str, Any]]) -> 
 class Frontend:
     """Calls an object with fields of an item.
 
-    Args:
-        compute: The object. One with `supports_batch = True` is given lists, one entry for each item of a batch, and
-            returns a list; its answer for an item must not depend on the others, to the last bit.
-        keys: The fields it is called with.
+    One with `supports_batch = True` is given lists, one entry for each item of a batch, and returns a list; its answer
+    for an item must not depend on the others, to the last bit.
     """
 
-    def __init__(self, compute: Callable[..., Any], keys: Sequence[str]) -> None:
+    def __init__(self, compute: Callable[..., Any], keys: str | Sequence[str]) -> None:
         self.compute = compute
-        self.keys = list(keys)
+        self.keys = [keys] if isinstance(keys, str) else list(keys)
         self.takes_lists = bool(getattr(compute, "supports_batch", False))
 
     def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -68,11 +57,7 @@ class Frontend:
         return _by_name(self.compute(**{key: _field(item, key) for key in self.keys}))
 
     def of_list(self, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the features of several items.
-
-        Raises:
-            ValueError: The object returned another number.
-        """
+        """Return the features of several items."""
         found = self.compute(**{key: [_field(item, key) for item in items] for key in self.keys})
         if not isinstance(found, (list, tuple)) or len(found) != len(items):
             got = len(found) if isinstance(found, (list, tuple)) else f"a {type(found).__name__}"
@@ -83,6 +68,12 @@ class Frontend:
         return [_by_name(one) for one in found]
 
 
+def arrays_of(item: Any) -> dict[str, Any]:
+    """Return those fields of an item that have a shape."""
+    fields = item if isinstance(item, Mapping) else {}
+    return {name: value for name, value in fields.items() if getattr(value, "shape", ())}
+
+
 def _field(item: Mapping[str, Any], key: str) -> Any:
     if key not in item:
         raise KeyError(f"the item has no field {key!r} (it has {', '.join(map(repr, item))}); set input_key")
@@ -90,16 +81,13 @@ def _field(item: Mapping[str, Any], key: str) -> Any:
 
 
 def _by_name(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, Mapping) else {ONLY: found}
+    return found if isinstance(found, Mapping) else {_ONLY: found}
 
 
 class ModelFeatures:
-    """Calls `collect_feats` of a model with a batch of one item.
+    """Calls `collect_feats` of a model with a batch of one item; a torch module is given tensors, on its own device.
 
     One item, because padding beside a longer one may change the last bits of its features.
-
-    Args:
-        model: Has `collect_feats`. A torch module is given tensors, on its own device, and is not trained by it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -113,16 +101,16 @@ class ModelFeatures:
         """Return an item's features by name."""
         import numpy
 
-        arrays = {name: value for name, value in item.items() if getattr(value, "shape", ())}
+        arrays = arrays_of(item)
         batch = {name: numpy.asarray(value)[None] for name, value in arrays.items()}
-        batch |= {f"{name}{LENGTHS}": numpy.array([len(value)]) for name, value in arrays.items()}
+        batch |= {f"{name}{_LENGTHS}": numpy.array([len(value)]) for name, value in arrays.items()}
         found = self._collect(batch)
         features = {}
         for name, value in found.items():
-            if name.endswith(LENGTHS):
+            if name.endswith(_LENGTHS):
                 continue
             # without lengths there are no frames: the item is one
-            length = found.get(f"{name}{LENGTHS}")
+            length = found.get(f"{name}{_LENGTHS}")
             features[name] = value[0][: int(length[0])] if length is not None else value[0][None]
         return features
 

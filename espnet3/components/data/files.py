@@ -41,28 +41,29 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files of writers that were killed; nobody may be writing there.
-
-    Args:
-        folder: The folder that was written to.
-        name: Of the files; a pattern.
-    """
+    """Remove the temporary files of writers that were killed, by a pattern of names; nobody may be writing there."""
     for path in leftovers(folder, name):
         path.unlink(missing_ok=True)
 
 
 def places_of(ids: Iterable[Any], named: str) -> dict[str, int]:
-    """Return the place of each id, counted from 0; `named` is what the places are called, such as "rows".
-
-    Raises:
-        ValueError: Two places have one id.
-    """
+    """Return the place of each id, counted from 0; `named` is what the places are called, such as "rows"."""
     places: dict[str, int] = {}
     for place, each in enumerate(ids):
         first = places.setdefault(str(each), place)
         if first != place:
             raise ValueError(f"the id {str(each)!r} is there twice, in {named} {first} and {place}")
     return places
+
+
+def utterance_id(value: Any) -> str:
+    """Return an id as text: one word, since white space would end it within a line."""
+    text = str(value)
+    if text.split() != [text]:
+        raise ValueError(
+            f"utterance id {text!r} is empty or holds whitespace; replace it, for example by '_'"
+        )
+    return text
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,8 +15,7 @@ from espnet3.components.data.files import write_atomic, write_text_atomic
 
 logger = logging.getLogger(__name__)
 
-SUMS = "sums.json"
-STATS_KEYS, BATCH_KEYS = "stats_keys", "batch_keys"
+_SUMS = "sums.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +35,21 @@ class FeatureStats:
 
 @dataclass(frozen=True, slots=True)
 class ItemSums:
-    """What one feature of one item adds.
+    """What one feature of one item adds."""
 
-    Attributes:
-        count: Frames.
-        shape: Shape of a frame.
-        sum: Sum over the frames, an array of that shape.
-        sum_square: Sum of the squares.
-    """
-
-    count: int
-    shape: tuple[int, ...]
-    sum: Any
+    count: int  # of frames
+    shape: tuple[int, ...]  # of a frame
+    sum: Any  # over the frames, an array of that shape
     sum_square: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ItemStats:
-    """What one item adds to the statistics.
-
-    Attributes:
-        uid: The item's id.
-        shapes: Name of an input or a feature -> its shape, as in "120,80".
-        sums: Name of a feature -> what it adds.
-    """
+    """What one item adds to the statistics."""
 
     uid: str
-    shapes: Mapping[str, str]
-    sums: Mapping[str, ItemSums]
+    shapes: Mapping[str, str]  # of inputs and features by name, as in "120,80"
+    sums: Mapping[str, ItemSums]  # of features by name
 
 
 @dataclass(slots=True)
@@ -102,11 +87,7 @@ def _total(totals: dict[str, _Total], name: str, shape: Iterable[int], where: st
 
 
 class ShardWriter:
-    """Writes the files of one shard: shapes as the items come, sums at the end.
-
-    Args:
-        folder: The shard's folder.
-    """
+    """Writes the files of one shard: shapes as the items come, sums at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,11 +96,7 @@ class ShardWriter:
         self.totals: dict[str, _Total] = {}
 
     def add(self, item: ItemStats) -> None:
-        """Add an item.
-
-        Raises:
-            ValueError: The frames of a feature have another shape than before.
-        """
+        """Add an item."""
         for name, shape in item.shapes.items():
             if name not in self.files:
                 file = (self.folder / f"{name}_shape").open("w", encoding="utf-8")
@@ -138,26 +115,15 @@ class ShardWriter:
             "inputs": [name for name in self.files if name not in self.totals],
             "features": {name: total.to_json() for name, total in self.totals.items()},
         }
-        (self.folder / SUMS).write_text(json.dumps(content), encoding="utf-8")
+        (self.folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
 
 
 def merge_stats(folder: Path, shard_dirs: Sequence[Path]) -> dict[str, FeatureStats]:
-    """Put the files of all shards together, in the order of the shards.
-
-    Args:
-        folder: Where the files go.
-        shard_dirs: The shards' folders.
-
-    Returns:
-        The statistics by the features' names.
-
-    Raises:
-        ValueError: Frames of a feature have different shapes, or two items the same id.
-    """
+    """Put the files of all shards together, in the order of the shards; return the statistics by feature."""
     totals: dict[str, _Total] = {}
     inputs: set[str] = set()
     for shard in shard_dirs:
-        content = json.loads((shard / SUMS).read_text(encoding="utf-8"))
+        content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
         inputs.update(content["inputs"])
         for name, written in content["features"].items():
             _total(totals, name, written["shape"], str(shard)).take(written)
@@ -165,8 +131,8 @@ def merge_stats(folder: Path, shard_dirs: Sequence[Path]) -> dict[str, FeatureSt
     for name in (*names, *sorted(totals)):
         _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
     stats = {name: _write_sums(folder / f"{name}_stats.npz", totals[name]) for name in sorted(totals)}
-    write_text_atomic(folder / STATS_KEYS, "".join(f"{name}\n" for name in stats))
-    write_text_atomic(folder / BATCH_KEYS, "".join(f"{name}\n" for name in names))
+    write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
+    write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
     logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
     return stats
 
@@ -177,14 +143,8 @@ def _write_sums(path: Path, total: _Total) -> FeatureStats:
     arrays = [numpy.array(sums.values()).reshape(total.shape) for sums in (total.sum, total.sum_square)]
     stats = FeatureStats(total.count, *arrays)
     entries = {"count": stats.count, "sum": stats.sum, "sum_square": stats.sum_square}
-    write_atomic(path, partial(_savez, entries))
+    write_atomic(path, lambda file: numpy.savez(file, **entries))
     return stats
-
-
-def _savez(entries: Mapping[str, Any], file: IO[bytes]) -> None:
-    import numpy
-
-    numpy.savez(file, **entries)
 
 
 def _concatenate(parts: Sequence[Path], target: Path) -> None:

@@ -23,7 +23,7 @@ from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.model_files import file_hashes
-from espnet3.systems.base.scp_writer import IDX_KEY, key_list, output_keys_of
+from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.systems.base.scp import is_array, read_scp, write_scp
-from espnet3.systems.base.scp_writer import IDX_KEY, ScpWriter, check_output, key_list, output_keys_of
+from espnet3.systems.base.scp import (
+    IDX_KEY,
+    ScpWriter,
+    check_output,
+    is_array,
+    key_list,
+    output_keys_of,
+    read_scp,
+    write_scp,
+)
 
 logger = logging.getLogger(__name__)
 

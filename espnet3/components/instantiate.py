@@ -11,11 +11,7 @@ from espnet3.parallel.errors import ConfigError, MissingPackageError
 
 
 def require(package: str, extra: str, purpose: str) -> Any:
-    """Import a package of an extra.
-
-    Raises:
-        MissingPackageError: It cannot be imported; the message has the `pip install` line.
-    """
+    """Import a package of an extra; without it, the error has the `pip install` line."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -25,16 +21,7 @@ def require(package: str, extra: str, purpose: str) -> Any:
 
 
 def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
-    """Instantiate one block of a config by its `_target_`.
-
-    Args:
-        config: A mapping of blocks.
-        name: Key of the block.
-        **kwargs: Further arguments of the target.
-
-    Raises:
-        ValueError: The block is not there, or has no `_target_`.
-    """
+    """Instantiate the block `name` of a config by its `_target_`, with further arguments."""
     # Imported here: hydra takes 0.1 s, and jobs that never instantiate should not pay for it.
     from hydra.utils import instantiate
 
@@ -51,11 +38,7 @@ def instantiate_block(config: Any, name: str, **kwargs: Any) -> Any:
 
 
 def as_plain(value: Any) -> Any:
-    """Return a value with every OmegaConf config in it as plain dicts and lists, interpolations resolved.
-
-    Raises:
-        ConfigError: A value is ???.
-    """
+    """Return a value with every OmegaConf config in it as plain dicts and lists, interpolations resolved."""
     import omegaconf  # here: what never sees a config need not load it
 
     if omegaconf.OmegaConf.is_config(value):

@@ -23,22 +23,12 @@ def read_audio(
     end: float | None = None,
     overshoot: float = math.inf,
 ) -> tuple[Any, int]:
-    """Read samples.
+    """Read samples, a numpy array (samples,) or (samples, channels), and their rate in hertz.
 
-    Args:
-        source: A file's path, or an open binary file.
-        named: What it is called in messages.
-        dtype: "float32" (from -1 to 1), "float64", "int16" or "int32".
-        begin: Where to begin, in seconds.
-        end: Where to stop, in seconds; None: at the end.
-        overshoot: How far `end` may lie behind the last sample, in seconds.
-
-    Returns:
-        The samples, a numpy array (samples,) or (samples, channels), and their rate in hertz.
-
-    Raises:
-        NoSamplesError: There are none.
-        ValueError: The source isn't audio, is cut short, or doesn't hold the stretch.
+    `named` is what the source, a path or an open binary file, is called in messages. `dtype` is "float32" (from -1 to
+    1), "float64", "int16" or "int32". `begin` and `end` are seconds; None is the end of the source, and `end` may lie
+    so many seconds behind it as `overshoot` says. A source without samples is a NoSamplesError; one that is no audio,
+    is cut short or does not hold the stretch is a ValueError.
     """
     soundfile = require("soundfile", "recipe", "reading audio")
     if isinstance(source, Path) and source.suffix.lower() == ".raw":
@@ -80,11 +70,7 @@ def _scaled(file: Any, frames: int, dtype: str) -> Any:
 
 
 def check_rate(found: int, wanted: int | None, named: str) -> None:
-    """Check a sampling rate.
-
-    Raises:
-        ValueError: It is another one than is wanted; None takes any.
-    """
+    """Check a sampling rate; None takes any."""
     if wanted is not None and found != wanted:
         raise ValueError(
             f"{named} has {found} Hz and not {wanted} Hz. Convert it, for example: "

@@ -24,13 +24,6 @@ class CombinedDataset:
     """Several datasets one after the other, each item changed by the functions of its part.
 
     Where every part has `keys()`, the whole has them too, and an item can be had by its key as well as by its position.
-
-    Args:
-        parts: The datasets.
-        changes: For each part, the functions that an item goes through.
-
-    Raises:
-        ValueError: Two parts have the same key.
     """
 
     def __init__(self, parts: Sequence[Any], changes: Sequence[Sequence[Change]] = ()) -> None:
@@ -154,12 +147,9 @@ class DataOrganizer:
         last = self._preprocessor(split)
         changes = []
         for entry in entries:
-            own = (
-                []
-                if entry.transform is None
-                else [instantiate_block({"transform": entry.transform}, "transform")]
-            )
-            changes.append([*own, *([] if last is None else [last])])
+            block = entry.transform
+            own = None if block is None else instantiate_block({"transform": block}, "transform")
+            changes.append([change for change in (own, last) if change is not None])
         return CombinedDataset([make_dataset(entry, self.recipe_dir) for entry in entries], changes)
 
     def _preprocessor(self, split: str) -> Change | None:
@@ -174,11 +164,7 @@ class DataOrganizer:
 
 
 def folder_name(name: str, where: str) -> str:
-    """Return the name of a test set, which is that of a folder.
-
-    Raises:
-        ConfigError: The name leads elsewhere.
-    """
+    """Return the name of a test set, which is that of a folder."""
     if name in (".", "..") or "/" in name or "\0" in name:
         raise ConfigError(f"{where} = {shown(name)}: must be the name of one folder, without '/'")
     return name
@@ -223,11 +209,7 @@ def fingerprint_of(dataset: Any) -> str | None:
 
 
 def same_data(dataset: Any, wanted: str | None) -> Any:
-    """Return a dataset whose fingerprint is that of the driver's; None wants no comparison.
-
-    Raises:
-        RuntimeError: This process sees other data than the driver did.
-    """
+    """Return a dataset whose fingerprint is that of the driver's; None wants no comparison."""
     if wanted is not None and (found := fingerprint_of(dataset)) != wanted:
         raise RuntimeError(
             f"the dataset {type(dataset).__name__} has the fingerprint {found} in this process and had {wanted} where "

@@ -23,13 +23,7 @@ class LengthBatches(Sampler[list[int]]):
 
     With several processes each has every so many-th batch, and all have equally many: batches are taken again from
     the first where they do not come out even.
-
-    Args:
-        lengths: Of the items; any unit.
-        batch_size: Items of a batch.
-        shuffle: False keeps the order of the dataset, without sorting by length.
-        seed: Decides the order, together with the epoch.
-        epoch: The one that comes first: the loader begins with it before Lightning says which one it is.
+    `epoch` is the first one: the loader begins with it before Lightning says which one it is.
     """
 
     def __init__(
@@ -73,18 +67,11 @@ class LengthBatches(Sampler[list[int]]):
 
 
 def make_loader(dataset: Any, config: Any, split: str, *, seed: int = 0, epoch: int = 0) -> Any:
-    """Return the loader of a split.
+    """Return the loader of a split, `train` or `valid`, with an order that seed and epoch decide.
 
-    Args:
-        dataset: Has a length and items; where it lists `items` with `seconds`, batches hold items of like length.
-        config: The block `dataloader`: `collate_fn`, a block with a `_target_`; `train` and `valid`, each with
-            `batch_size`, `shuffle` (train: true, valid: false) and further arguments of torch's `DataLoader`.
-        split: `train` or `valid`.
-        seed: Decides the order.
-        epoch: The one that comes first.
-
-    Raises:
-        ConfigError: A key is unknown, a batch size is no positive number, or the dataset is empty.
+    `config` is the block `dataloader`: `collate_fn`, a block with a `_target_`; `train` and `valid`, each with
+    `batch_size`, `shuffle` (train: true, valid: false) and further arguments of torch's `DataLoader`. Where the dataset
+    lists `items` with `seconds`, batches hold items of like length.
     """
     block = dict(as_plain(config) or {})
     if odd := [str(key) for key in block if key not in _OWN]:

@@ -65,11 +65,7 @@ class DatasetBuilder:
         return True
 
     def prepare_source(self, **kwargs: Any) -> None:
-        """Download or unpack what the dataset is built from.
-
-        Raises:
-            SourceError: It cannot be had; the message says what to do instead.
-        """
+        """Download or unpack what the dataset is built from; a SourceError where it cannot be had."""
 
     def make(self) -> BuiltFiles:
         """Write the dataset under `data_dir` and say which files belong to it."""
@@ -110,11 +106,7 @@ class DatasetBuilder:
         return self.why_not_built() is None
 
     def build(self, **kwargs: Any) -> bool | None:
-        """Build the dataset unless it is complete.
-
-        Returns:
-            True when it was built now, False when it was there already.
-        """
+        """Build the dataset unless it is complete; return whether it was built now."""
         reason = self.why_not_built()
         if reason is None:
             logger.info("%s: already built in %s", type(self).__name__, self.data_dir)
@@ -137,13 +129,8 @@ class DatasetBuilder:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures that `make` reported for the dataset that is in the folder.
-
-        Raises:
-            FileNotFoundError: The dataset was never built.
-        """
-        content = json.loads(self.marker.read_text(encoding="utf-8"))
-        return dict(content["facts"])
+        """Return the figures that `make` reported for the dataset that is in the folder."""
+        return dict(json.loads(self.marker.read_text(encoding="utf-8"))["facts"])
 
 
 # functions, not methods: a subclass may name its own as it likes

@@ -20,34 +20,19 @@ _KEYS = ("name", "data_src", "data_src_args", "transform", "_target_")
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """One entry of a split.
+    """One entry of a split."""
 
-    Attributes:
-        name: The test set's name; None where there is none.
-        data_src: Where the class `Dataset` is: `corpus/task` for the module `egs3.corpus.task.dataset`, or a dotted
-            module path; None: `dataset` in the recipe's folder.
-        target: The dotted path of the class or function that makes the dataset, in place of `data_src`.
-        args: Its arguments (`data_src_args`).
-        transform: A block with a `_target_` that makes a function from item to item; None for none.
-    """
-
-    name: str | None = None
+    name: str | None = None  # of a test set, and of its folder
+    # Where the class `Dataset` is: `corpus/task` for the module `egs3.corpus.task.dataset`, or a dotted module path;
+    # None: `dataset` in the recipe's folder.
     data_src: str | None = None
-    target: str | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
-    transform: Mapping[str, Any] | None = None
+    target: str | None = None  # dotted path of what makes the dataset, in place of `data_src`
+    args: Mapping[str, Any] = field(default_factory=dict)  # `data_src_args`
+    transform: Mapping[str, Any] | None = None  # a block that makes a function from item to item
 
     @classmethod
     def read(cls, entry: Any, where: str) -> DatasetEntry:
-        """Read an entry as it stands in a config.
-
-        Args:
-            entry: A mapping.
-            where: Its key, for messages.
-
-        Raises:
-            ConfigError: It is no mapping, or holds something wrong.
-        """
+        """Read an entry as it stands in a config under the key `where`."""
         raw = as_plain(entry)
         if not isinstance(raw, Mapping):
             raise ConfigError(
@@ -74,15 +59,7 @@ class DatasetEntry:
 
 
 def make_dataset(entry: DatasetEntry, recipe_dir: str | Path | None = None) -> Any:
-    """Make the dataset that an entry names.
-
-    Args:
-        entry: The entry.
-        recipe_dir: The recipe's folder, for entries without `data_src`.
-
-    Raises:
-        ConfigError: There is no such module or class.
-    """
+    """Make the dataset that an entry names."""
     if entry.target is None:
         module = load_dataset_module(entry.data_src, recipe_dir)
         if not hasattr(module, DATASET):
@@ -102,12 +79,7 @@ def make_dataset(entry: DatasetEntry, recipe_dir: str | Path | None = None) -> A
 def load_dataset_module(data_src: str | None = None, recipe_dir: str | Path | None = None) -> ModuleType:
     """Import the module that holds `Dataset`, and `DatasetBuilder` where there is one.
 
-    Args:
-        data_src: `corpus/task` for `egs3.corpus.task.dataset`, or a dotted path; None: `dataset` of the recipe.
-        recipe_dir: The recipe's folder; it is added to `sys.path`, and so reaches workers.
-
-    Raises:
-        ConfigError: There is no such module, or another `dataset` was imported in this process before.
+    The recipe's folder, where `data_src` is None, is added to `sys.path`, and so reaches workers.
     """
     if data_src is not None:
         tag = data_src.strip()

@@ -63,12 +63,7 @@ class HuggingFaceDataset:
 
     @cached_property
     def rows(self) -> Any:
-        """The `datasets.Dataset`, with audio columns as bytes or paths.
-
-        Raises:
-            TypeError: It has several splits, or is a stream.
-            ValueError: It lacks a column.
-        """
+        """The `datasets.Dataset`, with audio columns as bytes or paths."""
         datasets = _library()
         if self.saved is not None:
             found = datasets.load_from_disk(os.fspath(self.saved))
@@ -79,7 +74,7 @@ class HuggingFaceDataset:
                 raise TypeError("a stream has no length and no places: leave out streaming: true")
             names = ", ".join(found) if isinstance(found, Mapping) else type(found).__name__
             raise TypeError(f"this is not one split but {names}: set split, or save one of them")
-        for column in (*self.fields.values(), *([self.id_column] if self.id_column else [])):
+        for column in self._columns:
             if column not in found.column_names:
                 raise ValueError(
                     f"there is no column {column!r}; the dataset has {', '.join(found.column_names)}"
@@ -91,6 +86,10 @@ class HuggingFaceDataset:
                 )
         return found
 
+    @property
+    def _columns(self) -> list[str]:
+        return sorted({*self.fields.values(), *([] if self.id_column is None else [self.id_column])})
+
     @cached_property
     def _places(self) -> Mapping[str, int]:
         return places_of(self.rows[self.id_column], "rows")
@@ -98,9 +97,8 @@ class HuggingFaceDataset:
     def fingerprint(self) -> str:
         """Return a hash of all rows, so that a changed one is noticed; of audio, path and size count."""
         digest = hashlib.sha256()
-        columns = sorted({*self.fields.values(), *([self.id_column] if self.id_column else [])})
-        for batch in self.rows.select_columns(columns).with_format("arrow").iter(_BATCH):
-            for column in columns:
+        for batch in self.rows.select_columns(self._columns).with_format("arrow").iter(_BATCH):
+            for column in self._columns:
                 digest.update(repr(self._content(column, batch[column])).encode())
         return digest.hexdigest()[:16]
 

@@ -25,31 +25,18 @@ _ROUNDED = 0.01  # seconds by which a length in `utt2dur` is the audio's, rounde
 
 @dataclass(frozen=True, slots=True)
 class KaldiItem:
-    """One utterance, without its audio.
-
-    Attributes:
-        utt_id: Its id.
-        audio: The file of its recording, or the command that prints it, without the `|`.
-        is_command: Whether `audio` is a command.
-        line: The line of `wav.scp` that has it.
-        listed: The file and line that name the utterance, for messages.
-        begin: Where it begins in the recording, in seconds.
-        end: Where it ends; None: at the end.
-        text: What `text` has for it; None without that file.
-        speaker: What `utt2spk` has for it; None without that file.
-        seconds: Its length by `utt2dur` or `segments`; None where neither says it.
-    """
+    """One utterance, without its audio; None is what no file says."""
 
     utt_id: str
-    audio: str
+    audio: str  # the file of its recording, or the command that prints it, without the `|`
     is_command: bool
-    line: int
-    listed: str
-    begin: float = 0.0
-    end: float | None = None
+    line: int  # of `wav.scp`
+    listed: str  # the file and line that name the utterance, for messages
+    begin: float = 0.0  # in the recording, in seconds
+    end: float | None = None  # None: that of the recording
     text: str | None = None
     speaker: str | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # by `utt2dur` or `segments`
 
 
 class KaldiDataset:
@@ -90,12 +77,7 @@ class KaldiDataset:
 
     @cached_property
     def items(self) -> Sequence[KaldiItem]:
-        """The utterances, without their audio.
-
-        Raises:
-            FileNotFoundError: There is no `wav.scp`.
-            ValueError: A line is wrong, an utterance is missing from a file, or a recording is a command.
-        """
+        """The utterances, without their audio."""
         return list(self._list())
 
     @cached_property
@@ -247,15 +229,7 @@ def _why_not(audio: str) -> str:
 
 
 def read_table(path: Path) -> dict[str, tuple[int, str]]:
-    """Read lines of an id and a value, which may be empty.
-
-    Returns:
-        Id -> number of its line, and the value.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        ValueError: A line is no UTF-8 or has no id, or an id is there twice.
-    """
+    """Read lines of an id and a value, which may be empty: id -> number of its line, and the value."""
     rows: dict[str, tuple[int, str]] = {}
     with open(path, "rb") as file:
         for number, raw in enumerate(file, 1):

@@ -30,11 +30,7 @@ class LhotseDataset:
 
     @cached_property
     def cuts(self) -> list[Any]:
-        """All cuts, in the order of the manifest.
-
-        Raises:
-            ValueError: The manifest has none.
-        """
+        """All cuts, in the order of the manifest."""
         lhotse = require("lhotse", "data", "this dataset")
         try:
             found = list(lhotse.CutSet.from_file(self.path))

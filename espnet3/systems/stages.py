@@ -55,11 +55,7 @@ def roles_of(system: type) -> tuple[str, ...]:
 
 
 def chosen(system: type, wanted: Iterable[str]) -> tuple[StageSpec, ...]:
-    """Return the stages that are asked for, in the system's order; "all" asks for every one with `in_all`.
-
-    Raises:
-        ValueError: There is no such stage.
-    """
+    """Return the stages that are asked for, in the system's order; "all" asks for every one with `in_all`."""
     wanted, names = list(wanted), stage_names(system)
     for name in wanted:
         if name not in (*names, ALL):

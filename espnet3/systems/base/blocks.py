@@ -17,15 +17,7 @@ _OF_A_BACKEND = ("options", "adapt")  # they mean nothing to another one, or som
 
 
 def check_blocks(config: Any, places: Mapping[str, Place] | None = None) -> None:
-    """Check the blocks `parallel` and `trainer` of a stage's config.
-
-    Args:
-        config: A mapping or an OmegaConf config; None has none.
-        places: Where its keys stand, for messages.
-
-    Raises:
-        ConfigError: One of them is wrong, or holds what belongs to the other.
-    """
+    """Check the blocks `parallel` and `trainer` of a config; `places`, where its keys stand, are for messages."""
     if config is None:
         return
     for block, check in (("trainer", check_trainer), ("parallel", ParallelConfig.parse)):
@@ -39,13 +31,7 @@ def check_blocks(config: Any, places: Mapping[str, Place] | None = None) -> None
 def stage_parallel(config: Any) -> Iterator[None]:
     """Register a stage's own `parallel` block for a `with` block, and then what was registered before.
 
-    Where the config has none, what is registered stays.
-
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Raises:
-        ConfigError: As `check_blocks`.
+    Where the config has none, what is registered stays. A wrong block `parallel` or `trainer` is a ConfigError.
     """
     check_blocks(config)
     before = get_parallel_config()
@@ -62,10 +48,6 @@ def merge_parallel(config: DictConfig, small: DictConfig) -> None:
 
     `options` and `adapt` belong to a backend: where the file names another `env` than the config, the config's are
     left out.
-
-    Args:
-        config: Changed in place; it may have no such block yet.
-        small: A config that holds the block `parallel`.
     """
     own: Any = OmegaConf.to_container(config, resolve=False)
     own = own.get("parallel") or {}

@@ -33,15 +33,8 @@ def collect_stats(config: Any) -> dict[str, Any]:
       stage run again without it when the jobs are done, or `espnet3 merge` of each folder, writes the files;
     - `parallel` (optional): registered while the stage runs.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Returns:
-        By split, what the runner returned: the statistics by feature, or a detached run.
-
-    Raises:
-        ConfigError: A block is wrong, or a required key is missing.
-        ItemError: An item failed.
+    Return, by split, what the runner returned: the statistics by feature, or a detached run. A wrong block or a missing
+    key is a ConfigError, a failed item an ItemError.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "training", ("dataset", "stats_dir"))

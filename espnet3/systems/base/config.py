@@ -28,9 +28,6 @@ def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
 
     `parallel_slurm`, `parallel_slurm.yaml` and `conf/parallel_slurm.yaml` are all found in the
     recipe; a path that exists from the current folder comes first.
-
-    Raises:
-        FileNotFoundError: Nothing is there; the message lists the recipe's configs.
     """
     name = os.fspath(name)
     for candidate in (
@@ -49,13 +46,6 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
     """Set `dotted.key=value` in every config that has the first part of the key.
 
     `+key=value` sets it in all of them whether they have it or not. Values are YAML.
-
-    Args:
-        configs: Config name -> config; changed in place.
-        overrides: What the user typed.
-
-    Raises:
-        ValueError: There is no `=`, or no config has the key.
     """
     for override in overrides:
         add = override.startswith("+")

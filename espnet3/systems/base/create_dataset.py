@@ -26,16 +26,7 @@ def create_dataset(config: Any) -> bool:
 
     `parallel` (optional) is registered while the stage runs, for builders that use a runner.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Returns:
-        True where something was built now, False where all was complete before.
-
-    Raises:
-        ConfigError: The block `parallel` or `trainer` is wrong, or an entry names no module.
-        SourceError: What a dataset is built from cannot be had.
-        ValueError: The config says nothing about a builder.
+    Return whether something was built now. A wrong entry is a ConfigError, a source that cannot be had a SourceError.
     """
     with stage_parallel(config):
         done = [_ensure(builder, arguments) for builder, arguments in _builders(config)]

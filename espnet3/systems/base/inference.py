@@ -48,21 +48,13 @@ _EXECUTION = (
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """What the infer stage did for one test set.
+    """What the infer stage did for one test set."""
 
-    Attributes:
-        folder: Where the `.scp` files are.
-        items: Items of the run.
-        failed: Items that failed, listed in `errors.jsonl`.
-        seconds: Wall time, with the start of the workers.
-        run: What the runner returned: the results, or a detached run.
-    """
-
-    folder: Path
-    items: int
-    failed: int
-    seconds: float
-    run: Any
+    folder: Path  # where the `.scp` files are
+    items: int  # of the run
+    failed: int  # listed in `errors.jsonl`
+    seconds: float  # wall time, with the start of the workers
+    run: Any  # what the runner returned: the results, or a detached run
 
 
 def infer(config: Any) -> dict[str, InferResult]:
@@ -87,15 +79,7 @@ def infer(config: Any) -> dict[str, InferResult]:
     - `parallel` (optional): registered while the stage runs (`set_parallel`); then what was registered before is
       again.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Returns:
-        What was done, by the name of the test set.
-
-    Raises:
-        ConfigError: The block `parallel` or `trainer` is wrong.
-        ValueError: A required key is missing, or a value is of the wrong kind.
+    Return what was done, by the name of the test set. A wrong block or a missing key is a ConfigError.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "inference", ("dataset", "model", "inference_dir", "input_key"))

@@ -34,12 +34,7 @@ class InferenceProvider(_InferenceProvider):
 
     @staticmethod
     def build_dataset(config: Any) -> Any:
-        """Instantiate `config.dataset`, or the test set `config.test_set` of its `test` entries.
-
-        Raises:
-            ValueError: The block or its `_target_` is missing.
-            RuntimeError: This process sees other data than the driver did.
-        """
+        """Instantiate `config.dataset`, or the test set `config.test_set` of its `test` entries."""
         if is_organized(config.get("dataset")):
             dataset = organizer_of(config).test[config["test_set"]]
         else:
@@ -48,9 +43,5 @@ class InferenceProvider(_InferenceProvider):
 
     @staticmethod
     def build_model(config: Any) -> Any:
-        """Instantiate `config.model`.
-
-        Raises:
-            ValueError: The block or its `_target_` is missing.
-        """
+        """Instantiate `config.model`."""
         return instantiate_block(config, "model")

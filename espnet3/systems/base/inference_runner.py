@@ -88,18 +88,7 @@ class InferenceRunner(BaseRunner):
 
     @staticmethod
     def forward(idx: Any, dataset: Any = None, model: Any = None, **kwargs: Any) -> Any:
-        """Return the result of one dataset item, or a list of results for a list of indices.
-
-        Args:
-            idx: Index into the dataset.
-            dataset: From the env.
-            model: From the env.
-            **kwargs: The rest of the env; see the class.
-
-        Raises:
-            RuntimeError: The env has no `input_key`.
-            KeyError: The dataset item lacks an input key.
-        """
+        """Return the result of one dataset item, or a list of results for a list of indices; see the class."""
         if isinstance(idx, (list, tuple)):
             return InferenceRunner.batch_forward(idx, dataset=dataset, model=model, **kwargs)
         keys, output_fn, model_kwargs = _settings(kwargs)
@@ -113,11 +102,7 @@ class InferenceRunner(BaseRunner):
     def batch_forward(
         indices: Sequence[Any], dataset: Any = None, model: Any = None, **kwargs: Any
     ) -> list[Any]:
-        """Return one result per index, from one call of the model where it takes lists.
-
-        Raises:
-            ValueError: The batch gave another number of results than it has items.
-        """
+        """Return one result per index, from one call of the model where it takes lists."""
         indices = list(indices)
         if len(indices) == 1 or not getattr(model, "supports_batch", True):
             return [InferenceRunner.forward(idx, dataset, model, **kwargs) for idx in indices]
@@ -144,16 +129,7 @@ class InferenceRunner(BaseRunner):
         return [_checked(result, idx, kwargs) for idx, result in zip(indices, results, strict=True)]
 
     def write_outputs(self, indices: Sequence[Any], results: Sequence[Any]) -> None:
-        """Check results and, with `output_dir`, write the `.scp` files of a finished run.
-
-        Args:
-            indices: The indices of the run.
-            results: As many results, in the same order.
-
-        Raises:
-            TypeError: A result is not a dict, or a value does not fit on a line.
-            ValueError: A result lacks a key, or two have the same utterance id.
-        """
+        """Check the results of some indices and, with `output_dir`, write the `.scp` files of a finished run."""
         writer = ScpWriter(self.idx_key, self.output_keys)
         for idx, result in zip(indices, results, strict=True):
             writer.add(idx, result)
@@ -222,13 +198,7 @@ def _checked(result: Any, idx: Any, env: Mapping[str, Any]) -> Any:
 
 @cache
 def load_function(path: str) -> Callable[..., Any]:
-    """Import a function by its dotted path.
-
-    Raises:
-        ValueError: The path has no module part.
-        AttributeError: The module has no such name.
-        TypeError: The name is not callable.
-    """
+    """Import a function by its dotted path."""
     module_name, _, name = path.rpartition(".")
     if not module_name:
         raise ValueError(f"output_fn_path {path!r} must be a dotted path such as 'src.output_fn.output_fn'")

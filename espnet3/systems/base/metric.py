@@ -39,17 +39,8 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     Items that failed are in no file and thus in no metric; their number is added as `failed_items`
     to the metric's own entries.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Returns:
-        Import path of the metric -> test set -> what the metric returned.
-
-    Raises:
-        ConfigError: The block `parallel` or `trainer` is wrong.
-        FileNotFoundError: There is nothing to measure.
-        TypeError: A metric is not an `AbsMetric`.
-        ValueError: A required key is missing.
+    Return import path of the metric -> test set -> what the metric returned. A wrong block or a missing key is a
+    ConfigError, no file to measure a FileNotFoundError, and a metric that is no `AbsMetric` a TypeError.
     """
     whole = as_dict(config)
     require(whole, "metrics", ("inference_dir", "metrics"))

@@ -10,13 +10,10 @@ from espnet3.components.data.files import sha256_of
 
 
 def file_hashes(block: Any) -> dict[str, str]:
-    """Return a hash of the content of each file that a config's block names.
+    """Return a hash of the content of each file whose path is a text in a config's block.
 
     Without it, weights that were trained anew under the same name would be taken for the ones that gave the results
     of before.
-
-    Args:
-        block: Plain dicts and lists; each text in them that is the path of a file counts.
     """
     return {path: sha256_of(path)[:16] for path in sorted(set(_files(block)))}
 

@@ -75,18 +75,9 @@ def read_scp(path: Path) -> dict[str, str]:
 
 
 def read_aligned(folder: Path, inputs: Mapping[str, str]) -> dict[str, list[str]]:
-    """Read several .scp files of one folder as columns of one table.
+    """Read several .scp files of one folder, column -> name without `.scp`, as columns of one table.
 
-    Args:
-        folder: Where the files are.
-        inputs: Column name to file name without `.scp`.
-
-    Returns:
-        `utt_id` and the columns, aligned by id, in the order of the first file.
-
-    Raises:
-        FileNotFoundError: A file is not there; the message lists those that are.
-        ValueError: The files do not hold the same ids.
+    The table has `utt_id` and the columns, aligned by id, in the order of the first file.
     """
     tables: dict[str, dict[str, str]] = {}
     for column, name in inputs.items():

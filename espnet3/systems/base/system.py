@@ -88,11 +88,7 @@ class BaseSystem:
 
     @classmethod
     def check_stages(cls, stages: Iterable[str]) -> None:
-        """Check names of stages.
-
-        Raises:
-            ValueError: There is no such stage.
-        """
+        """Check that there are stages of these names."""
         chosen(cls, stages)
 
     def check_jobs(self, stages: Iterable[str]) -> None:

@@ -47,15 +47,8 @@ def train(config: Any) -> Path:
     - `seed` (optional, 0);
     - `threads` (optional): threads that torch computes with in each process, while the stage runs.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-
-    Returns:
-        The file with the weights of the best checkpoint.
-
-    Raises:
-        ConfigError: Something is missing or wrong, or `exp_dir` holds a training of another config.
-        MissingPackageError: lightning or torch is not installed.
+    Return the file with the weights of the best checkpoint. Something missing or wrong, or an `exp_dir` that holds a
+    training of another config, is a ConfigError.
     """
     config = config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))
     require(config, "training", ("model", "dataset", "exp_dir", "optimizer"))

@@ -26,17 +26,11 @@ _COMMAND_LINE = "the command line"
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """One config of a recipe.
-
-    Attributes:
-        role: Which.
-        config: Its keys; interpolations are resolved when they are read.
-        places: Where each key was set.
-    """
+    """One config of a recipe: its keys, whose interpolations are resolved when they are read."""
 
     role: Role
     config: DictConfig
-    places: Places
+    places: Places  # where each key was set
 
     @property
     def file(self) -> str:
@@ -51,11 +45,7 @@ class StageConfigs:
     by_role: Mapping[str, StageConfig]
 
     def __getitem__(self, role: str) -> DictConfig:
-        """Return the config of a role.
-
-        Raises:
-            KeyError: The recipe has no such file.
-        """
+        """Return the config of a role."""
         return self.by_role[role].config
 
     def __contains__(self, role: str) -> bool:

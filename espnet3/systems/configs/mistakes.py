@@ -10,12 +10,7 @@ from espnet3.parallel.messages import did_you_mean
 
 
 class StageConfigError(ConfigError):
-    """A stage's config lacks something, or holds something wrong.
-
-    Attributes:
-        role: Which config: "training", "inference", "metrics", "demo".
-        key: The dotted key.
-    """
+    """A stage's config, that of a `role` such as "training", lacks a dotted `key`, or holds something wrong there."""
 
     def __init__(self, role: str, key: str, said: str) -> None:
         super().__init__(said)
@@ -27,11 +22,7 @@ class StageConfigError(ConfigError):
 
 
 def require(config: Any, role: str, keys: Iterable[str]) -> None:
-    """Check that a config has a value for each of some keys.
-
-    Raises:
-        StageConfigError: It lacks one.
-    """
+    """Check that a config has a value for each of some keys."""
     for key in keys:
         if config.get(key) is None:
             there = [str(each) for each in config]

@@ -13,12 +13,7 @@ from espnet3.parallel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a key was set.
-
-    Attributes:
-        file: The file, as it was named; or what else has set the key, such as "the command line".
-        line: Its line, counted from 1; None where there are no lines.
-    """
+    """Where a key was set: a file, as it was named, or "the command line", and the line, counted from 1."""
 
     file: str
     line: int | None = None
@@ -32,15 +27,7 @@ Places = dict[str, Place]
 
 
 def places_in(text: str, file: str) -> Places:
-    """Return the place of every key of a YAML text.
-
-    Args:
-        text: The file's content.
-        file: What the file is called in messages.
-
-    Raises:
-        ConfigError: It is no YAML; the message has the line.
-    """
+    """Return the place of every key of a YAML text, of a file that is so called in messages."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -91,13 +78,7 @@ def place_of(places: Mapping[str, Place], key: str) -> Place | None:
 
 
 def located(error: ConfigError, block: str, places: Mapping[str, Place]) -> ConfigError:
-    """Return the error of a wrong block, each of its problems with file, line and whole key.
-
-    Args:
-        error: What the check of the block has raised.
-        block: The block's key, such as "parallel".
-        places: Where the keys of the config stand.
-    """
+    """Return the error of a wrong block such as "parallel", each of its problems with file, line and whole key."""
     if not places:
         return error
     inside = [key for key in places if key.startswith(f"{block}.")]
@@ -108,17 +89,11 @@ def located(error: ConfigError, block: str, places: Mapping[str, Place]) -> Conf
             key=len,
             default=block,
         )
-        said.append(
-            f"{place_of(places, key)}: {block}.{problem}" if key != block else _whole(problem, block, places)
-        )
+        said.append(f"{place_of(places, key)}: {block}{': ' if key == block else '.'}{problem}")
     if len(said) == 1:
         return ConfigError(said[0])
     lines = [f"  {number}. {problem}" for number, problem in enumerate(said, 1)]
     return ConfigError("\n".join([f"The {block} config has {len(said)} problems:", *lines]))
-
-
-def _whole(problem: str, block: str, places: Mapping[str, Place]) -> str:
-    return f"{place_of(places, block)}: {block}: {problem}"
 
 
 def _is_about(problem: str, key: str) -> bool:

@@ -26,12 +26,7 @@ def read_config(path: Path) -> tuple[DictConfig, Places]:
     value `${load_line:PATH}` by the lines of such a file, and `${set_corpus_and_system:}` by the names of the recipe's
     two folders, as in `asterisk_asr`.
 
-    Returns:
-        The config, with all other interpolations as they are, and the place of each key.
-
-    Raises:
-        ConfigError: It is no YAML, holds an interpolation that cannot be read, or names a file that is not there.
-        TypeError: It holds something else than a mapping.
+    The config that is returned, with the place of each key, has all other interpolations as they are.
     """
     text = path.read_text(encoding="utf-8")
     places = places_in(text, str(path))
@@ -85,13 +80,7 @@ def _recipe_name(path: Path) -> str:
 
 
 def unresolved(error: OmegaConfBaseException, places: Places, key: str | None = None) -> ConfigError:
-    """Return the error for a value whose interpolation cannot be resolved.
-
-    Args:
-        error: What OmegaConf has raised.
-        places: Where the keys of the config stand.
-        key: The value's key; None takes it from the error.
-    """
+    """Return the error for a value whose interpolation cannot be resolved; without a key, the one it names itself."""
     key = key or error.full_key or ""
     place = place_of(places, key) or Place("the config")
     return ConfigError(
@@ -100,11 +89,7 @@ def unresolved(error: OmegaConfBaseException, places: Places, key: str | None = 
 
 
 def check_interpolations(config: DictConfig, places: Places) -> None:
-    """Resolve every value that stands in a file or on the command line.
-
-    Raises:
-        ConfigError: One cannot be resolved, or is still ???; the message has the file, the line and the key.
-    """
+    """Resolve every value that stands in a file or on the command line; ??? is an error."""
     for key in places:
         if not key:
             continue

@@ -7,7 +7,7 @@ import hmac
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.errors import MissingPackageError
@@ -24,11 +24,7 @@ UI = {
 
 
 def ui_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the block `ui` with its defaults.
-
-    Raises:
-        StageConfigError: It has a key that is none, or a port that is none.
-    """
+    """Return the block `ui` with its defaults."""
     block = block or {}
     for key in block:
         if key not in UI:
@@ -41,11 +37,7 @@ def ui_of(block: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def require_gradio() -> Any:
-    """Import gradio without its telemetry.
-
-    Raises:
-        MissingPackageError: It is not installed.
-    """
+    """Import gradio without its telemetry."""
     # read when gradio is imported and when it starts
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -62,10 +54,6 @@ class Door:
     """Lets requests to the page pass that show the secret of its link, or the cookie that the link has given.
 
     Every account of a machine can connect to its loopback ports.
-
-    Args:
-        app: What answers them, by ASGI.
-        secret: The link's.
     """
 
     def __init__(self, app: Any, secret: str) -> None:
@@ -80,7 +68,7 @@ class Door:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
-        elif any(_same(value, self._secret) for name, value in _fields(scope) if name == "token"):
+        elif any(_same(token, self._secret) for token in _tokens(scope)):
             cookie = f"{self._cookie}={self._value}; Path=/; HttpOnly; SameSite=Strict"
             await _answer(send, 303, [(b"location", b"."), (b"set-cookie", cookie.encode())])
         else:
@@ -95,8 +83,8 @@ class Door:
         return _same(given.get(self._cookie, ""), self._value)
 
 
-def _fields(scope: Any) -> list[tuple[str, str]]:
-    return parse_qsl(scope["query_string"].decode("latin-1"))
+def _tokens(scope: Any) -> list[str]:
+    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
 
 
 def _same(given: str, secret: str) -> bool:
@@ -113,12 +101,7 @@ async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]]) ->
 
 
 def build_page(recognise: Callable[[str | None], str], ui: Mapping[str, Any]) -> Any:
-    """Return the page, a gradio `Blocks`.
-
-    Args:
-        recognise: From the path of a recording to its text.
-        ui: Of `ui_of`.
-    """
+    """Return the page, a gradio `Blocks`, for a function from the path of a recording to its text."""
     gradio = require_gradio()
     with gradio.Blocks(title=ui["title"], analytics_enabled=False) as page:
         gradio.Markdown(f"# {ui['title']}\n{ui['description']}")

@@ -23,24 +23,14 @@ Answer = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """The function behind the page.
-
-    Attributes:
-        answer: Calls the model.
-        rate: Samples a second that the model wants.
-        max_seconds: Longer recordings are refused.
-    """
+    """The function behind the page."""
 
     answer: Answer
-    rate: int = 16000
-    max_seconds: float = 60.0
+    rate: int = 16000  # samples a second that the model wants
+    max_seconds: float = 60.0  # longer recordings are refused
 
     def __call__(self, path: str | None) -> str:
-        """Return the text of a recording, or a sentence on why there is none; raises nothing.
-
-        Args:
-            path: A sound file; None where the person gave none.
-        """
+        """Return the text of a sound file, or a sentence on why there is none; raises nothing."""
         try:
             text = self.answer(read_recording(path, self.rate, self.max_seconds))
         except RefusedError as refused:

@@ -13,18 +13,9 @@ class RefusedError(ValueError):
 
 
 def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> Any:
-    """Read a recording as a model wants it: its channels averaged, and brought to the rate.
+    """Read a recording as a model wants it: 16-bit mono, its channels averaged, brought to a rate in hertz.
 
-    Args:
-        path: The file; None where nothing was given.
-        rate: Samples a second of the result.
-        max_seconds: A longer one is refused.
-
-    Returns:
-        16-bit mono samples, a numpy array.
-
-    Raises:
-        RefusedError: Nothing was given, or it is no audio, or empty, or too long.
+    What is no audio, or empty, or too long, is a RefusedError.
     """
     if path is None:
         raise RefusedError("Choose a sound file or record something first.")

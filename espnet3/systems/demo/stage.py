@@ -29,17 +29,8 @@ def demo(config: Any, stop: threading.Event | None = None) -> str:
     - `ui` (optional): `title`, `description`, `host` (127.0.0.1: this machine alone) and `port` (7860);
     - `parallel` (optional): the workers, which hold the model for as long as the page is there.
 
-    Args:
-        config: A mapping or an OmegaConf config.
-        stop: Ends the page when it is set; None: only Ctrl-C does.
-
-    Returns:
-        The page's address.
-
-    Raises:
-        ConfigError: A block is wrong, there is no model, or the port is in use.
-        MissingPackageError: gradio is not installed.
-        WorkerSetupError: The model cannot be loaded.
+    It returns the page's address when it has ended, which the event `stop` does too. A wrong block, or a port in use,
+    is a ConfigError; a model that cannot be loaded is a WorkerSetupError.
     """
     ui = ui_of(config.get("ui"))
     gradio = require_gradio()  # before workers are started

@@ -8,16 +8,29 @@ after a run that was killed went on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from espnet3.components.data.data_organizer import organizer_of, same_data
-from espnet3.components.data.features import arrays_of, features_of_list, make_features
-from espnet3.components.data.files import utterance_id
-from espnet3.components.data.stats_files import FeatureStats, ItemStats, ItemSums, ShardWriter, merge_stats
+from espnet3.components.data.exact_sums import ExactSums
+from espnet3.components.data.files import utterance_id, write_atomic, write_text_atomic
+from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.env_provider import EnvironmentProvider
+
+logger = logging.getLogger(__name__)
+
+_LENGTHS = "_lengths"
+_ONLY = "feats"  # what a feature is called that has no name of its own
+_SUMS = "sums.json"
+
+Features = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class CollectStatsProvider(EnvironmentProvider):
@@ -111,3 +124,269 @@ def _stats_of(idx: Any, item: Any, features: Mapping[str, Any]) -> ItemStats:
 
 def _shape(array: Any) -> str:
     return ",".join(str(size) for size in array.shape)
+
+
+# what computes features
+
+
+def make_features(config: Any) -> Features:
+    """Return the function from an item to its features by name.
+
+    The block `features` of the config makes an object that is called with the fields `input_key` (default `speech`) of
+    an item and returns an array (frames, dimensions), or several by name. Without that block, the block `model` makes
+    an object with the method `collect_feats`, called with the arrays of a batch of one item and their lengths
+    (`speech`, `speech_lengths`, ...), which returns arrays and lengths likewise.
+    """
+    if config.get("features") is not None:
+        return Frontend(instantiate_block(config, "features"), config.get("input_key") or "speech")
+    model = instantiate_block(config, "model")
+    if not callable(getattr(model, "collect_feats", None)):
+        raise TypeError(
+            f"{type(model).__name__} has no method collect_feats: write it, or name what computes the features in a "
+            "block 'features'"
+        )
+    return ModelFeatures(model)
+
+
+def features_of_list(features: Features, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the features of several items, computed in one call where the object takes lists."""
+    if isinstance(features, Frontend) and features.takes_lists and len(items) > 1:
+        return features.of_list(items)
+    return [features(item) for item in items]
+
+
+class Frontend:
+    """Calls an object with fields of an item.
+
+    One with `supports_batch = True` is given lists, one entry for each item of a batch, and returns a list; its answer
+    for an item must not depend on the others, to the last bit.
+    """
+
+    def __init__(self, compute: Callable[..., Any], keys: str | Sequence[str]) -> None:
+        self.compute = compute
+        self.keys = [keys] if isinstance(keys, str) else list(keys)
+        self.takes_lists = bool(getattr(compute, "supports_batch", False))
+
+    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an item's features by name."""
+        return _by_name(self.compute(**{key: _field(item, key) for key in self.keys}))
+
+    def of_list(self, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the features of several items."""
+        found = self.compute(**{key: [_field(item, key) for item in items] for key in self.keys})
+        if not isinstance(found, (list, tuple)) or len(found) != len(items):
+            got = len(found) if isinstance(found, (list, tuple)) else f"a {type(found).__name__}"
+            raise ValueError(
+                f"{type(self.compute).__name__} was given lists of {len(items)} items and returned {got}: return a "
+                "list with an entry for each, or set supports_batch = False on it"
+            )
+        return [_by_name(one) for one in found]
+
+
+def arrays_of(item: Any) -> dict[str, Any]:
+    """Return those fields of an item that have a shape."""
+    fields = item if isinstance(item, Mapping) else {}
+    return {name: value for name, value in fields.items() if getattr(value, "shape", ())}
+
+
+def _field(item: Mapping[str, Any], key: str) -> Any:
+    if key not in item:
+        raise KeyError(f"the item has no field {key!r} (it has {', '.join(map(repr, item))}); set input_key")
+    return item[key]
+
+
+def _by_name(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {_ONLY: found}
+
+
+class ModelFeatures:
+    """Calls `collect_feats` of a model with a batch of one item; a torch module is given tensors, on its own device.
+
+    One item, because padding beside a longer one may change the last bits of its features.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
+        self.torch = torch if torch is not None and isinstance(model, torch.nn.Module) else None
+        if self.torch is not None:
+            model.eval()
+
+    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an item's features by name."""
+        import numpy
+
+        arrays = arrays_of(item)
+        batch = {name: numpy.asarray(value)[None] for name, value in arrays.items()}
+        batch |= {f"{name}{_LENGTHS}": numpy.array([len(value)]) for name, value in arrays.items()}
+        found = self._collect(batch)
+        features = {}
+        for name, value in found.items():
+            if name.endswith(_LENGTHS):
+                continue
+            # without lengths there are no frames: the item is one
+            length = found.get(f"{name}{_LENGTHS}")
+            features[name] = value[0][: int(length[0])] if length is not None else value[0][None]
+        return features
+
+    def _collect(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.torch is None:
+            return self.model.collect_feats(**batch)  # type: ignore[no-any-return]  # the user's
+        device = next(iter(self.model.parameters()), self.torch.empty(0)).device
+        with self.torch.no_grad():
+            found = self.model.collect_feats(
+                **{name: self.torch.as_tensor(value, device=device) for name, value in batch.items()}
+            )
+        return {
+            name: value.detach().cpu().numpy() if hasattr(value, "detach") else value
+            for name, value in found.items()
+        }
+
+
+# the files of one shard, and of a whole split
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStats:
+    """Statistics of one feature over a split.
+
+    Attributes:
+        count: Frames; of a feature without frames, items.
+        sum: Their sum in each dimension, an array.
+        sum_square: The sum of their squares.
+    """
+
+    count: int
+    sum: Any
+    sum_square: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSums:
+    """What one feature of one item adds."""
+
+    count: int  # of frames
+    shape: tuple[int, ...]  # of a frame
+    sum: Any  # over the frames, an array of that shape
+    sum_square: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStats:
+    """What one item adds to the statistics."""
+
+    uid: str
+    shapes: Mapping[str, str]  # of inputs and features by name, as in "120,80"
+    sums: Mapping[str, ItemSums]  # of features by name
+
+
+@dataclass(slots=True)
+class _Total:
+    """The sums of one feature so far."""
+
+    shape: tuple[int, ...]
+    count: int = 0
+    sum: ExactSums = field(default_factory=ExactSums)
+    sum_square: ExactSums = field(default_factory=ExactSums)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "count": self.count,
+            "sum": [f"{total:x}" for total in self.sum.totals],
+            "sum_square": [f"{total:x}" for total in self.sum_square.totals],
+        }
+
+    def take(self, written: Mapping[str, Any]) -> None:
+        self.count += written["count"]
+        self.sum.merge(ExactSums(int(total, 16) for total in written["sum"]))
+        self.sum_square.merge(ExactSums(int(total, 16) for total in written["sum_square"]))
+
+
+def _total(totals: dict[str, _Total], name: str, shape: Iterable[int], where: str) -> _Total:
+    """Return the sums of a feature, new where there are none."""
+    known = totals.setdefault(name, _Total(tuple(shape)))
+    if known.shape != tuple(shape):
+        raise ValueError(
+            f"{where}: a frame of the feature {name!r} has the shape {tuple(shape)}, and had {known.shape} before: "
+            "features are summed frame by frame, so that all frames must be alike"
+        )
+    return known
+
+
+class ShardWriter:
+    """Writes the files of one shard: shapes as the items come, sums at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, IO[str]] = {}
+        self.opened = ExitStack()
+        self.totals: dict[str, _Total] = {}
+
+    def add(self, item: ItemStats) -> None:
+        """Add an item."""
+        for name, shape in item.shapes.items():
+            if name not in self.files:
+                file = (self.folder / f"{name}_shape").open("w", encoding="utf-8")
+                self.files[name] = self.opened.enter_context(file)
+            self.files[name].write(f"{item.uid} {shape}\n")
+        for name, sums in item.sums.items():
+            total = _total(self.totals, name, sums.shape, f"item {item.uid!r}")
+            total.count += sums.count
+            total.sum.add(sums.sum)
+            total.sum_square.add(sums.sum_square)
+
+    def close(self) -> None:
+        """Write the sums."""
+        self.opened.close()
+        content = {
+            "inputs": [name for name in self.files if name not in self.totals],
+            "features": {name: total.to_json() for name, total in self.totals.items()},
+        }
+        (self.folder / _SUMS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def merge_stats(folder: Path, shard_dirs: Sequence[Path]) -> dict[str, FeatureStats]:
+    """Put the files of all shards together, in the order of the shards; return the statistics by feature."""
+    totals: dict[str, _Total] = {}
+    inputs: set[str] = set()
+    for shard in shard_dirs:
+        content = json.loads((shard / _SUMS).read_text(encoding="utf-8"))
+        inputs.update(content["inputs"])
+        for name, written in content["features"].items():
+            _total(totals, name, written["shape"], str(shard)).take(written)
+    names = sorted(inputs - set(totals))
+    for name in (*names, *sorted(totals)):
+        _concatenate([shard / f"{name}_shape" for shard in shard_dirs], folder / f"{name}_shape")
+    stats = {name: _write_sums(folder / f"{name}_stats.npz", totals[name]) for name in sorted(totals)}
+    write_text_atomic(folder / "stats_keys", "".join(f"{name}\n" for name in stats))
+    write_text_atomic(folder / "batch_keys", "".join(f"{name}\n" for name in names))
+    logger.info("statistics of %s in %s", ", ".join(stats) or "no feature", folder)
+    return stats
+
+
+def _write_sums(path: Path, total: _Total) -> FeatureStats:
+    import numpy  # of the extra `recipe`
+
+    arrays = [numpy.array(sums.values()).reshape(total.shape) for sums in (total.sum, total.sum_square)]
+    stats = FeatureStats(total.count, *arrays)
+    entries = {"count": stats.count, "sum": stats.sum, "sum_square": stats.sum_square}
+    write_atomic(path, lambda file: numpy.savez(file, **entries))
+    return stats
+
+
+def _concatenate(parts: Sequence[Path], target: Path) -> None:
+    seen: set[str] = set()
+
+    def write(file: IO[bytes]) -> None:
+        for part in parts:
+            if not part.is_file():  # a shard whose items all lack it has no such file
+                continue
+            for line in part.read_text(encoding="utf-8").splitlines(keepends=True):
+                uid = line.partition(" ")[0]
+                if uid in seen:
+                    raise ValueError(f"two items have the id {uid!r}: a line of {target.name} is one item")
+                seen.add(uid)
+                file.write(line.encode())
+
+    write_atomic(target, write)

@@ -59,9 +59,13 @@ class ESPnet3LightningTrainer:
         self.model = model
         self.exp_dir = None if exp_dir is None else Path(exp_dir)
         self.best: Any = None
-        # here: they import lightning
-        from espnet3.components.trainers.checkpoints import checkpoint_callbacks, save_whole
-        from espnet3.components.trainers.epochs import EpochLog, EpochSeed
+        # here: it imports lightning
+        from espnet3.components.trainers.checkpoints import (
+            EpochLog,
+            EpochSeed,
+            checkpoint_callbacks,
+            save_whole,
+        )
 
         own = options.pop("callbacks", None) or []
         callbacks = [*own] if isinstance(own, list) else [own]

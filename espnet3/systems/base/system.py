@@ -14,7 +14,7 @@ from espnet3.systems.base.create_dataset import create_dataset
 from espnet3.systems.base.inference import InferResult, infer
 from espnet3.systems.base.metric import measure
 from espnet3.systems.base.training import is_first_process, started_together, train
-from espnet3.systems.demo.stage import demo
+from espnet3.systems.demo.page import demo
 from espnet3.systems.stages import StageSpec, chosen, roles_of
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class BaseSystem:
         return measure(_needed(self, "metrics_config", "measure"))
 
     def demo(self) -> str:
-        """Show a page that recognises recordings, until Ctrl-C; see `espnet3.systems.demo.stage.demo`."""
+        """Show a page that recognises recordings, until Ctrl-C; see `espnet3.systems.demo.page.demo`."""
         return demo(_needed(self, "demo_config", "demo"))
 
 

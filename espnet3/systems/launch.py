@@ -52,7 +52,9 @@ def launch(
     if str(recipe) not in sys.path:  # the configs name the recipe's classes as src.* and dataset.*
         sys.path.insert(0, str(recipe))
     parser = parser or build_parser(system)
-    args = _read(parser, argv)
+    args = parser.parse_intermixed_args(argv)
+    args.overrides += [word for word in args.stages if "=" in word]  # they may stand anywhere
+    args.stages = [word for word in args.stages if "=" not in word]
     show_logs()
     try:
         stages = chosen(system, args.stages)
@@ -91,13 +93,10 @@ def build_parser(system: type, description: str | None = None) -> argparse.Argum
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--stages",
-        nargs="+",
-        default=["all"],
-        metavar="STAGE",
-        help=_stages_help(system),
-    )
+    alone = [each.name for each in specs_of(system) if not each.in_all]
+    but = f" and has not {', '.join(alone)}" if alone else ""
+    stages = f"{', '.join(stage_names(system))}; all, which is the default{but}"
+    parser.add_argument("--stages", nargs="+", default=["all"], metavar="STAGE", help=stages)
     for role in _roles(system):
         usual = " or ".join(f"conf/{name}" for name in role_of(role).files)
         parser.add_argument(f"--{role}_config", metavar="CONFIG", help=f"default: {usual}")
@@ -116,12 +115,6 @@ def build_parser(system: type, description: str | None = None) -> argparse.Argum
     return parser
 
 
-def _stages_help(system: type) -> str:
-    alone = [each.name for each in specs_of(system) if not each.in_all]
-    but = f" and has not {', '.join(alone)}" if alone else ""
-    return f"{', '.join(stage_names(system))}; all, which is the default{but}"
-
-
 def show_results(results: Mapping[str, Any]) -> None:
     """Print a line for each test set that was decoded."""
     for name, result in results.get("infer", {}).items():
@@ -136,14 +129,6 @@ def show_results(results: Mapping[str, Any]) -> None:
 
 def _roles(system: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*ROLES, *roles_of(system))))
-
-
-def _read(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; overrides may stand anywhere in it."""
-    args = parser.parse_intermixed_args(argv)
-    args.overrides += [word for word in args.stages if "=" in word]
-    args.stages = [word for word in args.stages if "=" not in word]
-    return args
 
 
 def _configs(

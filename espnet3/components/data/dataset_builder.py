@@ -120,11 +120,7 @@ class DatasetBuilder:
             files[_name(self, path)] = {"bytes": path.stat().st_size}
         for path in made.index:
             files[_name(self, path)] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        content = {
-            **_identity(self),
-            "facts": dict(made.facts or {}),
-            "files": dict(sorted(files.items())),
-        }
+        content = {**_identity(self), "facts": dict(made.facts or {}), "files": dict(sorted(files.items()))}
         write_text_atomic(self.marker, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return True
 
@@ -140,12 +136,8 @@ def _identity(builder: DatasetBuilder) -> dict[str, Any]:
     """Return what decides the content, as it is read back from the marker."""
     # Through JSON, so that a tuple in the options equals the list that is read back.
     options = json.loads(json.dumps(dict(builder.options())))
-    return {
-        "schema": _SCHEMA,
-        "builder": type(builder).__name__,
-        "version": builder.version,
-        "options": options,
-    }
+    name = type(builder).__name__
+    return {"schema": _SCHEMA, "builder": name, "version": builder.version, "options": options}
 
 
 def _name(builder: DatasetBuilder, path: Path) -> str:

@@ -19,11 +19,8 @@ def write_atomic(
     A reader sees the old content or the new one, never a part; a failed writer leaves `path` as
     it was, and one that is killed leaves its temporary file, which the next one removes.
 
-    Args:
-        path: The file to replace; its folder is made when it is not there.
-        write: Called with the open binary file.
-        sole: No other process writes this file meanwhile. False removes nothing, and looks for nothing, which takes
-            longer the more files the folder has: see `remove_leftovers`.
+    `sole` says that no other process writes this file meanwhile. False removes nothing, and looks for nothing, which
+    takes longer the more files the folder has: see `remove_leftovers`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,18 +42,20 @@ def find_config(name: str | os.PathLike[str], recipe_dir: Path) -> Path:
     raise FileNotFoundError(f"no config {name!r} here or in {recipe_dir} (its conf/ has {there or 'none'})")
 
 
-def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str]) -> None:
+def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str]) -> list[str]:
     """Set `dotted.key=value` in every config that has the first part of the key.
 
-    `+key=value` sets it in all of them whether they have it or not. Values are YAML.
+    `+key=value` sets it in all of them whether they have it or not. Values are YAML. Return
+    the names of the configs that were changed.
     """
+    changed: list[str] = []
     for override in overrides:
         add = override.startswith("+")
         key, equals, _ = override.lstrip("+").partition("=")
         if not equals or not key:
             raise ValueError(f"override {shown(override)} must read key=value, such as parallel.n_workers=2")
         top = key.partition(".")[0]
-        targets = [config for config in configs.values() if add or top in config]
+        targets = [name for name, config in configs.items() if add or top in config]
         if not targets:
             known = sorted({str(name) for config in configs.values() for name in config})
             hint = did_you_mean(top, known) or f" They have {', '.join(known)}"
@@ -61,8 +63,10 @@ def apply_overrides(configs: Mapping[str, DictConfig], overrides: Iterable[str])
                 f"override {shown(override)}: no config has {shown(top)}.{hint} "
                 f"(+{shown(key)[1:-1]}=... adds a new key)"
             )
-        for config in targets:
+        for name in targets:
             try:
-                config.merge_with_dotlist([override.lstrip("+")])
+                configs[name].merge_with_dotlist([override.lstrip("+")])
             except (OmegaConfBaseException, yaml.YAMLError) as error:
                 raise ValueError(f"override {shown(override)}: {str(error).splitlines()[0]}") from error
+        changed += targets
+    return changed

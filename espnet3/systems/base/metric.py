@@ -16,11 +16,7 @@ from espnet3.systems.base.config import as_dict
 from espnet3.systems.base.scp import read_aligned
 from espnet3.systems.configs.mistakes import require
 
-_FAILED = "errors.jsonl"  # of the run folder: one line for each item that failed
-
 logger = logging.getLogger(__name__)
-
-METRICS_FILE = "metrics.json"
 
 
 def measure(config: Any) -> dict[str, dict[str, Any]]:
@@ -44,23 +40,19 @@ def measure(config: Any) -> dict[str, dict[str, Any]]:
     """
     whole = as_dict(config)
     require(whole, "metrics", ("inference_dir", "metrics"))
-    with stage_parallel(config):
-        return _measure(whole)
-
-
-def _measure(whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     folder = Path(whole["inference_dir"])
-    test_sets = _test_sets(whole, folder)
     results: dict[str, dict[str, Any]] = {}
-    for block in whole["metrics"]:
-        metric, inputs = _make(block)
-        name = f"{type(metric).__module__}.{type(metric).__qualname__}"
-        if name in results:
-            raise ValueError(f"metrics: {name} is listed twice; make one with all its arguments")
-        results[name] = {test_set: _score(metric, inputs, test_set, folder) for test_set in test_sets}
+    with stage_parallel(config):
+        test_sets = _test_sets(whole, folder)
+        for block in whole["metrics"]:
+            metric, inputs = _make(block)
+            name = f"{type(metric).__module__}.{type(metric).__qualname__}"
+            if name in results:
+                raise ValueError(f"metrics: {name} is listed twice; make one with all its arguments")
+            results[name] = {test_set: _score(metric, inputs, test_set, folder) for test_set in test_sets}
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text_atomic(folder / METRICS_FILE, text + "\n")
-    logger.info("metrics of %s in %s", ", ".join(test_sets), folder / METRICS_FILE)
+    write_text_atomic(folder / "metrics.json", text + "\n")
+    logger.info("metrics of %s in %s", ", ".join(test_sets), folder / "metrics.json")
     return results
 
 
@@ -91,16 +83,10 @@ def _make(block: Mapping[str, Any]) -> tuple[AbsMetric, dict[str, str]]:
 
 def _score(metric: AbsMetric, inputs: Mapping[str, str], test_set: str, folder: Path) -> dict[str, Any]:
     data = read_aligned(folder / test_set, inputs)
-    failed = _count_failed(folder / test_set / _FAILED)
+    errors = folder / test_set / "errors.jsonl"  # of the run folder: one line for each item that failed
+    failed = len(errors.read_bytes().splitlines()) if errors.is_file() else 0
     if failed:
         logger.warning(
             "%s: %d items failed in the infer stage and count in no metric", folder / test_set, failed
         )
     return {**metric(data, test_set, folder / test_set), "failed_items": failed}
-
-
-def _count_failed(path: Path) -> int:
-    if not path.is_file():
-        return 0
-    with open(path, encoding="utf-8") as file:
-        return sum(1 for _ in file)

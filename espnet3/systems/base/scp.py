@@ -155,11 +155,19 @@ class ScpWriter:
             self.failures.append(result)
             return
         check_output(result, idx, self.idx_key, self.output_keys)
+        rows: list[tuple[str, str]] = []
+        named = ""
         try:
             utt_id = scp_id(result[self.idx_key])
-            rows = [row for key in self.output_keys for row in self._place(key, result[key])]
+            for key in self.output_keys:
+                for name, value in self._files(key, result[key]):
+                    named = f"{name!r}: "
+                    rows.append((name, scp_value(value)))
+                named = ""
         except (TypeError, ValueError) as error:
-            raise _again(error, f"item {idx!r}: {error}") from error
+            # the kind alone: a UnicodeEncodeError, which is a ValueError too, takes no other message
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"item {idx!r}: {named}{error}") from error
         names = [name for name, _ in rows]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"item {idx!r}: two outputs go to {min(twice)}.scp; rename an output key")
@@ -171,14 +179,12 @@ class ScpWriter:
         for name, value in rows:
             self._rows.setdefault(name, []).append((utt_id, value))
 
-    def _place(self, key: str, value: Any) -> list[tuple[str, str]]:
-        """Return (file name, text) for a value, or for each entry of a list."""
+    def _files(self, key: str, value: Any) -> list[tuple[str, Any]]:
+        """Return the name of the file of a value, or of each entry of a list."""
         listed = isinstance(value, (list, tuple))
         if self._listed.setdefault(key, listed) != listed:
             raise TypeError(f"{key!r} is a list for some items and a single value for others; choose one")
-        if not listed:
-            return [(key, _text(key, value))]
-        return [(f"{key}{n}", _text(f"{key}[{n}]", one)) for n, one in enumerate(value)]
+        return [(f"{key}{n}", one) for n, one in enumerate(value)] if listed else [(key, value)]
 
     def write(self, folder: Path) -> None:
         """Write the files; those of an earlier run that this one does not write are removed."""
@@ -190,15 +196,3 @@ class ScpWriter:
         for path in folder.glob("*.scp"):
             if ours.fullmatch(path.name) and path.stem not in names:
                 path.unlink()
-
-
-def _text(what: str, value: Any) -> str:
-    try:
-        return scp_value(value)
-    except (TypeError, ValueError) as error:
-        raise _again(error, f"{what!r}: {error}") from error
-
-
-def _again(error: Exception, message: str) -> Exception:
-    """Return the same kind of error with a message that says where."""
-    return TypeError(message) if isinstance(error, TypeError) else ValueError(message)

@@ -62,16 +62,9 @@ class BaseSystem:
     def run(self, stages: Iterable[str]) -> dict[str, Any]:
         """Run stages in the system's order, whatever order they are given in.
 
-        Args:
-            stages: Their names; "all" for every one but `demo`.
-
-        Returns:
-            What each stage returned, by its name.
-
-        Raises:
-            ConfigError: The block `parallel` or `trainer` of a config is wrong; as below.
-            ValueError: There is no such stage, or one needs what another only submits; raised before the first
-                one runs.
+        `stages` has their names, or "all" for every one but `demo`. The configs of all are checked, and what one stage
+        would need of jobs that another only submits, before the first one runs. Return what each stage returned, by
+        its name.
         """
         wanted = [each.name for each in chosen(type(self), stages)]
         for role in dict.fromkeys(("training", "inference", "metrics", "demo", *roles_of(type(self)))):
@@ -94,9 +87,8 @@ class BaseSystem:
     def check_jobs(self, stages: Iterable[str]) -> None:
         """Check that no stage needs what jobs, or another process, have yet to compute.
 
-        Raises:
-            ValueError: `infer` only submits its items (`async_mode`), and `measure` is to follow at once; or this is
-                one of several processes that `srun` or `torchrun` has started, and stages come before `train`.
+        So `measure` cannot follow at once on an `infer` that only submits its items (`async_mode`), and stages before
+        `train` are refused in one of several processes that `srun` or `torchrun` has started.
         """
         names = list(stages)
         before = names[: names.index("train")] if "train" in names else []

@@ -25,7 +25,6 @@ from espnet3.systems.configs.mistakes import StageConfigError, require
 logger = logging.getLogger(__name__)
 
 MODEL_FILE = "model.pth"
-_CONFIG_FILE = "training.yaml"
 _THREADS = Whole(least=1)
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")  # of torchrun, and of Lightning's own processes
 _DECIDING = ("model", "dataset", "dataloader", "optimizer", "scheduler", "scheduler_interval", "seed")
@@ -71,9 +70,12 @@ def _train(config: DictConfig, lightning: Any) -> Path:
         raise StageConfigError("training", "dataset", "the block 'dataset' has no entries for train")
     # LengthBatches gives each process its own batches
     block = {"use_distributed_sampler": False, **(as_dict(config).get("trainer") or {})}
-    trainer = ESPnet3LightningTrainer(model, exp_dir, block, _criteria(config, organizer), seed=seed)
+    criteria = config.get("best_model_criterion")
+    if criteria is None and organizer.valid is None:
+        criteria = []  # without validation data only the last checkpoint is kept
+    trainer = ESPnet3LightningTrainer(model, exp_dir, block, criteria, seed=seed)
     fit = as_dict(config).get("fit") or {}
-    epoch = trainer.first_epoch(**{key: fit[key] for key in ("ckpt_path",) if key in fit})
+    epoch = trainer.first_epoch(fit["ckpt_path"]) if "ckpt_path" in fit else trainer.first_epoch()
     loaders = {
         f"{name}_dataloaders": make_loader(dataset, config.get("dataloader"), split, seed=seed, epoch=epoch)
         for name, split, dataset in (("train", "train", organizer.train), ("val", "valid", organizer.valid))
@@ -100,18 +102,12 @@ def _threads(wanted: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _criteria(config: DictConfig, organizer: Any) -> Any:
-    """Return what makes a checkpoint one of the best; without validation data only the last one is kept."""
-    given = config.get("best_model_criterion")
-    return [] if given is None and organizer.valid is None else given
-
-
 def _check_same(exp_dir: Path, config: DictConfig) -> None:
     """Write down what decides a training; refuse a folder where something else did."""
-    whole = as_dict(config)
-    path = exp_dir / _CONFIG_FILE
     if not is_first_process():
         return
+    whole = as_dict(config)
+    path = exp_dir / "training.yaml"
     if path.is_file():
         before = as_dict(OmegaConf.load(path))
         changed = [key for key in _DECIDING if before.get(key) != whole.get(key)]

@@ -152,15 +152,10 @@ def _merge_small(found: Mapping[str, StageConfig], path: Path) -> None:
 def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> None:
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
-        fitting = {name: each for name, each in found.items() if _fits(each.config, key)}
-        takers = [
-            each
-            for each in fitting.values()
-            if override.startswith("+") or key.partition(".")[0] in each.config
-        ]
-        apply_overrides({name: each.config for name, each in (fitting or found).items()}, [override])
-        for each in takers:
-            each.places[key] = Place(_COMMAND_LINE)
+        fitting = {name: each.config for name, each in found.items() if _fits(each.config, key)}
+        everywhere = {name: each.config for name, each in found.items()}
+        for name in apply_overrides(fitting or everywhere, [override]):
+            found[name].places[key] = Place(_COMMAND_LINE)
 
 
 def _fits(config: DictConfig, key: str) -> bool:

@@ -33,8 +33,12 @@ def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> An
         raise RefusedError(f"{path.name} {kind}. A wav, flac or ogg file will do.") from None
     if len(samples) > max_seconds * found:
         raise RefusedError(f"{path.name} is longer than {max_seconds:g} seconds; give a shorter one.")
+    import numpy
+
     mono = samples.mean(axis=1) if samples.ndim > 1 else samples
-    return _as_int16(_resampled(mono, found, rate))
+    # read_audio divides by 2 ** 15: this gives back the samples of a 16-bit file as they were
+    whole = numpy.rint(numpy.nan_to_num(_resampled(mono, found, rate)) * 32768.0)
+    return whole.clip(-32768, 32767).astype(numpy.int16)
 
 
 def _resampled(samples: Any, found: int, wanted: int) -> Any:
@@ -46,11 +50,3 @@ def _resampled(samples: Any, found: int, wanted: int) -> Any:
     length = max(1, round(len(samples) * wanted / found))
     spectrum = numpy.fft.rfft(samples)[: length // 2 + 1]
     return numpy.fft.irfft(spectrum, n=length) * (length / len(samples))
-
-
-def _as_int16(samples: Any) -> Any:
-    import numpy
-
-    # read_audio divides by 2 ** 15: this gives back the samples of a 16-bit file as they were
-    whole = numpy.rint(numpy.nan_to_num(samples) * 32768.0)
-    return numpy.clip(whole, -32768, 32767).astype(numpy.int16)

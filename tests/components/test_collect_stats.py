@@ -21,15 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WAVES = "tests.components.waves"
 
 
-@pytest.fixture(autouse=True)
-def _no_parallel() -> Any:
-    """Leave no parallel config behind."""
-    yield
-    set_parallel(None)
-
-
 def config(features: dict[str, Any] | None = None, **dataset: Any) -> dict[str, Any]:
-    """Return a provider's config over the noise."""
     return {
         "dataset": {"train": [{"_target_": f"{WAVES}.Noise", "data_src_args": dataset}]},
         "split": "train",
@@ -38,7 +30,6 @@ def config(features: dict[str, Any] | None = None, **dataset: Any) -> dict[str, 
 
 
 def collect(folder: Path, made_of: dict[str, Any] | None = None, n: int = 40, **options: Any) -> Any:
-    """Collect statistics of the noise."""
     runner = CollectStatsRunner(
         CollectStatsProvider(made_of or config()),
         output_dir=folder,
@@ -51,14 +42,12 @@ def collect(folder: Path, made_of: dict[str, Any] | None = None, n: int = 40, **
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the files that trainers read."""
     names = ("feats_stats.npz", "feats_shape", "speech_shape", "stats_keys", "batch_keys")
     return {name: (folder / "train" / name).read_bytes() for name in names}
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files that one process writes, item by item."""
     folder = tmp_path_factory.mktemp("alone")
     collect(folder)
     return files(folder)

@@ -24,13 +24,10 @@ WAVES = "tests.components.waves"
 
 
 def noise(**arguments: Any) -> dict[str, Any]:
-    """Return an entry."""
     return {"_target_": f"{WAVES}.Noise", "data_src_args": arguments}
 
 
 class Named(dict[str, Any]):
-    """Items with keys."""
-
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(index if isinstance(index, str) else list(self)[index])
 

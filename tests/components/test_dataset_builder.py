@@ -12,19 +12,15 @@ from espnet3.components.data.dataset_builder import BuiltFiles, DatasetBuilder
 
 
 class Letters(DatasetBuilder):
-    """Writes an index and one payload file."""
-
     def __init__(self, data_dir: Path, letters: tuple[str, ...] = ("a", "b")) -> None:
         super().__init__(data_dir)
         self.letters = letters
         self.made = 0
 
     def options(self) -> Mapping[str, Any]:
-        """Return the letters."""
         return {"letters": self.letters}
 
     def make(self) -> BuiltFiles:
-        """Write both files."""
         self.made += 1
         index, payload = self.data_dir / "index", self.data_dir / "sub" / "payload"
         payload.parent.mkdir(exist_ok=True)
@@ -35,7 +31,6 @@ class Letters(DatasetBuilder):
 
 @pytest.fixture
 def built(tmp_path: Path) -> Letters:
-    """Return the builder of a finished dataset."""
     builder = Letters(tmp_path / "data")
     assert builder.build() is True
     return builder

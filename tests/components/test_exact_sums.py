@@ -17,7 +17,6 @@ def awkward(rows: int = 300, places: int = 5) -> numpy.ndarray:
 
 
 def total(values: numpy.ndarray) -> list[float]:
-    """Return the sums over the rows."""
     sums = ExactSums()
     for row in values:
         sums.add(row)

@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 
-from espnet3.components.data.files import remove_leftovers, sha256_of, write_atomic, write_text_atomic
+from espnet3.components.data.files import remove_leftovers, write_atomic, write_text_atomic
 from espnet3.parallel.ledger.atomic import BY_UMASK, Draft
 
 
@@ -54,10 +54,3 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
-
-
-def test_sha256_of_a_known_text(tmp_path: Path) -> None:
-    """The hash is the one of the published test vector for "abc"."""
-    (tmp_path / "abc").write_bytes(b"abc")
-    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert sha256_of(tmp_path / "abc") == known

@@ -11,7 +11,6 @@ import soundfile
 
 from espnet3.components.data.data_organizer import DataOrganizer, indices_of
 from espnet3.components.data.huggingface import HuggingFaceDataset
-from espnet3.parallel import set_parallel
 from espnet3.systems.base.inference import infer
 from tests.components.needed import needed
 
@@ -21,7 +20,6 @@ RATE = 16000
 
 
 def speech(place: int) -> numpy.ndarray:
-    """Return the samples of a row."""
     return (numpy.arange(400 + 10 * place) * 3).astype("int16")
 
 
@@ -83,12 +81,10 @@ def test_files_are_loaded_by_load_dataset(saved: Path, tmp_path: Path) -> None:
 
 
 def shout(text: str) -> str:
-    """Return upper case: the model of the test below."""
     return text.upper()
 
 
 def make_shout() -> Any:
-    """Return the model."""
     return shout
 
 
@@ -107,20 +103,14 @@ def test_two_workers_decode_by_ids(saved: Path, tmp_path: Path) -> None:
         "inference_dir": str(tmp_path / "one"),
         "runner": {"progress": False},
     }
-    try:
-        infer(config)
-        infer(
-            {**config, "inference_dir": str(tmp_path / "two"), "parallel": {"env": "local", "n_workers": 2}}
-        )
-    finally:
-        set_parallel(None)
+    infer(config)
+    infer({**config, "inference_dir": str(tmp_path / "two"), "parallel": {"env": "local", "n_workers": 2}})
     text = (tmp_path / "one/few/hyp.scp").read_text()
     assert text == "b ONE\na TWO\nc THREE\n" == (tmp_path / "two/few/hyp.scp").read_text()
     assert '"index":"b"' in (tmp_path / "one/few/results.jsonl").read_text().replace(" ", "")
 
 
 def row(*, data: Any, model_output: Any, idx: Any) -> dict[str, Any]:
-    """Return the row of an item."""
     return {"utt_id": data["utt_id"], "hyp": model_output, "ref": data["text"]}
 
 
@@ -146,7 +136,6 @@ def test_a_changed_dataset_has_another_fingerprint(saved: Path, tmp_path: Path) 
 
 
 def raw(rows: Any) -> Any:
-    """Return rows with their audio as bytes."""
     return rows.cast_column("audio", datasets.Audio(decode=False))
 
 

@@ -52,25 +52,13 @@ def test_cuts_become_items(manifest: Path) -> None:
 
 def test_statistics_of_cuts_are_the_same_on_two_workers(manifest: Path, tmp_path: Path) -> None:
     """Ids travel, no cuts: two workers leave the bytes of one process."""
-    config = {
-        "dataset": {
-            "train": [
-                {
-                    "_target_": "espnet3.components.data.lhotse.LhotseDataset",
-                    "data_src_args": {"cuts": str(manifest)},
-                }
-            ]
-        },
-        "split": "train",
-        "features": {"_target_": "tests.components.waves.Frames"},
-    }
-    try:
-        for workers in (1, 2):
-            set_parallel({"env": "local", "n_workers": workers})
-            provider = CollectStatsProvider(config)
-            CollectStatsRunner(provider, output_dir=tmp_path / str(workers), progress=False)(["z", "a", "m"])
-    finally:
-        set_parallel(None)
+    target = "espnet3.components.data.lhotse.LhotseDataset"
+    entry = {"_target_": target, "data_src_args": {"cuts": str(manifest)}}
+    features = {"_target_": "tests.components.waves.Frames"}
+    provider = CollectStatsProvider({"dataset": {"train": [entry]}, "split": "train", "features": features})
+    for workers in (1, 2):
+        set_parallel({"env": "local", "n_workers": workers})
+        CollectStatsRunner(provider, output_dir=tmp_path / str(workers), progress=False)(["z", "a", "m"])
     for name in ("feats_stats.npz", "feats_shape", "speech_shape"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
     assert (tmp_path / "1/feats_shape").read_text() == "z 80,7\na 40,7\nm 160,7\n"
@@ -80,7 +68,7 @@ def test_repeated_ids_and_empty_manifests_are_refused(manifest: Path, tmp_path: 
     """Two cuts with one id are named with their places, and found by position; a manifest without cuts is said."""
     cuts = list(lhotse.CutSet.from_file(manifest))
     again = tmp_path / "again.jsonl"
-    again.write_bytes(b"".join((str_of(cut) + "\n").encode() for cut in [*cuts, cuts[1].with_id("z")]))
+    again.write_text("".join(json.dumps(cut.to_dict()) + "\n" for cut in [*cuts, cuts[1].with_id("z")]))
     dataset = LhotseDataset(again)
     assert [dataset[k]["seconds"] for k in range(len(dataset))] == [0.5, 0.25, 1.0, 0.25]
     with pytest.raises(
@@ -91,11 +79,6 @@ def test_repeated_ids_and_empty_manifests_are_refused(manifest: Path, tmp_path: 
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(ValueError, match=rf"{name} is empty, or no manifest of cuts"):
             len(LhotseDataset(tmp_path / name))
-
-
-def str_of(cut: object) -> str:
-    """Return the line of a manifest."""
-    return json.dumps(cut.to_dict())  # type: ignore[attr-defined]  # of every cut
 
 
 def test_another_rate_is_refused_and_a_changed_manifest_noticed(manifest: Path) -> None:

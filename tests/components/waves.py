@@ -39,7 +39,6 @@ class Frames:
         self.scale = scale
 
     def __call__(self, speech: Any) -> Any:
-        """Return the features of one recording, or of a list of them."""
         if isinstance(speech, list):
             return [self(one) for one in speech]
         frames = speech[: len(speech) // 100 * 100].reshape(-1, 100).astype("float64")
@@ -56,7 +55,6 @@ class Holes(Frames):
         self.value = float(value)
 
     def __call__(self, speech: Any) -> Any:
-        """Return the features."""
         found = super().__call__(speech)
         found[1, 2] = self.value
         return found
@@ -70,7 +68,6 @@ class Slow(Frames):
         self.gate, self.at = gate, at
 
     def __call__(self, speech: Any) -> Any:
-        """Return the features."""
         import os
         import time
 
@@ -96,15 +93,12 @@ class Model:
 
 
 def upper(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with its text in upper case."""
     return {**item, "text": item["text"].upper()}
 
 
 def make_upper() -> Any:
-    """Return the function above, as a block with a `_target_` does."""
     return upper
 
 
 def make_marked(mark: str) -> Any:
-    """Return a function that puts a mark behind the text."""
     return lambda item: {**item, "text": item["text"] + mark}

@@ -34,23 +34,11 @@ def recognised(folder: Path, *arguments: str) -> bytes:
 
 
 def submit_and_die(folder: Path, block: dict[str, object], *arguments: str) -> Path:
-    """Submit the stage in a process that gets SIGKILL once its jobs are handed over; return the run's folder.
-
-    Args:
-        folder: Where that process is.
-        block: The `parallel` block.
-        *arguments: More words for run.py.
-    """
+    """Submit the stage in a process that gets SIGKILL once its jobs are handed over; return the run's folder."""
     (folder / "submit.py").write_text(_SUBMIT)
     (folder / "parallel.yaml").write_text(json.dumps({"parallel": block}))  # JSON is YAML
-    words = [
-        "--stages",
-        "infer",
-        "--parallel_config",
-        "parallel.yaml",
-        "runner.async_mode=true",
-        "exp_dir=exp",
-    ]
+    words = ["--stages", "infer", "--parallel_config", "parallel.yaml"]
+    words += ["runner.async_mode=true", "exp_dir=exp"]
     with subprocess.Popen(
         [sys.executable, "submit.py", str(RECIPE / "run.py"), *words, *arguments],
         cwd=folder,

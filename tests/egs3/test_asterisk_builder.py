@@ -21,7 +21,6 @@ RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 
 
 def manifest_of(data: Path) -> list[dict[str, str]]:
-    """Return the lines of the manifest."""
     return [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
 
 

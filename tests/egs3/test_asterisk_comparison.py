@@ -18,12 +18,8 @@ def test_the_counts_of_workers_are_those_of_jiwer() -> None:
     references = ["please hold", "press one", "goodbye", "you have five new messages"]
     hypotheses = ["please old", "press", "good bye", "you have five new messages now"]
     set_parallel({"env": "local", "n_workers": 2})
-    try:
-        found = [
-            Counts(**each) for each in parallel_map(count, list(zip(references, hypotheses, strict=True)))
-        ]
-    finally:
-        set_parallel(None)
+    pairs = list(zip(references, hypotheses, strict=True))
+    found = [Counts(**each) for each in parallel_map(count, pairs)]
     assert rate(found, "word_errors", "words") == pytest.approx(jiwer.wer(references, hypotheses))
     assert rate(found, "character_errors", "characters") == pytest.approx(jiwer.cer(references, hypotheses))
 

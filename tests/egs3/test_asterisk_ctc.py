@@ -23,7 +23,6 @@ def seeded() -> None:
 
 
 def speech(seconds: float, seed: int = 0) -> numpy.ndarray:
-    """Return noise of some length, as 16-bit samples."""
     samples = numpy.random.default_rng(seed).normal(0, 3000, round(16000 * seconds))
     return samples.astype(numpy.int16)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-import wave
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import soundfile
 
 from dataset.dataset import SPLITS, FolderDataset, ManifestDataset
 from espnet3.components.data.kaldi import KaldiDataset
@@ -20,19 +20,13 @@ RECIPE = Path(__file__).resolve().parents[2] / "egs3" / "asterisk" / "asr"
 
 
 def write_wav(path: Path, seconds: float, rate: int = 16000, channels: int = 1) -> None:
-    """Write a ramp."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        samples = numpy.arange(int(seconds * rate) * channels, dtype="<i2")
-        file.writeframes(samples.tobytes())
+    samples = numpy.arange(int(seconds * rate) * channels, dtype="int16").reshape(-1, channels)
+    soundfile.write(path, samples, rate)
 
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """Return a manifest of three recordings of one, two and three words."""
     rows: list[dict[str, Any]] = []
     for count, name in enumerate(["one", "two", "three"], 1):
         write_wav(tmp_path / "wav" / f"{name}.wav", count / 10)

@@ -211,16 +211,7 @@ def test_the_demo_reports_rates_and_examples(corpus: Path, tmp_path: Path) -> No
     ("args", "message"),
     [
         (["--stages", "infer", "data_dirr=x"], "Did you mean 'data_dir'"),
-        *(
-            pytest.param(*each, marks=pytest.mark.matrix)
-            for each in (
-                (["--parallel_config", "parallel_slrum"], "no config 'parallel_slrum'"),
-                (["--parallel_config", "inference"], "must hold the block 'parallel' and nothing else"),
-                (["--stages", "infre"], "no stage 'infre'"),
-            )
-        ),
         (["runner.async_mode=true"], "run infer alone, then `espnet3 wait` and `espnet3 merge`"),
-        (["--parallel_config", "parallel_local", "parallel.n_workers=0"], "n_workers = 0"),
     ],
 )
 def test_mistakes_on_the_command_line_are_explained(args: list[str], message: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from src.features import LogMel
 
 
 def noise(seconds: float, seed: int = 0) -> numpy.ndarray:
-    """Return 16-bit noise at 16 kHz."""
     return numpy.random.default_rng(seed).integers(-8000, 8000, int(seconds * 16000)).astype("int16")
 
 

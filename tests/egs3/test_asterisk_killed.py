@@ -33,23 +33,16 @@ ACCOUNT = ("events.jsonl", "run.json", "receipt.json", "manifest.json", "lease."
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage, and how far it has come.
+    """A stage, and how far it has come."""
 
-    Attributes:
-        words: Of the command line, beside `--stages` and the stage's name.
-        outputs: Its files and folders in the recipe's folder.
-        steps: Steps that it can be seen to take: the kill comes after one of them, but not the last.
-        taken: Counts those that it has taken, from the recipe's folder and its process.
-        goes_on: What it says when it does not begin anew.
-        before: Stages whose outputs it needs.
-    """
-
-    words: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: int
-    taken: Callable[[Path, psutil.Process], int]
-    goes_on: str = ""
-    before: tuple[str, ...] = ()
+    words: tuple[str, ...]  # of the command line, beside `--stages` and the stage's name
+    outputs: tuple[str, ...]  # its files and folders in the recipe's folder
+    steps: int  # that it can be seen to take: the kill comes after one of them, but not the last
+    taken: Callable[
+        [Path, psutil.Process], int
+    ]  # those that it has taken, from the recipe's folder and its process
+    goes_on: str = ""  # what it says when it does not begin anew
+    before: tuple[str, ...] = ()  # stages whose outputs it needs
 
 
 def files(pattern: str) -> Callable[[Path, psutil.Process], int]:
@@ -119,24 +112,17 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A copy of the recipe, which gets data and outputs.
-
-    Attributes:
-        recipe: Its folder.
-        packages: The two Debian packages.
-    """
+    """A copy of the recipe, which gets data and outputs, and the two Debian packages."""
 
     recipe: Path
     packages: Path
 
     def command(self, name: str) -> list[str]:
-        """Return the command line of a stage."""
         words = [word.format(packages=self.packages) for word in ALL[name].words]
         workers = ["--parallel_config", "parallel_local"]
         return [sys.executable, str(self.recipe / "run.py"), "--stages", name, *workers, *words]
 
     def run(self, name: str) -> str:
-        """Run a stage; return what it says."""
         done = subprocess.run(
             self.command(name),
             cwd=self.recipe,
@@ -167,14 +153,12 @@ class Home:
         assert process.returncode == -signal.SIGKILL
 
     def clear(self, name: str) -> None:
-        """Remove what a stage has written."""
         for path in self._outputs(name):
             if path.is_dir():
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
 
     def outcome(self, name: str) -> dict[str, bytes]:
-        """Return the final files of a stage."""
         found = [
             path
             for output in self._outputs(name)
@@ -210,7 +194,6 @@ def _without_tensors(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def home(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Return a copy of the recipe without data and outputs."""
     recipe = tmp_path_factory.mktemp("killed") / "asr"
     shutil.copytree(RECIPE, recipe, ignore=shutil.ignore_patterns("data", "exp", "__pycache__"))
     return Home(recipe, packages)

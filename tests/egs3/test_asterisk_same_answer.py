@@ -17,7 +17,6 @@ class Short(EnvironmentProvider):
     """The shortest prompts of a few words, and a recogniser."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Build both."""
         dataset = ManifestDataset(Path(self.config["corpus"]) / "manifest.jsonl", min_words=3)
         order = sorted(range(len(dataset)), key=lambda k: dataset.items[k].seconds)
         return {"dataset": dataset, "order": order, "model": Recogniser()}
@@ -28,7 +27,6 @@ class Resets(BaseRunner):
 
     @staticmethod
     def forward(idx: int, dataset: Any, order: list[int], model: Any) -> str:
-        """Decode one."""
         return str(model(dataset[order[idx]]["speech"]))
 
 
@@ -37,7 +35,6 @@ class Forgets(BaseRunner):
 
     @staticmethod
     def forward(idx: int, dataset: Any, order: list[int], model: Any) -> str:
-        """Decode one."""
         decoder = model._decoder
         decoder.start_utt()
         decoder.process_raw(dataset[order[idx]]["speech"].tobytes(), full_utt=True)

@@ -43,7 +43,6 @@ def start(command: Sequence[str], cwd: Path, port: int) -> tuple[subprocess.Pope
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End it as Ctrl-C would."""
     assert process.stdout is not None
     process.send_signal(signal.SIGINT)
     process.wait(600)
@@ -53,22 +52,15 @@ def end(process: subprocess.Popen[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A page that a person looks at.
-
-    Attributes:
-        page: Of playwright.
-        asked: Every address that it has asked for.
-    """
+    """A page that a person looks at, and every address that it has asked for."""
 
     page: Any
     asked: list[str]
 
     def give(self, file: Path) -> None:
-        """Give it a file."""
         self.page.locator("input[type=file]").first.set_input_files(file)
 
     def says(self, text: str) -> None:
-        """Wait until it says a text."""
         sync_api.expect(self.page.locator("#text textarea")).to_have_value(text, timeout=SECONDS * 1000)
 
     def shot(self, name: str) -> None:
@@ -85,12 +77,7 @@ class Visit:
 
 @contextmanager
 def visited(link: str, **how: Any) -> Iterator[Visit]:
-    """Open a page in Chromium; what it asks of other machines is refused, and remembered.
-
-    Args:
-        link: To a page on this machine.
-        **how: Of playwright's `new_page`: `viewport`, `color_scheme`, ...
-    """
+    """Open a page in Chromium; what it asks of other machines is refused, and remembered."""
     asked: list[str] = []
     with sync_api.sync_playwright() as playwright:
         browser: Any = playwright.chromium.launch(

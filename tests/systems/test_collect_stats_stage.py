@@ -14,7 +14,6 @@ from espnet3.parallel import (
     ItemError,
     WorkerSetupError,
     get_parallel_config,
-    set_parallel,
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.systems.base.collect_stats import collect_stats
@@ -23,21 +22,12 @@ from espnet3.systems.base.system import BaseSystem
 WAVES = "tests.components.waves"
 
 
-@pytest.fixture(autouse=True)
-def _no_parallel() -> Any:
-    """Leave no parallel config behind."""
-    yield
-    set_parallel(None)
-
-
 def entry(**arguments: Any) -> dict[str, Any]:
-    """Return an entry of a split."""
     return {"_target_": f"{WAVES}.Noise", "data_src_args": arguments}
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
-    """Return a training config over some noise."""
     return {
         "dataset": {"train": [entry(n=6), entry(n=3, first=50)], "valid": [entry(n=2, first=90)]},
         "stats_dir": str(tmp_path / "stats"),
@@ -101,15 +91,6 @@ def test_detached_jobs_and_the_stage_again(
     for name in ("feats_stats.npz", "feats_shape"):
         here, there = (tmp_path / folder / "train" / name for folder in ("stats", "other"))
         assert here.read_bytes() == there.read_bytes()
-
-
-def test_the_batch_size_changes_no_byte(config: dict[str, Any], tmp_path: Path) -> None:
-    """`collect_stats_batch_size` gives the features lists, and the files stay the same."""
-    collect_stats(config)
-    config.update({"stats_dir": str(tmp_path / "batches"), "collect_stats_batch_size": 4})
-    collect_stats(config)
-    for name in ("train/feats_stats.npz", "train/speech_shape", "valid/feats_stats.npz"):
-        assert (tmp_path / "batches" / name).read_bytes() == (tmp_path / "stats" / name).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import wave
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import soundfile
 
 from espnet3.parallel import ConfigError, get_parallel_config
 from espnet3.parallel.errors import MissingPackageError
@@ -20,12 +20,7 @@ from espnet3.systems.demo.recordings import read_recording
 
 
 def write_wav(path: Path, samples: Any, rate: int = 16000) -> Path:
-    samples = numpy.asarray(samples, dtype=numpy.int16)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(samples.shape[1] if samples.ndim > 1 else 1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(samples.tobytes())
+    soundfile.write(path, numpy.asarray(samples, dtype=numpy.int16), rate)
     return path
 
 

@@ -12,8 +12,6 @@ from espnet3.systems.base.model_files import file_hashes
 
 
 class Speaker:
-    """Says what its file says."""
-
     def __init__(self, weights: str) -> None:
         self.word = Path(weights).read_text()
 
@@ -26,8 +24,6 @@ def output_fn(*, data, model_output, idx):
 
 
 class Texts(list):
-    """Three texts."""
-
     def __init__(self) -> None:
         super().__init__({"text": text} for text in ("one", "two", "three"))
 

@@ -13,7 +13,6 @@ VARIABLES += ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
 def srun(rank: int) -> dict[str, str]:
-    """Return the variables of a step of two tasks."""
     return {
         "SLURM_STEP_ID": "0",
         "SLURM_PROCID": str(rank),
@@ -23,7 +22,6 @@ def srun(rank: int) -> dict[str, str]:
 
 
 def torchrun(rank: int) -> dict[str, str]:
-    """Return the variables of torchrun on two processes."""
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 
 
@@ -43,15 +41,12 @@ class Noted(BaseSystem):
         self.ran: list[str] = []
 
     def collect_stats(self) -> Any:
-        """Note it."""
         self.ran.append("collect_stats")
 
     def train(self) -> Any:
-        """Note it."""
         self.ran.append("train")
 
     def infer(self) -> Any:
-        """Note it."""
         self.ran.append("infer")
 
 

@@ -10,12 +10,10 @@ from omegaconf import OmegaConf
 
 from espnet3.systems.base.blocks import merge_parallel
 from espnet3.systems.base.config import apply_overrides, as_dict, find_config
-from espnet3.systems.configs.reading import read_config
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """Return a recipe folder with two configs."""
     (tmp_path / "recipe/conf").mkdir(parents=True)
     (tmp_path / "recipe/conf/parallel_local.yaml").write_text("parallel: {env: local}\n")
     (tmp_path / "recipe/conf/list.yaml").write_text("- 1\n")
@@ -43,10 +41,8 @@ def test_an_unknown_config_lists_those_there_are(recipe: Path) -> None:
         find_config("parallel_slrum", recipe)
 
 
-def test_a_config_must_be_a_mapping(recipe: Path) -> None:
-    """A YAML list is refused with the file's name."""
-    with pytest.raises(TypeError, match=r"list\.yaml must hold a mapping"):
-        read_config(recipe / "conf/list.yaml")
+def test_a_config_must_be_a_mapping() -> None:
+    """A list is refused with its kind."""
     with pytest.raises(TypeError, match="must be a mapping, not list"):
         as_dict([1])
 
@@ -126,11 +122,9 @@ def test_a_merged_block_refers_to_the_whole_config() -> None:
     assert config.parallel == {"env": "local", "n_workers": 3}
 
 
-def test_a_misspelled_override_names_the_key_that_was_meant() -> None:
-    """An override of no known key has the closest one; one as long as a file is not searched for, nor shown whole."""
+def test_an_override_as_long_as_a_file_is_not_shown_whole() -> None:
+    """A key of 50,000 letters is not searched for among those that there are."""
     configs = {"infer": OmegaConf.create({"inference_dir": "exp"})}
-    with pytest.raises(ValueError, match=r"no config has 'inferense_dir'. Did you mean 'inference_dir'\?"):
-        apply_overrides(configs, ["inferense_dir=a"])
     with pytest.raises(ValueError, match="They have inference_dir") as caught:
         apply_overrides(configs, ["x" * 50_000 + "=1"])
     assert len(str(caught.value)) < 500

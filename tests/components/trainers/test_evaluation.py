@@ -21,7 +21,6 @@ class Noisy(torch.nn.Module):
         self.dropout = torch.nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return a value for each of many places."""
         return self.dropout(self.weight) * x.sum()
 
 
@@ -31,7 +30,6 @@ def score(*, data: Any, model_output: Any, idx: int) -> dict[str, Any]:
 
 
 def given(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return an inference config over drawn points."""
     return {
         "dataset": {"_target_": "toy.Points", "count": 12, "seed": 4},
         "model": {"_target_": f"{__name__}.Noisy"},

@@ -40,8 +40,6 @@ class Points:
 
 
 class Collate:
-    """Stacks points."""
-
     def __call__(self, items):
         return {key: torch.stack([item[key] for item in items]) for key in ("x", "y")}
 
@@ -87,7 +85,6 @@ class Threads(Callback):
 
 
 def config(folder: Path, **trainer):
-    """Return a training config whose files go into a folder."""
     settings = {"max_epochs": 3, "accelerator": "cpu", "devices": 1, "logger": False}
     settings |= {"enable_progress_bar": False, "enable_model_summary": False}
     return {

@@ -1,4 +1,4 @@
-"""What the scripts show while they work."""
+"""The messages of scripts while they work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a system says about its stages: their names, their order, and the config that each reads."""
+"""The stages of a system: their names, their order, and the config that each reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StageSpec:
         name: Its name, and that of the system's method.
         config: The role of the config that it reads ("training" for `training_config`), or several roles; the stage
             takes what it needs from the first that is there.
-        in_all: Whether "all" asks for it; not for one that ends only when somebody ends it.
+        in_all: Whether "all" asks for it; False for a stage that goes on until it is ended.
     """
 
     name: str

@@ -68,13 +68,13 @@ class CollectStatsRunner(BaseRunner):
 
     @staticmethod
     def forward(idx: Any, dataset: Any, features: Any) -> ItemStats:
-        """Return what one item adds."""
+        """Return the shapes and sums of one item."""
         item = dataset[idx]
         return _stats_of(idx, item, features(item))
 
     @staticmethod
     def batch_forward(indices: Sequence[Any], dataset: Any, features: Any) -> list[ItemStats]:
-        """Return what each item of a batch adds; features are computed together where that can be done."""
+        """Return the shapes and sums of each item of a batch; features are computed together where that can be done."""
         items = [dataset[idx] for idx in indices]
         found = features_of_list(features, items)
         return [_stats_of(idx, item, one) for idx, item, one in zip(indices, items, found, strict=True)]
@@ -126,7 +126,7 @@ def _shape(array: Any) -> str:
     return ",".join(str(size) for size in array.shape)
 
 
-# what computes features
+# features of an item
 
 
 def make_features(config: Any) -> Features:
@@ -263,7 +263,7 @@ class FeatureStats:
 
 @dataclass(frozen=True, slots=True)
 class ItemSums:
-    """What one feature of one item adds."""
+    """The sums of one feature of one item."""
 
     count: int  # of frames
     shape: tuple[int, ...]  # of a frame
@@ -273,7 +273,7 @@ class ItemSums:
 
 @dataclass(frozen=True, slots=True)
 class ItemStats:
-    """What one item adds to the statistics."""
+    """The shapes and sums of one item."""
 
     uid: str
     shapes: Mapping[str, str]  # of inputs and features by name, as in "120,80"

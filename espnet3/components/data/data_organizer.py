@@ -72,7 +72,7 @@ class CombinedDataset:
 
     @property
     def items(self) -> list[Any]:
-        """What the parts list of their items without reading them; AttributeError where one lists nothing."""
+        """The items as the parts list them, without reading any; AttributeError where a part lists none."""
         return [item for part in self.parts for item in part.items]
 
     def fingerprint(self) -> str | None:
@@ -182,7 +182,7 @@ def _entries(given: Any, split: str) -> list[DatasetEntry]:
 
 
 def is_organized(block: Any) -> bool:
-    """Whether a `dataset` block has splits, rather than naming one dataset by `_target_`."""
+    """Return whether a `dataset` block has splits, rather than naming one dataset by `_target_`."""
     return hasattr(block, "get") and any(block.get(split) is not None for split in SPLITS)
 
 

@@ -20,7 +20,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class BuiltFiles:
-    """What `DatasetBuilder.make` wrote, as paths under the data folder.
+    """The files that `DatasetBuilder.make` wrote, as paths under the data folder.
 
     Attributes:
         index: Small files that describe the data (manifest, transcripts): checked by content.
@@ -34,14 +34,14 @@ class BuiltFiles:
 
 
 class SourceError(RuntimeError):
-    """What a dataset is built from cannot be had; the message says what to do instead."""
+    """The source of a dataset cannot be had; the message has the way out."""
 
 
 class DatasetBuilder:
     """Prepares a dataset in one folder, once, in two steps: its source, and what stages read.
 
     The stage `create_dataset` asks `is_built`; where it is not, it calls `prepare_source` unless
-    `is_source_prepared`, and then `build`. They are given the entries of the config's block `create_dataset`
+    `is_source_prepared`, and then `build`. All of them are given the entries of the block `create_dataset`
     by name, unless the builder was made from that block.
 
     A subclass writes `make`. `build` calls it when the folder is not complete and then writes the

@@ -38,7 +38,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files of writers that were killed, by a pattern of names; nobody may be writing there."""
+    """Remove the temporary files of killed writers from a folder without writers, by a pattern of names."""
     for path in leftovers(folder, name):
         path.unlink(missing_ok=True)
 

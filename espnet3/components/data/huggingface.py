@@ -22,7 +22,7 @@ class HuggingFaceDataset:
     """Rows of a dataset of the library `datasets`; audio is decoded with soundfile, item by item.
 
     An item is `{utt_id, ...}` and the `fields`. With an `id_column` items are named by it, so that a run's indices are
-    those ids; otherwise by their position. What travels to workers is never a row.
+    those ids; otherwise by their position. No row travels to a worker.
 
     Args:
         path: What `datasets.load_dataset` is given: a name, or a format such as "parquet" with `data_files`.

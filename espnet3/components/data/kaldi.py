@@ -51,7 +51,7 @@ class KaldiDataset:
     Args:
         data_dir: The folder.
         pipes: What to do about a recording that is a command (`sph2pipe ... |`): "refuse" it, naming its line, or "run"
-            the command each time the item is read. Whoever may write the folder then runs commands as you.
+            the command each time the item is read. Anybody who may write the folder then runs commands as you.
         root: The folder that relative paths in `wav.scp` are relative to, and that commands run in; the current one
             when left out, as with Kaldi.
         rate: The sampling rate, in hertz, that every recording must have; None takes any.

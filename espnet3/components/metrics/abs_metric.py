@@ -1,4 +1,4 @@
-"""What the measure stage expects of a metric."""
+"""The base class of the metrics of the measure stage."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class AbsMetric(ABC):
                 them.
 
         Returns:
-            What goes into `metrics.json`: JSON values only.
+            The entries for `metrics.json`: JSON values only.
         """

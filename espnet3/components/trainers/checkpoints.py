@@ -1,4 +1,4 @@
-"""What a training keeps of each epoch, its checkpoints and its figures, and the random numbers of one that goes on."""
+"""The checkpoints and figures that a training keeps of each epoch, and the random numbers of one that goes on."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class EpochLog(Callback):
         self._begin = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the epoch, and write the file; a loss that is no finite number is a FloatingPointError."""
+        """Log the epoch, and write the file; raise FloatingPointError where the loss is not finite."""
         figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
         # before the epoch's checkpoint replaces the one of before
         if not math.isfinite(figures.get(_LOSS, 0.0)):

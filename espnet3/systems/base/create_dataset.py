@@ -22,7 +22,7 @@ def create_dataset(config: Any) -> bool:
     - `create_dataset` with a `_target_`: the builder, made from the block;
     - `dataset.train`, `valid`, `test`: for each module that their entries name (`data_src`, or the recipe's own
       `dataset`), its `DatasetBuilder`, made without arguments; the block `create_dataset` then holds the arguments of
-      its four methods. An entry with a `_target_` is somebody else's dataset, and nothing is built for it.
+      its four methods. Nothing is built for an entry with a `_target_`.
 
     `parallel` (optional) is registered while the stage runs, for builders that use a runner.
 

@@ -48,7 +48,7 @@ _EXECUTION = (
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """What the infer stage did for one test set."""
+    """The outcome of the infer stage for one test set."""
 
     folder: Path  # where the `.scp` files are
     items: int  # of the run

@@ -26,7 +26,7 @@ def scp_id(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array or a scalar of numpy, torch or the like."""
+    """Return whether a value is an array or a scalar of numpy, torch or the like."""
     return not isinstance(value, (str, int, float)) and callable(getattr(type(value), "item", None))
 
 

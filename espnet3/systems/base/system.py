@@ -43,7 +43,7 @@ class BaseSystem:
         StageSpec("train", "training"),
         StageSpec("infer", "inference"),
         StageSpec("measure", "metrics"),
-        StageSpec("demo", "demo", in_all=False),  # it ends when somebody ends it
+        StageSpec("demo", "demo", in_all=False),  # the page is shown until Ctrl-C
     )
 
     def __init__(

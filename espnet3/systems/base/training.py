@@ -137,7 +137,7 @@ def _write_weights(trainer: ESPnet3LightningTrainer, model: Any, exp_dir: Path) 
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that does everything else too: not one that was started for a training alone."""
+    """Return whether this process runs all stages: it was not started for a training alone."""
     if os.environ.get("SLURM_STEP_ID", "").isdigit():  # started by srun: the batch script itself has none
         return os.environ.get("SLURM_PROCID", "0") == "0"
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)

@@ -159,7 +159,7 @@ def _override(found: Mapping[str, StageConfig], overrides: Sequence[str]) -> Non
 
 
 def _fits(config: DictConfig, key: str) -> bool:
-    """Whether a key may stand in a config: what belongs to splits has no place in a single dataset, nor the reverse.
+    """Return whether a key may stand in a config: keys of splits have no place in a single dataset, nor the reverse.
 
     `dataset.min_words=5` is for the test data that inference.yaml names by `_target_`, and not for the splits in
     training.yaml, though both have a block `dataset`.
@@ -193,5 +193,5 @@ def _value(config: DictConfig, key: str) -> Any:
     try:
         value = config.get(key)
     except OmegaConfBaseException:
-        return None  # what it refers to is not set: whoever needs it will be told
+        return None  # it refers to a key without a value, as a stage that needs it will say
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

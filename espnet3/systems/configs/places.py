@@ -1,4 +1,4 @@
-"""Where each key of a YAML file stands, so that a mistake can be shown with its file and line."""
+"""The place of each key of a YAML file, so that a mistake can be shown with its file and line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from espnet3.parallel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a key was set: a file, as it was named, or "the command line", and the line, counted from 1."""
+    """The place of a key: a file, as it was named, or "the command line", and the line, counted from 1."""
 
     file: str
     line: int | None = None
@@ -97,6 +97,6 @@ def located(error: ConfigError, block: str, places: Mapping[str, Place]) -> Conf
 
 
 def _is_about(problem: str, key: str) -> bool:
-    """Whether a problem begins with a key, in the block's way to write it: "options.hosts[0] = ..."."""
+    """Return whether a problem begins with a key, in the block's way to write it: "options.hosts[0] = ..."."""
     written = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", key)
     return re.match(rf"{re.escape(written)}(?![\w-])", problem) is not None

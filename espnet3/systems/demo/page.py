@@ -31,10 +31,10 @@ UI = {
     "host": LOOPBACK,
     "port": 7860,
 }
-"""What the block `ui` of a demo config may hold, with the values that it has without it."""
+"""The keys of the block `ui` of a demo config, with their default values."""
 
 
-def demo(config: Any, stop: threading.Event | None = None) -> str:
+def demo(config: Any) -> str:
     """Show the page until Ctrl-C.
 
     The config has:
@@ -45,14 +45,13 @@ def demo(config: Any, stop: threading.Event | None = None) -> str:
     - `ui` (optional): `title`, `description`, `host` (127.0.0.1: this machine alone) and `port` (7860);
     - `parallel` (optional): the workers, which hold the model for as long as the page is there.
 
-    It returns the page's address when it has ended, which the event `stop` does too. A wrong block, or a port in use,
-    is a ConfigError; a model that cannot be loaded is a WorkerSetupError.
+    Return the page's address in the end. A wrong block, or a port in use, is a ConfigError; a model that cannot be
+    loaded is a WorkerSetupError.
     """
     ui = ui_of(config.get("ui"))
     gradio = require_gradio()  # before workers are started
     from starlette.middleware import Middleware  # gradio's own
 
-    stop = stop or threading.Event()
     with warm_recognition(config) as recognise, _private_folder():
         page = build_page(recognise, ui)
         secret = new_secret()
@@ -79,7 +78,7 @@ def demo(config: Any, stop: threading.Event | None = None) -> str:
                     ui["host"],
                 )
             print(f"The demo is at {link_with(secret, address)} (Ctrl-C ends it)", flush=True)
-            stop.wait()
+            threading.Event().wait()
         except KeyboardInterrupt:
             logger.info("demo: ended by Ctrl-C")
         finally:

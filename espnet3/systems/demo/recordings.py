@@ -9,13 +9,13 @@ from espnet3.components.data.audio import NoSamplesError, read_audio
 
 
 class RefusedError(ValueError):
-    """What was given is not taken; the text is for the person at the page."""
+    """A recording is not taken; the text is for the person at the page."""
 
 
 def read_recording(path: str | Path | None, rate: int, max_seconds: float) -> Any:
     """Read a recording as a model wants it: 16-bit mono, its channels averaged, brought to a rate in hertz.
 
-    What is no audio, or empty, or too long, is a RefusedError.
+    A file without audio, an empty one and one that is too long are a RefusedError.
     """
     if path is None:
         raise RefusedError("Choose a sound file or record something first.")

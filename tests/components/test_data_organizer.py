@@ -138,8 +138,7 @@ def test_a_config_may_name_an_organizer_of_its_own() -> None:
 _RECIPE = """
 import sys
 from pathlib import Path
-from espnet3.components.data.data_organizer import DataOrganizer
-from espnet3.components.data.dataset_module import load_dataset_module
+from espnet3.components.data.data_organizer import DataOrganizer, load_dataset_module
 
 folder = Path(sys.argv[1])
 organizer = DataOrganizer(train=[{"data_src_args": {"n": 3}}], recipe_dir=folder / "one")

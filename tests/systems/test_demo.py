@@ -15,8 +15,7 @@ from espnet3.parallel import ConfigError, get_parallel_config
 from espnet3.parallel.errors import MissingPackageError
 from espnet3.systems.base.system import BaseSystem
 from espnet3.systems.demo.page import ui_of
-from espnet3.systems.demo.recognition import Recognition, warm_recognition
-from espnet3.systems.demo.recordings import read_recording
+from espnet3.systems.demo.recognition import Recognition, read_recording, warm_recognition
 
 
 def write_wav(path: Path, samples: Any, rate: int = 16000) -> Path:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ChangedRunError
-from espnet3.systems.base.inference import infer
-from espnet3.systems.base.model_files import file_hashes
+from espnet3.systems.base.inference import file_hashes, infer
 
 
 class Speaker:

@@ -6,8 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from espnet3.components.data.data_organizer import SPLITS, is_organized
-from espnet3.components.data.dataset_module import BUILDER, DatasetEntry, load_dataset_module
+from espnet3.components.data.data_organizer import (
+    BUILDER,
+    SPLITS,
+    DatasetEntry,
+    is_organized,
+    load_dataset_module,
+)
 from espnet3.components.instantiate import as_plain, instantiate_block
 from espnet3.systems.base.blocks import stage_parallel
 

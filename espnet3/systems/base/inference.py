@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from espnet3.components.data.data_organizer import (
     is_organized,
     organizer_of,
 )
+from espnet3.components.data.files import sha256_of
 from espnet3.parallel.checks import Whole, argument
 from espnet3.parallel.records import ItemFailure
 from espnet3.systems.base.blocks import stage_parallel
 from espnet3.systems.base.config import as_dict
-from espnet3.systems.base.model_files import file_hashes
 from espnet3.systems.base.scp import IDX_KEY, key_list, output_keys_of
 from espnet3.systems.configs.mistakes import StageConfigError, require
 
@@ -172,3 +172,30 @@ def _indices(indices: Sequence[Any], limit: Any) -> Sequence[Any]:
     if limit is None:
         return indices
     return indices[: argument("limit", limit, _LIMIT)]
+
+
+def file_hashes(block: Any) -> dict[str, str]:
+    """Return a hash of the content of each file whose path is a text in a config's block.
+
+    Without it, weights that were trained anew under the same name would be taken for the ones that gave the results
+    of before.
+    """
+    return {path: sha256_of(path)[:16] for path in sorted(set(_files(block)))}
+
+
+def _files(block: Any) -> Iterator[str]:
+    if isinstance(block, Mapping):
+        for value in block.values():
+            yield from _files(value)
+    elif isinstance(block, (list, tuple)):
+        for value in block:
+            yield from _files(value)
+    elif isinstance(block, str) and _is_file(block):
+        yield block
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # a text that is no path: too long, or with a NUL
+        return False

@@ -94,11 +94,7 @@ def test_a_pipe_is_run_when_its_item_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "kind", "said"),
     [
-        (
-            "echo no such tape >&2; exit 3",
-            RuntimeError,
-            r"line 1: the command .* ended with 3 and 0 bytes:\nno such tape",
-        ),
+        ("echo no tape >&2; exit 3", RuntimeError, r"line 1: .* ended with 3 and 0 bytes:\nno tape"),
         ("true", RuntimeError, "ended with 0 and 0 bytes"),
         ("echo hello", ValueError, "the output of 'echo hello' cannot be read as audio"),
     ],
@@ -118,10 +114,7 @@ def test_a_command_that_gives_no_audio_says_so(
         ({"wav_scp": "x a.wav\nx b.wav\n"}, r"wav\.scp, line 2: 'x' is in the file twice, first in line 1"),
         ({"wav_scp": "x a.wav\n\ny b.wav\n"}, r"wav\.scp, line 2: an empty line"),
         ({"text": "reca hello\n"}, r"text has no line for 1 of the 2 utterances in wav\.scp, such as 'recb'"),
-        (
-            {"segments": "u1 recx 0 1\n"},
-            "segments, line 1: 'u1' is of the recording 'recx', which wav.scp does not",
-        ),
+        ({"segments": "u1 recx 0 1\n"}, "segments, line 1: 'u1' is of the recording 'recx', which"),
         ({"segments": "u1 reca 1 0.5\n"}, "segments, line 1: 'reca 1 0.5' must be a recording and two times"),
         ({"segments": "u1 reca 0\n"}, "must be a recording and two times in seconds"),
         ({"utt2dur": "reca 1.0\nrecb long\n"}, "utt2dur, line 2: 'long' must be a number of seconds"),
@@ -141,16 +134,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, files: dict[str, str], said: str)
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        (
-            "x missing.wav",
-            FileNotFoundError,
-            "line 1: .*missing.wav is not there; relative paths are relative to",
-        ),
-        (
-            "x wav.ark:1234",
-            FileNotFoundError,
-            "1234 is a place in the archive wav.ark, and archives are not read",
-        ),
+        ("x missing.wav", FileNotFoundError, "line 1: .*missing.wav is not there; relative paths are"),
+        ("x wav.ark:1234", FileNotFoundError, "1234 is a place in the archive wav.ark, and archives"),
         ("x text", ValueError, "line 1: .*text cannot be read as audio"),
         ("x .", FileNotFoundError, "line 1: .* is a folder"),
         ("x x.raw", ValueError, r"line 1: .*x\.raw has no header with its rate and format"),
@@ -184,9 +169,7 @@ def test_lengths_that_the_audio_has_not_are_refused(tmp_path: Path) -> None:
     (data / "segments").unlink()
     (data / "utt2dur").write_text("reca 1.02\nrecb 100\n")
     assert KaldiDataset(data)["reca"]["seconds"] == 1.0
-    with pytest.raises(
-        ValueError, match=r"wav\.scp, line 1: 'recb' is 2 s long, and .*utt2dur says 100: write"
-    ):
+    with pytest.raises(ValueError, match=r"wav\.scp, line 1: 'recb' is 2 s long, .*utt2dur says 100: write"):
         KaldiDataset(data)["recb"]
 
 

@@ -20,6 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "egs3" / "asterisk" / "asr"
 
 
+def same_corpus(found: Path, corpus: Path) -> bool:
+    """Return whether every file is equal; wav.scp holds absolute paths, and the marker its hash."""
+    wanted = [
+        path for path in corpus.rglob("*") if path.is_file() and path.name not in ("wav.scp", "built.json")
+    ]
+    return all((found / path.relative_to(corpus)).read_bytes() == path.read_bytes() for path in wanted)
+
+
 def manifest_of(data: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
 
@@ -50,10 +58,7 @@ def test_a_lost_recording_is_built_again_with_equal_bytes(
     builder = AsteriskBuilder(copy, packages)
     assert "activated.wav is not there" in str(builder.why_not_built())
     assert builder.build() is True
-    for path in corpus.rglob("*"):
-        # wav.scp holds absolute paths, and the marker its hash
-        if path.is_file() and path.name not in ("wav.scp", "built.json"):
-            assert (copy / path.relative_to(corpus)).read_bytes() == path.read_bytes(), path
+    assert same_corpus(copy, corpus)
 
 
 _BUILD = """
@@ -85,9 +90,7 @@ def test_a_killed_build_goes_on_with_two_workers_and_leaves_equal_bytes(
     again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=600)
     assert "resuming" in again.stderr
     assert not [path.name for path in data.iterdir() if path.name.startswith(".")]
-    for path in corpus.rglob("*"):
-        if path.is_file() and path.name not in ("wav.scp", "built.json"):
-            assert (data / path.relative_to(corpus)).read_bytes() == path.read_bytes(), path
+    assert same_corpus(data, corpus)
 
 
 def test_the_source_is_prepared_once_both_packages_are_there(packages: Path, tmp_path: Path) -> None:

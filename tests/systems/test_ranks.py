@@ -13,12 +13,8 @@ VARIABLES += ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
 def srun(rank: int) -> dict[str, str]:
-    return {
-        "SLURM_STEP_ID": "0",
-        "SLURM_PROCID": str(rank),
-        "SLURM_NTASKS": "2",
-        "SLURM_STEP_NUM_TASKS": "2",
-    }
+    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    return {**step, "SLURM_PROCID": str(rank)}
 
 
 def torchrun(rank: int) -> dict[str, str]:

@@ -76,17 +76,12 @@ def test_columns_are_aligned_by_id(tmp_path: Path) -> None:
     assert table == {"utt_id": ["a", "b"], "r": ["1", "2"], "h": ["10", "20"]}
 
 
-def test_files_with_different_ids_do_not_align(tmp_path: Path) -> None:
-    """An id in one file only is an error that names it, in either direction."""
+def test_files_that_do_not_align_are_named(tmp_path: Path) -> None:
+    """A missing file is named with those that are there, and an id in one file only, in either direction."""
     write_scp(tmp_path / "ref.scp", [("a", "1"), ("b", "2")])
+    with pytest.raises(FileNotFoundError, match=r"hyp\.scp is not there .* has ref\.scp"):
+        read_aligned(tmp_path, {"hyp": "hyp"})
     write_scp(tmp_path / "hyp.scp", [("a", "1")])
     for inputs in ({"r": "ref", "h": "hyp"}, {"h": "hyp", "r": "ref"}):
         with pytest.raises(ValueError, match="1 are in one only, such as 'b'"):
             read_aligned(tmp_path, inputs)
-
-
-def test_a_missing_file_is_named_with_those_that_are_there(tmp_path: Path) -> None:
-    """Asking for a file that infer did not write lists the ones it did."""
-    write_scp(tmp_path / "ref.scp", [("a", "1")])
-    with pytest.raises(FileNotFoundError, match=r"hyp\.scp is not there .* has ref\.scp"):
-        read_aligned(tmp_path, {"hyp": "hyp"})

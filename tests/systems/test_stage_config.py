@@ -78,31 +78,18 @@ def test_an_override_that_fits_nothing_is_refused(override: str, message: str) -
         (None, {"env": "local", "n_workers": 2}, {"env": "local", "n_workers": 2}),
         (
             {"n_workers": 8, "setup_timeout": 60, "options": {"memory_limit": "4GB"}},
-            {"env": "local", "options": {"threads_per_worker": 2}},
-            {
-                "env": "local",
-                "n_workers": 8,
-                "setup_timeout": 60,
-                "options": {"memory_limit": "4GB", "threads_per_worker": 2},
-            },
+            {"env": "local", "options": {"threads_per_worker": 2}, "n_workers": 2},
+            {"n_workers": 2, "setup_timeout": 60, "options": {"memory_limit": "4GB", "threads_per_worker": 2}}
+            | {"env": "local"},
         ),
         (
-            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}, "detached": {"shards": 9}},
+            {"env": "slurm", "options": {"queue": "gpu"}, "detached": {"shards": 9}},
             {"n_workers": 16, "detached": {"snapshot": True}},
-            {
-                "env": "slurm",
-                "n_workers": 16,
-                "options": {"queue": "gpu"},
-                "detached": {"shards": 9, "snapshot": True},
-            },
+            {"env": "slurm", "n_workers": 16, "options": {"queue": "gpu"}}
+            | {"detached": {"shards": 9, "snapshot": True}},
         ),
         (
-            {
-                "env": "slurm",
-                "n_workers": 8,
-                "options": {"queue": "gpu"},
-                "adapt": {"minimum": 0, "maximum": 2},
-            },
+            {"env": "slurm", "n_workers": 8, "options": {"queue": "gpu"}, "adapt": {"maximum": 2}},
             {"env": "local", "options": {"threads_per_worker": 2}},
             {"env": "local", "n_workers": 8, "options": {"threads_per_worker": 2}},
         ),

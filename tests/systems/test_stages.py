@@ -261,13 +261,14 @@ def test_each_stage_works_with_the_block_of_its_own_config(config: Any, tmp_path
     config.parallel = {"env": "local", "n_workers": 2}
     metrics = {"inference_dir": tmp_path / "out", "metrics": [{"_target_": f"{HERE}.Asking"}]}
     system = BaseSystem(inference_config=config, metrics_config=metrics)
-    assert (
-        system.run(["create_dataset", "infer", "measure"])["measure"][f"{HERE}.Asking"]["test"]["n_workers"]
-        == 5
-    )
+
+    def workers_of_measure(*stages: str) -> Any:
+        return system.run([*stages, "measure"])["measure"][f"{HERE}.Asking"]["test"]["n_workers"]
+
+    assert workers_of_measure("create_dataset", "infer") == 5
     assert AskingBuilder.found.pop() == 2
     metrics["parallel"] = {"env": "local", "n_workers": 3}
-    assert system.run(["measure"])["measure"][f"{HERE}.Asking"]["test"]["n_workers"] == 3
+    assert workers_of_measure() == 3
     assert get_parallel_config().n_workers == 5
 
 
@@ -302,9 +303,7 @@ def test_a_wrong_block_of_any_config_is_refused_before_the_first_stage(
 def test_an_unknown_stage_is_refused_before_any_runs(config: Any, tmp_path: Path) -> None:
     """A typo in the last stage does not cost the first one's work."""
     stages = "create_dataset, collect_stats, train, infer, measure, demo"
-    with pytest.raises(
-        ValueError, match=f"no stage 'mesure'; BaseSystem has {stages}. Did you mean 'measure'"
-    ):
+    with pytest.raises(ValueError, match=f"no stage 'mesure'; .* has {stages}. Did you mean 'measure'"):
         BaseSystem(inference_config=config).run(["infer", "mesure"])
     assert not (tmp_path / "out").exists()
 

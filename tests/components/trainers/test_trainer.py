@@ -102,10 +102,7 @@ def test_a_target_becomes_an_object(tmp_path) -> None:
     ("block", "said"),
     [
         ({"n_workers": 4}, "n_workers = 4: belongs to parallel, not to trainer"),
-        (
-            {"nj": 4},
-            "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it is called",
-        ),
+        ({"nj": 4}, "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it"),
         ({"device": 2}, "device = 2: lightning.Trainer has no such argument. Did you mean 'devices'?"),
         ("gpu", "trainer = 'gpu': must be a mapping"),
     ],

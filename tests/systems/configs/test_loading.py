@@ -39,12 +39,6 @@ def test_what_a_file_leaves_out_has_a_default(recipe: Path) -> None:
     assert "demo" not in configs
 
 
-def test_the_tag_of_an_experiment_is_the_name_of_its_file(recipe: Path) -> None:
-    """A training config without a tag is known by its file's name, whatever file it is."""
-    write(recipe, "tuned", "dataset: {}\n")
-    assert load_configs(recipe, {"training": "tuned"})["training"].exp_dir == f"{recipe}/exp/tuned"
-
-
 def test_a_config_with_a_tag_of_its_own_keeps_its_own_folders(recipe: Path) -> None:
     """Nothing is taken from training where the inference config is of another experiment; metrics follow inference."""
     write(recipe, "inference", "exp_tag: ready_made\nmodel: {}\ntest_sets: {a: {}}\n")
@@ -54,8 +48,10 @@ def test_a_config_with_a_tag_of_its_own_keeps_its_own_folders(recipe: Path) -> N
     assert configs["metrics"].test_sets == {"a": {}}
 
 
-def test_a_recipe_without_a_training_has_an_experiment_too(recipe: Path) -> None:
-    """With inference.yaml alone the tag is the file's name, and the outputs have their folder."""
+def test_the_tag_of_an_experiment_is_the_name_of_its_file(recipe: Path) -> None:
+    """A training config without a tag is known by its file's name; without a training, inference.yaml is."""
+    write(recipe, "tuned", "dataset: {}\n")
+    assert load_configs(recipe, {"training": "tuned"})["training"].exp_dir == f"{recipe}/exp/tuned"
     (recipe / "conf/training.yaml").unlink()
     configs = load_configs(recipe)
     assert configs["inference"].inference_dir == f"{recipe}/exp/inference/inference"
@@ -66,7 +62,7 @@ def test_a_value_that_is_still_missing_is_named(recipe: Path) -> None:
     """`???` in a config that is asked for is an error with file, line and key; the command line may give the value."""
     write(recipe, "inference", "input_key: speech\ndataset:\n  _target_: a.b\n  path: ???\n")
     with pytest.raises(
-        ConfigError, match=r"inference\.yaml, line 4: dataset\.path = \?\?\?: write its value here"
+        ConfigError, match=r"inference\.yaml, line 4: dataset\.path = \?\?\?: write its value"
     ):
         load_configs(recipe)
     assert load_configs(recipe, overrides=["dataset.path=x"])["inference"].dataset.path == "x"
@@ -78,9 +74,7 @@ def test_train_yaml_is_the_other_name_of_training_yaml(recipe: Path) -> None:
     (recipe / "conf/training.yaml").rename(recipe / "conf/train.yaml")
     assert load_configs(recipe)["training"].exp_tag == "ctc"
     write(recipe, "training", FILES["training"])
-    with pytest.raises(
-        ConfigError, match=r"has training\.yaml and train\.yaml: say which one by --training_config"
-    ):
+    with pytest.raises(ConfigError, match=r"has training\.yaml and train\.yaml: say .* by --training_config"):
         load_configs(recipe)
     assert "training" in load_configs(recipe, {"training": "train"})
 
@@ -140,11 +134,7 @@ def test_an_override_that_cannot_be_read_is_named(recipe: Path, override: str) -
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        (
-            "inference",
-            "model: {}\nbatchsize: 4\n",
-            r"inference\.yaml, line 2: batchsize: unknown key.*'batch_size'",
-        ),
+        ("inference", "model: {}\nbatchsize: 4\n", r"line 2: batchsize: unknown key.*'batch_size'"),
         ("training", "datset: {}\n", r"training\.yaml, line 1: datset: unknown key. Did you mean 'dataset'"),
         ("training", "paralel: {env: local}\n", "Did you mean 'parallel'"),
         ("demo", "modell: {}\n", r"demo\.yaml, line 1: modell"),

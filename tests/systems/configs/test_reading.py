@@ -63,11 +63,7 @@ def test_every_key_has_its_line() -> None:
         ("a:\n\tb: 2\n", 2, "this is not YAML: the line begins with a tab: indent it with spaces"),
         ("a: 1\nb: 2\na: 3\n", 3, "this is not YAML: found duplicate key a"),
         ("a: 1\nb: {c: '${d'}\n", 2, r"b\.c: .*write the value"),
-        (
-            "a: 1\ndefaults:\n  - base\n",
-            2,
-            "defaults: a list of files, as Hydra composes them, is not read here",
-        ),
+        ("a: 1\ndefaults:\n  - base\n", 2, "defaults: a list of files, .* is not read here"),
         ("a: 1\nb: ${load_line:none.txt}\n", 2, r"b: .*none\.txt cannot be read \(No such file"),
     ],
 )
@@ -127,19 +123,10 @@ def test_an_interpolation_without_a_value_is_named(tmp_path: Path, text: str, sa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "a: 1\nparallel:\n  env: local\n  n_workers: 0\n",
-            r"c\.yaml, line 4: parallel\.n_workers = 0: must be",
-        ),
-        (
-            "parallel:\n  env: local\n  options:\n    queue: gpu\n",
-            r"c\.yaml, line 4: parallel\.options\.queue = 'gpu'.*slurm",
-        ),
+        ("a: 1\nparallel:\n  env: local\n  n_workers: 0\n", r"c\.yaml, line 4: parallel\.n_workers = 0: "),
+        ("parallel:\n  options:\n    queue: gpu\n", r"line 3: parallel\.options\.queue = 'gpu'.*slurm"),
         ("parallel:\n  env: local\n  devices: 2\n", r"c\.yaml, line 3: parallel\.devices = 2: .*trainer"),
-        (
-            "trainer:\n  devices: 1\n  n_workers: 4\n",
-            r"c\.yaml, line 3: trainer\.n_workers = 4: belongs to parallel",
-        ),
+        ("trainer:\n  devices: 1\n  n_workers: 4\n", r"line 3: trainer\.n_workers = 4: belongs to parallel"),
         ("a: 1\nparallel: [1]\n", r"c\.yaml, line 2: parallel: The parallel config must be a mapping"),
     ],
 )

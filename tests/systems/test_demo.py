@@ -62,20 +62,16 @@ def test_what_is_no_recording_is_refused_with_a_sentence(tmp_path: Path) -> None
 
 
 def test_a_model_that_fails_gets_a_sentence_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The person reads the kind of error and no traceback, which is in the log."""
+    """The person reads the kind of error and no traceback, which is in the log; no words are said in a sentence."""
 
     def answer(speech: Any) -> str:
         raise KeyError("no such word")
 
-    said = Recognition(answer)(str(write_wav(tmp_path / "a.wav", tone(16000))))
+    path = str(write_wav(tmp_path / "a.wav", tone(16000)))
+    said = Recognition(answer)(path)
     assert "could not be recognised (KeyError)" in said and "Traceback" not in said
     assert "no such word" in caplog.text
-
-
-def test_silence_is_said_to_have_no_words(tmp_path: Path) -> None:
-    """An empty text of the model is a sentence on the page, not an empty field."""
-    path = write_wav(tmp_path / "a.wav", tone(16000))
-    assert Recognition(lambda speech: "")(str(path)) == "No words were found in this recording."
+    assert Recognition(lambda speech: "")(path) == "No words were found in this recording."
 
 
 MODEL = """\

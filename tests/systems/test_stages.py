@@ -139,19 +139,21 @@ def test_a_missing_key_is_named(config: Any, key: str) -> None:
         infer(config)
 
 
-@pytest.mark.parametrize("limit", [0, -1, "3", True])
-def test_limit_must_be_a_positive_number(config: Any, limit: Any) -> None:
-    """A limit that is no positive integer is refused."""
-    config.limit = limit
-    with pytest.raises(ValueError, match="limit must be a positive number of items"):
-        infer(config)
-
-
-@pytest.mark.parametrize("test_sets", [{}, ["test"]])
-def test_test_sets_must_be_a_mapping(config: Any, test_sets: Any) -> None:
-    """A list of names would say nothing about the data of each."""
-    config.test_sets = test_sets
-    with pytest.raises(ValueError, match="test_sets must map names"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(({"limit": limit}, "limit must be a positive number of items") for limit in (0, -1, "3", True)),
+        *(({"test_sets": sets}, "test_sets must map names") for sets in ({}, ["test"])),
+        (
+            {"dataset": {"_target_": f"{HERE}.Words", "words": "???"}},
+            r"dataset\.words = \?\?\?: write its value",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(config: Any, change: dict[str, Any], said: str) -> None:
+    """A limit that is no positive integer, test sets that say nothing about their data, and `???` are refused."""
+    config.update(change)
+    with pytest.raises(ValueError, match=said):
         infer(config)
 
 
@@ -164,13 +166,6 @@ def test_a_test_set_stays_in_its_folder(config: Any, name: str, tmp_path: Path) 
     with pytest.raises(ConfigError, match="must be the name of one folder"):
         measure({"inference_dir": str(tmp_path / "out"), "metrics": [], "test_sets": [name]})
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_value_is_named(config: Any) -> None:
-    """`???` reaches no dataset as text, also where the stage is called from Python."""
-    config.dataset.words = "???"
-    with pytest.raises(ConfigError, match=r"dataset\.words = \?\?\?: write its value"):
-        infer(config)
 
 
 def test_a_block_without_target_is_refused() -> None:

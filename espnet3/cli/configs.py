@@ -7,14 +7,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from espnet3.cli.showing import say
+from espnet3.cli.output import explained, say
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
@@ -88,24 +88,22 @@ def read_block(path: str) -> ParallelConfig:
 
 @click.command()
 @conf_argument
+@explained
 def plan(conf: str) -> None:
     """Print the job script or manifest of CONF; nothing is submitted."""
-    try:
-        config = read_block(conf)
-        row = BACKENDS[config.env]
-        if row.kind is Kind.KUBERNETES:
-            from espnet3.cli.kubernetes import planned as manifests
+    config = read_block(conf)
+    row = BACKENDS[config.env]
+    if row.kind is Kind.KUBERNETES:
+        from espnet3.cli.kubernetes import planned as manifests
 
-            say(manifests(config))
-            return
-        if row.scheduler is None:
-            say(f"{config.n_workers} workers, {row.title}: no job script")
-            return
-        from espnet3.parallel.clusters.job_script import plan_jobs
+        say(manifests(config))
+        return
+    if row.scheduler is None:
+        say(f"{config.n_workers} workers, {row.title}: no job script")
+        return
+    from espnet3.parallel.clusters.job_script import plan_jobs
 
-        planned = plan_jobs(row, config)
-    except ParallelError as error:
-        _fail(error)
+    planned = plan_jobs(row, config)
     plural = "s" if planned.workers_per_job > 1 else ""
     say(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
     if planned.elements > 1:
@@ -114,8 +112,3 @@ def plan(conf: str) -> None:
     say(planned.script.rstrip())
     for warning in planned.warnings:
         say(f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr)
-
-
-def _fail(error: ParallelError) -> NoReturn:
-    say(f"{type(error).__name__}: {error}", file=sys.stderr)
-    sys.exit(1)

@@ -13,7 +13,7 @@ import click
 from espnet3.cli.configs import has_block, read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job
-from espnet3.cli.showing import say, wrapped
+from espnet3.cli.output import say, wrapped
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.config import ParallelConfig

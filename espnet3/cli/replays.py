@@ -17,8 +17,9 @@ from typing import Any
 
 import click
 
-from espnet3.cli.runs import explained, trusting
-from espnet3.cli.showing import say, span, wrapped
+from espnet3.cli.output import explained, say, wrapped
+from espnet3.cli.runs import trusting
+from espnet3.cli.showing import span
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import say
+from espnet3.cli.output import explained, say
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
 from espnet3.parallel.views.page import page_of

@@ -7,41 +7,21 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
-from espnet3.cli.showing import LiveLine, print_status, say, status_text
+from espnet3.cli.output import explained, say
+from espnet3.cli.showing import LiveLine, print_status, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
 from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
-from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import counted, masked
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Print an error of this package as a message instead of a traceback."""
-
-    @functools.wraps(verb)
-    def explained(**arguments: Any) -> Any:
-        try:
-            return verb(**arguments)
-        except BrokenPipeError:  # `| head` has seen enough
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # Python writes the rest at its end
-            sys.exit(1)
-        except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
-            say(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(1)
-
-    return explained
 
 
 @click.command()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import textwrap
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from espnet3.cli.output import say, wrapped
 from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts
 
-_WIDTH = 80
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
@@ -28,11 +27,6 @@ _EVERY = ((60.0, 10.0), (float("inf"), 60.0))  # without a terminal: until then,
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
     say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
-
-
-def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
-    """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""
-    print(printable(str(text)), file=file, end=end, flush=flush)
 
 
 def status_text(found: RunStatus | FolderStatus) -> str:
@@ -70,23 +64,6 @@ def _of_jobs(found: RunStatus) -> list[str]:
     if len(ended) > _SHOWN:
         lines.append(f"... and {len(ended) - _SHOWN:,} more; --json lists all")
     return lines
-
-
-def wrapped(text: str, indent: int = 4) -> str:
-    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
-    after = " " * indent
-    lines = [
-        textwrap.fill(
-            line,
-            _WIDTH,
-            initial_indent=after if number else "",
-            subsequent_indent=after,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for number, line in enumerate(text.splitlines())
-    ]
-    return "\n".join(lines)
 
 
 def _word(state: JobState) -> str:

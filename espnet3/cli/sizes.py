@@ -11,8 +11,7 @@ import click
 
 from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import say, wrapped
+from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views.charts import amount, duration

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import plain_line, say
+from espnet3.cli.output import explained, say
+from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError

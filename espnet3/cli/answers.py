@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from espnet3.cli.classes import runner_and_provider
+from espnet3.cli.importable import runner_and_provider
+from espnet3.cli.output import Tell
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
@@ -16,8 +17,6 @@ from espnet3.parallel.testing.trials import unused_batches
 
 _WORKERS = (1, 2, 3)
 _SIZES = (1, 4)
-
-Tell = Callable[[bool | None, str], None]
 
 
 def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
@@ -31,8 +30,6 @@ def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell)
         with unused_batches():
             runner = compared(provider, progress=False, on_error="record")
         _compare(runner, n_items, not writes_files(runner_class), tell)
-    except KeyboardInterrupt:
-        raise
     except ConfigError as error:
         tell(False, f"the same answer everywhere: {error}")
     except Exception as error:  # the user's code, and what the runner says of it

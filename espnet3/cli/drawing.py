@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import span
+from espnet3.cli.showing import span, state_of
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
@@ -47,7 +47,7 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
             _bar(facts),
             f"{status.ok + status.failed:,}/{status.items:,}",
             _text(f"{status.failed:,}", style="red" if status.failed else "dim"),
-            f"{facts.rate:,.1f}" if facts.rate else _state(facts),
+            f"{facts.rate:,.1f}" if facts.rate else state_of(facts),
             span(facts.seconds_left) if facts.seconds_left else "",
         )
     return Group(table, hint)
@@ -55,7 +55,7 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
 
 def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     status = facts.status
-    head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (_state(facts), _colour(facts)))
+    head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (state_of(facts), _colour(facts)))
     head.append(_text(f"  {Path(status.run).parent}", style="dim"))
     counts = _text(f"{status.ok + status.failed:,} of {status.items:,} items")
     counts.append(", ")
@@ -91,15 +91,8 @@ def _bar(facts: LiveFacts) -> RenderableType:
     return Padding(bar, 0)  # padded: a bar by itself does not end its line
 
 
-def _state(facts: LiveFacts) -> str:
-    status = facts.status
-    if status.alive:
-        return "at work"
-    return "complete" if status.done or status.merged else "nobody works on it"
-
-
 def _colour(facts: LiveFacts) -> str:
-    return {"at work": "cyan", "complete": "green"}.get(_state(facts), "yellow")
+    return {"at work": "cyan", "complete": "green"}.get(state_of(facts), "yellow")
 
 
 def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:

@@ -1,4 +1,4 @@
-"""Whether a worker sees a folder as this process does: each reads a file that the other has written."""
+"""Does a worker see a folder as this process does? Each reads a file that the other has written."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_ANSWER = ".answer"  # beside the mark, by the worker
-
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder to ask a worker about.
-
-    Attributes:
-        path: The folder, absolute; links are kept, for the worker may have others.
-        mark: The name of a file in it, and what the file says.
-    """
+    """A folder to ask a worker about, by its absolute path: a worker may have other links."""
 
     path: str
-    mark: str
+    mark: str  # the name of a file in the folder, and its content
 
     @property
     def file(self) -> Path:
@@ -32,7 +25,7 @@ class Folder:
     @property
     def answer(self) -> Path:
         """The file that the worker writes."""
-        return Path(self.path, self.mark + _ANSWER)
+        return Path(self.path, f"{self.mark}.answer")
 
 
 def existing(path: str) -> str:
@@ -52,10 +45,9 @@ def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
             folder.file.write_text(folder.mark)
         yield folders
     finally:
-        for folder in folders:
-            for file in (folder.file, folder.answer):
-                with suppress(OSError):  # never written, or in a folder that has gone
-                    file.unlink()
+        for file in [file for folder in folders for file in (folder.file, folder.answer)]:
+            with suppress(OSError):  # never written, or in a folder that has gone
+                file.unlink()
 
 
 def reply(folder: Folder) -> str:

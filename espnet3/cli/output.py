@@ -14,6 +14,8 @@ from espnet3.parallel.messages import printable
 
 _WIDTH = 80
 
+Tell = Callable[[bool | None, str], None]  # takes a finding of `doctor`; None: it could not be checked
+
 
 def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
     """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""

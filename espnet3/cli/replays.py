@@ -12,7 +12,6 @@ import sys
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
@@ -92,25 +91,21 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
     return found
 
 
-class _Profiles:
+class _Profiles(ExitStack):
     """cProfile around an item, and a flame graph by py-spy where that is installed."""
 
     def __init__(self, index: Any, folder: Path) -> None:
+        super().__init__()
         self._table = cProfile.Profile()
         self._file = folder / f"replay-{re.sub('[^a-zA-Z0-9_.-]+', '_', str(index))[:60]}.svg"
         command = sampler()
         self._flames = FlameGraph(command, self._file) if command is not None else None
-        self._both = ExitStack()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Profiles:
         if self._flames is not None:
-            self._both.enter_context(self._flames)
-        self._both.enter_context(self._table)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._both.close()
+            self.enter_context(self._flames)
+        self.enter_context(self._table)
+        return self
 
     def print(self) -> None:
         """Print the table, and where the flame graph is."""

@@ -53,7 +53,7 @@ def status(run: str, as_json: bool, watched: bool) -> None:
         _redraw(found)
     else:
         print_status(found, as_json)
-    sys.exit(_exit_status(found))
+    sys.exit(exit_status(found))
 
 
 @click.command()
@@ -73,7 +73,7 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
         sys.exit(130)
     line.close()
     print_status(found, as_json)
-    sys.exit(_exit_status(found))
+    sys.exit(exit_status(found))
 
 
 def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
@@ -147,7 +147,8 @@ def merge(run: str, trust: bool) -> None:
     say(found)
 
 
-def _exit_status(found: RunStatus | FolderStatus) -> int:
+def exit_status(found: RunStatus | FolderStatus) -> int:
+    """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
     if found.done or (found.merged and not found.alive):
         return 0
     return 75 if found.alive else 1

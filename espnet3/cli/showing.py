@@ -21,7 +21,6 @@ _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
 _SPAN = 60.0  # seconds over which the rate is taken
-_EVERY = ((60.0, 10.0), (float("inf"), 60.0))  # without a terminal: until then, a line every so many seconds
 
 
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
@@ -79,10 +78,6 @@ class LiveLine:
 
     It is written over and over on a terminal. Elsewhere there is a new line every ten seconds, and after a minute
     one every minute.
-
-    Args:
-        stream: Where to; None: standard error.
-        clock: Returns the seconds since some moment.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,51 +85,54 @@ class LiveLine:
         self._clock = clock
         self._begin = self._next = clock()
         self._seen: deque[tuple[float, int]] = deque()
-        self._in_place = self._stream.isatty()
-        self._width = 0
+        self._width = 0  # of the line on a terminal
 
     def show(self, found: RunStatus | FolderStatus) -> None:
         """Show a status."""
-        now = self._clock()
-        self._seen.append((now, found.ok + found.failed))
+        now, done = self._clock(), found.ok + found.failed
+        self._seen.append((now, done))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
             self._seen.popleft()
-        text = self._text(found)
-        if self._in_place:
+        begin, before = self._seen[0]
+        rate = (done - before) / (now - begin) if done > before else 0.0
+        text = f"{_counts(found)}{_pace(rate, (found.items - done) / rate if rate else None)}"
+        if isinstance(found, RunStatus):
+            text += f"; jobs: {', '.join(f'{n} {_word(state)}' for state, n in found.counts.items() if state.alive)}"
+        if self._stream.isatty():
             text = printable(text)[: shutil.get_terminal_size().columns - 1]
             print(f"\r{text.ljust(self._width)}", end="", file=self._stream, flush=True)
             self._width = len(text)
         elif now >= self._next:
             say(text, self._stream, flush=True)
-            self._next = now + next(every for until, every in _EVERY if now - self._begin < until)
+            self._next = now + (10.0 if now - self._begin < 60.0 else 60.0)
 
     def close(self) -> None:
         """Remove the line from a terminal."""
-        if self._in_place and self._width:
+        if self._width:
             print(f"\r{' ' * self._width}\r", end="", file=self._stream, flush=True)
             self._width = 0
-
-    def _text(self, found: RunStatus | FolderStatus) -> str:
-        (begin, before), (now, done) = self._seen[0], self._seen[-1]
-        rate = (done - before) / (now - begin) if done > before else 0.0
-        pace = f", {rate:,.1f} items/s, {span((found.items - done) / rate)} left" if rate else ""
-        if isinstance(found, FolderStatus):
-            return f"{_counts(found)}{pace}"
-        living = [f"{n} {_word(state)}" for state, n in found.counts.items() if state.alive]
-        return f"{_counts(found)}{pace}; jobs: {', '.join(living)}"
 
 
 def plain_line(facts: LiveFacts) -> str:
     """Return one line about a run that is watched where there is no terminal."""
     status = facts.status
-    pace = f", {facts.rate:,.1f} items/s" if facts.rate else ""
-    left = f", {span(facts.seconds_left)} left" if facts.seconds_left else ""
-    end = "" if status.alive else ", complete" if status.done or status.merged else ", nobody works on it"
+    end = "" if status.alive else f", {state_of(facts)}"
     causes = "".join(
         f"; {group.count:,} x {group.error_type}: {' '.join(group.message.split()):.60}"
         for group in facts.failures[:1]
     )
-    return f"{Path(status.run).name}: {_counts(status)}{pace}{left}{end}{causes}"
+    return f"{Path(status.run).name}: {_counts(status)}{_pace(facts.rate, facts.seconds_left)}{end}{causes}"
+
+
+def state_of(facts: LiveFacts) -> str:
+    """Return in a few words how a run is."""
+    if facts.status.alive:
+        return "at work"
+    return "complete" if facts.status.done or facts.status.merged else "nobody works on it"
+
+
+def _pace(rate: float, left: float | None) -> str:
+    return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {span(left)} left'}"
 
 
 def span(seconds: float) -> str:

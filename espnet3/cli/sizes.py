@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
-from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
+from espnet3.cli.importable import runner_and_provider
 from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.views.charts import amount, duration
 from espnet3.parallel.views.sizing import (
     Measured,
-    Size,
     around,
     block_for,
     measured_by,
@@ -71,16 +69,28 @@ def size(
     if as_json:
         say(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
         return
-    say(wrapped(_said_of(measured, items)))
+    took = f", up to {amount(measured.memory)} in a process" if measured.memory else ""
+    say(
+        wrapped(
+            f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
+            f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
+            f"{duration(measured.seconds * items)} of work."
+        )
+    )
     say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
     for one in around(there, items, chosen, most):
-        say(_row(one, one.workers == chosen.workers))
+        mark = "  <- recommended" if one.workers == chosen.workers else ""
+        say(
+            f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
+        )
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
     if not measured.memory:
         say("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
-    say(f"\n{_yaml(block)}", end="")
+    from omegaconf import OmegaConf
+
+    say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
 
 
 def _measured(
@@ -98,23 +108,3 @@ def _measured(
             raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
         raise
     return measured_here(*found, min(items, sample or _SAMPLE))
-
-
-def _said_of(measured: Measured, items: int) -> str:
-    took = f"{(measured.memory and f', up to {amount(measured.memory)} in a process') or ''}"
-    return (
-        f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
-        f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
-        f"{duration(measured.seconds * items)} of work."
-    )
-
-
-def _row(one: Size, chosen: bool) -> str:
-    mark = "  <- recommended" if chosen else ""
-    return f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
-
-
-def _yaml(block: dict[str, Any]) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create({"parallel": block}))

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from espnet3.cli.output import explained, say
+from espnet3.cli.runs import exit_status
 from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.ordinary import no_run
@@ -24,6 +25,7 @@ from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 _LOOKS = (1.0, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time watched so far, between those
 _KEYS = 0.25  # seconds for which a key is waited for; what is drawn is drawn again so often
+_LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
 
 
@@ -46,7 +48,7 @@ def watch(run: str, as_json: bool) -> None:
         say(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
         return
     last = _on_terminal(folder, watchers) if sys.stdout.isatty() else _in_lines(folder, watchers)
-    sys.exit(max((exit_status(facts) for facts in last), default=0))
+    sys.exit(max((exit_status(facts.status) for facts in last), default=0))
 
 
 def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
@@ -55,14 +57,6 @@ def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
         if run not in watchers:
             watchers[run] = Watcher(run)
     return [watcher.look() for watcher in watchers.values()]
-
-
-def exit_status(facts: LiveFacts) -> int:
-    """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
-    status = facts.status
-    if status.done or (status.merged and not status.alive):
-        return 0
-    return 75 if status.alive else 1
 
 
 def _pause(begin: float) -> float:
@@ -109,10 +103,10 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
 
 
 @contextmanager
-def _keys() -> Iterator[_Keys]:
-    """Yield what waits for a key; the terminal is put back at the end."""
+def _keys() -> Iterator[Callable[[], bool]]:
+    """Yield a wait for a key, a moment long, which tells whether one that leaves came; then put the terminal back."""
     if not sys.stdin.isatty():
-        yield _Keys(None)
+        yield lambda: bool(select.select([], [], [], _KEYS)[0])
         return
     import termios
     import tty
@@ -121,20 +115,6 @@ def _keys() -> Iterator[_Keys]:
     before = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
-        yield _Keys(fd)
+        yield lambda: bool(select.select([fd], [], [], _KEYS)[0]) and os.read(fd, 64).lower() in _LEAVE
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-class _Keys:
-    """Waits for a key for a moment; tells whether it was one that leaves."""
-
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-
-    def __call__(self) -> bool:
-        if self._fd is None:
-            time.sleep(_KEYS)
-            return False
-        ready = select.select([self._fd], [], [], _KEYS)[0]
-        return bool(ready) and os.read(self._fd, 64).lower() in (b"q", b"\x03", b"\x1b", b"")

@@ -193,8 +193,8 @@ def test_doctor_says_what_is_wrong_with_the_jobs_python(python, said, conf):
 
 def test_what_keeps_two_processes_apart_is_named():
     """Another Python, version of a package or copy of the code is a difference; a patch level is not."""
-    here = Facts("3.11.7", "/a", {"dask": "2026.8.0", "cloudpickle": "3.1"}, "/", {"runner": "/here/mine.py"})
-    same = replace(here, python="3.11.2", executable="/b", cwd="/b")
+    here = Facts("3.11.7", {"dask": "2026.8.0", "cloudpickle": "3.1"}, "/", {"runner": "/here/mine.py"})
+    same = replace(here, python="3.11.2", cwd="/b")
     assert differences(here, same) == []
     there = replace(here, python="3.12.1", versions={"dask": "2025.1"}, files={"runner": "/there/mine.py"})
     assert differences(here, there) == [

@@ -45,17 +45,17 @@ class Block:
 
     env: Entry
     n_workers: Entry
+    notes: list[str]  # what has no equivalent
+    at_once: Entry | None = None  # jobs that may run at a time
     options: dict[str, Entry] = field(default_factory=dict)
     lists: dict[str, list[Entry]] = field(default_factory=dict)  # options that are lists
     cores: Entry | None = None
     memory: Entry | None = None  # in bytes
     memory_per_core: bool = False
-    at_once: Entry | None = None  # jobs that may run at a time
     resources: dict[str, Entry] = field(default_factory=dict)  # of qsub's `-l`: "name=value" by name
     directives: dict[str, Entry] = field(
         default_factory=dict
     )  # other lines of the job script, by the flag's name
-    notes: list[str] = field(default_factory=list)  # what has no equivalent
 
     def leave_out(self, flag: str, why: str, reason: str) -> None:
         """Note that a flag has no equivalent."""
@@ -143,11 +143,6 @@ class Block:
                 f"{chunk}:{mem}" if mem else chunk, f"{gpus.why}; the rest is cores and memory"
             )
         return whole
-
-    def asks_for_gpus(self) -> bool:
-        """Whether an option names GPUs."""
-        entries = [*self.options.values(), *(each for several in self.lists.values() for each in several)]
-        return any(word in str(each.value) for each in entries for word in ("gpu", "gres", "cuda"))
 
     def text(self, head: str) -> str:
         """Return the block as YAML, with a comment on each line that says where it came from."""

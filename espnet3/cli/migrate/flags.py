@@ -12,7 +12,6 @@ from espnet3.parallel.errors import ConfigError
 
 _LOGS = "log_directory says where jobs write their logs"
 _WATCHED = "jobs are submitted and watched from here"
-_HELD = "a held worker would never come"
 
 # of sbatch: short flags, flags without a value, and those that are left out
 _LONG = dict(
@@ -30,9 +29,8 @@ _SBATCH_OURS = {
     **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
     **dict.fromkeys(("array", "wait", "parsable", "quiet", "dependency"), _WATCHED),
     "chdir": "workers start in the folder of the run",
-    "input": "workers read no standard input",
     "export": "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
-    "hold": _HELD,
+    "hold": "a held worker would never come",
 }
 
 # of qsub, which is one program of Grid Engine and another of PBS and Torque
@@ -42,13 +40,8 @@ _QSUB_OPTIONS = {
     "pbs": {"-q": "queue", "-A": "account", "-N": "job_name"},
 }
 _QSUB_OURS = {
-    "sge": {
-        **dict.fromkeys(("-o", "-e"), _LOGS),
-        **dict.fromkeys(("-t", "-sync", "-terse", "-hold_jid"), _WATCHED),
-        "-h": _HELD,
-        "-b": "jobs are scripts",
-    },
-    "pbs": {**dict.fromkeys(("-o", "-e", "-j"), _LOGS), **dict.fromkeys(("-J", "-t"), _WATCHED), "-h": _HELD},
+    "sge": {**dict.fromkeys(("-o", "-e"), _LOGS), **dict.fromkeys(("-t", "-sync", "-hold_jid"), _WATCHED)},
+    "pbs": {**dict.fromkeys(("-o", "-e", "-j"), _LOGS), **dict.fromkeys(("-J", "-t"), _WATCHED)},
 }
 # every job script has -cwd and -j y, and its shell in the first line
 _QSUB_DONE = {"sge": ("-cwd", "-j", "-S"), "pbs": ("-S",)}
@@ -119,7 +112,7 @@ def read_qsub(env: str, flags: Iterable[Entry], block: Block) -> None:
                 _take_resource(env, each, why, block)
         elif name in _QSUB_OURS[env]:
             block.leave_out(written, why, _QSUB_OURS[env][name])
-        elif env == "pbs" and name == "-W" and value.startswith(("block", "depend")):
+        elif name == "-W" and value.startswith(("block", "depend")):
             block.leave_out(written, why, _WATCHED)
         elif env == "sge" and name == "-tc":
             block.at_once = Entry(value, why)

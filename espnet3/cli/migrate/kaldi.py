@@ -46,7 +46,6 @@ option mem=* -l mem=$0
 option mem=0
 default gpu=0
 option gpu=0
-option gpu=* -l ncpus=$0
 """
 OPTIONS_FILES = {
     "sge": ("conf/queue.conf", _QUEUE),
@@ -60,7 +59,7 @@ _LINE = re.compile(
 )
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
-_EMPTY = ("mem", "gpu", "num_threads", "name", "time")  # where no flags mean: as the site has it
+_EMPTY = ("mem", "num_threads", "name", "time")  # where no flags mean: as the site has it
 _DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
@@ -175,10 +174,9 @@ def read_call(variable: str, said: Entry) -> Call:
 
 
 def _value(rest: Iterator[str], option: str) -> str:
-    value = next(rest, None)
-    if value is None or value.startswith("--"):
-        found = "nothing comes after it" if value is None else f"{value!r} comes after it"
-        raise ConfigError(f"{option} needs a value, but {found}; write one")
+    value = next(rest, "--")
+    if value.startswith("--"):
+        raise ConfigError(f"{option} needs a value; write one after it")
     return value
 
 
@@ -199,8 +197,12 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
             said = f"the default {name}={option.value}"
             if option.why != file.name:
                 said += f" of {option.why}"
-        if rule is not None and not rule.value and name not in _EMPTY:
-            notes.append(f"{said}: it gives the scheduler nothing; n_workers bounds the jobs here")
+        if rule is not None and not rule.value:
+            if name not in _EMPTY and (name, option.value) != ("gpu", "0"):
+                instead = 'add "--gres=gpu:1" or the like to options.job_extra_directives'
+                if name != "gpu":
+                    instead = "n_workers bounds the jobs here"
+                notes.append(f"{said}: it gives the scheduler nothing; {instead}")
         elif rule is not None:
             found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
         elif call.env in _STRICT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +33,6 @@ _NUMBERS = {"inference": ("inference_nj", "nj"), "data": ("nj",)}
 _NJ = Entry(32, "what asr.sh takes where nothing is said; --nj sets it")
 _YES = {"true": True, "false": False, "1": True, "0": False}
 _MACHINES = ".queue/machines"  # the hosts of ssh.pl
-_OPTIONS_LINE = re.compile(r"^\s*(?:command\s|option\s|default\s+\S+=)", re.MULTILINE)
 _PATH_SH = (
     "path.sh, which each job sourced first: workers use the Python that starts them; what else path.sh sets up "
     "(modules, variables) goes to options.job_script_prologue, a list of shell lines"
@@ -86,20 +84,17 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
     from omegaconf import OmegaConf
 
     texts = {path: _text(path) for path in files}
-    scripts = [path for path, text in texts.items() if _is_script(path, text)]
+    scripts = [path for path in files if path.endswith(".sh")]
     if not scripts:
         raise ConfigError(
-            "none of the files is a shell script: name cmd.sh too, which says what runs the jobs"
+            "none of the files is a shell script: name cmd.sh too, the choice of what runs jobs"
         )
     script = Script(fixed)
     for path in scripts:
         script.read(path, texts.pop(path))
     call = _choose_call(script, stage)
-    block = Block(
-        Entry(call.env, f'{call.said.why}, {call.variable}="{call.said.value}"'), _choose_jobs(script, stage)
-    )
-    block.notes = script.notes
-    block.at_once = call.options.get("max_jobs_run")
+    env = Entry(call.env, f'{call.said.why}, {call.variable}="{call.said.value}"')
+    block = Block(env, _choose_jobs(script, stage), script.notes, call.options.get("max_jobs_run"))
     folder = os.path.dirname(scripts[0])
     if call.env == "local":
         _fill_local(block, call)
@@ -125,12 +120,6 @@ def _text(path: str) -> str:
         raise ConfigError(f"{path} is no text in UTF-8: {error}") from error
 
 
-def _is_script(path: str, text: str) -> bool:
-    if os.path.basename(path) == os.path.basename(_MACHINES) or path.endswith(".conf"):
-        return False
-    return path.endswith(".sh") or not _OPTIONS_LINE.search(text)
-
-
 def _choose_call(script: Script, stage: str) -> Call:
     """Return the command that does a stage's work, with the `--gpu 1` that asr.sh adds for `gpu_inference`."""
     variables = script.variables
@@ -144,11 +133,8 @@ def _choose_call(script: Script, stage: str) -> Call:
     if not found:
         others = ", ".join(name for name in variables if name.endswith("cmd"))
         there = f"there is {others}" if others else "no command is assigned at all"
-        raise ConfigError(
-            " ".join(
-                [f"none of {', '.join(wanted)} is assigned in the shell scripts; {there}.", *script.notes]
-            )
-        )
+        left = "".join(f" {note}." for note in script.notes)
+        raise ConfigError(f"none of {', '.join(wanted)} is assigned in the shell scripts; {there}.{left}")
     said = variables[found[0]]
     if is_computed(said.value):
         raise ConfigError(
@@ -223,10 +209,8 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     flags = flags_of(call, file, block.notes)
     if call.env == "sge" and is_pbs(flags):
         block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
-    program, needed = (
-        os.path.basename(file.command.value.split()[0]),
-        "sbatch" if call.env == "slurm" else "qsub",
-    )
+    program = os.path.basename(file.command.value.split()[0])
+    needed = "sbatch" if call.env == "slurm" else "qsub"
     if program != needed:
         raise ConfigError(
             f"{file.command.why}: the submit command is {program}, but {call.variable} = {call.said.value!r} "
@@ -239,14 +223,6 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
         read_qsub(block.env.value, flags, block)
     block.complete()
     _bound_workers(block)
-    gpus = call.options.get("gpu")
-    if gpus is not None and gpus.value != "0" and not block.asks_for_gpus():
-        block.leave_out(
-            f"--gpu {gpus.value}",
-            gpus.why,
-            f"{file.name} does not say how this scheduler is asked for GPUs; add it to options.job_extra_directives, "
-            'such as "--gres=gpu:1" of SLURM',
-        )
     block.notes.append(_PATH_SH)
 
 
@@ -286,11 +262,6 @@ def _note_ignored(block: Block, call: Call) -> None:
     """Note what run.pl or ssh.pl was given and does nothing with."""
     for name, each in call.options.items():
         if name not in ("config", "max_jobs_run"):
-            more = (
-                "; memory_limit under options holds a worker to its memory"
-                if (name, call.env) == ("mem", "local")
-                else ""
-            )
-            block.leave_out(dashed(name, each.value), each.why, f"{call.script} ignored it{more}")
+            block.leave_out(dashed(name, each.value), each.why, f"{call.script} ignored it")
     if call.flags:
         block.leave_out(call.flags, call.said.why, f"{call.script} ignored it")

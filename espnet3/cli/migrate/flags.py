@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from espnet3.cli.migrate.block import Block
-from espnet3.cli.migrate.kaldi import Entry
+from espnet3.cli.migrate.kaldi import Entry, by_flag
 from espnet3.parallel.errors import ConfigError
 
 _LOGS = "log_directory says where jobs write their logs"
 _WATCHED = "jobs are submitted and watched from here"
 
-# of sbatch: short flags, flags without a value, and those that are left out
-_LONG = dict(
-    re.findall(
-        r"(\w)=(\S+)",
-        "A=account a=array c=cpus-per-task D=chdir d=dependency e=error H=hold i=input J=job-name N=nodes n=ntasks "
-        "O=overcommit o=output p=partition Q=quiet q=qos s=oversubscribe t=time W=wait",
-    )
-)
-_ALONE = re.compile(
-    "contiguous|exclusive|hold|no-requeue|overcommit|oversubscribe|parsable|quiet|requeue|spread-job|use-min-nodes|wait"
-)
-_SBATCH_OPTIONS = {"partition": "queue", "account": "account", "job-name": "job_name"}
+# of sbatch
+_SBATCH_OPTIONS = {
+    **dict.fromkeys(("p", "partition"), "queue"),
+    **dict.fromkeys(("A", "account"), "account"),
+    **dict.fromkeys(("J", "job-name"), "job_name"),
+}
 _SBATCH_OURS = {
-    **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
-    **dict.fromkeys(("array", "wait", "parsable", "quiet", "dependency"), _WATCHED),
-    "chdir": "workers start in the folder of the run",
+    **dict.fromkeys(("o", "output", "e", "error", "open-mode"), _LOGS),
+    **dict.fromkeys(("a", "array", "W", "wait", "parsable", "quiet", "d", "dependency"), _WATCHED),
+    **dict.fromkeys(("D", "chdir"), "workers start in the folder of the run"),
     "export": "left out, so that jobs get all variables of the submitting shell, PYTHONPATH and the like too",
     "hold": "a held worker would never come",
 }
 
 # of qsub, which is one program of Grid Engine and another of PBS and Torque
-_QSUB_ALONE = ("-V", "-cwd", "-notify", "-terse", "-soft", "-hard", "-h")
 _QSUB_OPTIONS = {
     "sge": {"-q": "queue", "-P": "project", "-N": "job_name"},
     "pbs": {"-q": "queue", "-A": "account", "-N": "job_name"},
@@ -58,92 +51,61 @@ def is_pbs(flags: Iterable[Entry]) -> bool:
 
 def read_sbatch(flags: Iterable[Entry], block: Block) -> None:
     """Take flags of sbatch, of which a later one replaces an earlier one of its name."""
-    for why, name, value, written in _of_sbatch(flags):
-        match name:
-            case "partition" | "account" | "job-name":
-                block.take(block.options, _SBATCH_OPTIONS[name], value, why)
-            case "time":
-                block.take_time(value, why, unit=60)
-            case "mem" | "mem-per-cpu":
-                block.take_memory(value, why, unit=1024**2, per_core=name == "mem-per-cpu")
-            case "cpus-per-task":
-                block.take_cores(value, why)
-            case "ntasks" | "ntasks-per-node" | "nodes":
-                if value != "1":
-                    block.leave_out(
-                        written, why, "a worker is one task on one node; trainer.num_nodes is for training"
-                    )
-            case _ if name not in _SBATCH_OURS:
-                block.take(block.directives, name, written, why)
-            case _ if written != "--export=ALL":  # which is how sbatch is without it
-                block.leave_out(written, why, _SBATCH_OURS[name])
-
-
-def _of_sbatch(flags: Iterable[Entry]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the origin, the long name and the value of each flag, and how it was written."""
     for given in flags:
-        rest = iter(_words(given))
-        for word in rest:
-            if word.startswith("--"):
-                name, sign, value = word[2:].partition("=")
-            else:
-                name, sign, value = _LONG.get(word[1:2], word[1:2]), word[2:], word[2:]
-            written = [word]
-            if not sign and not _ALONE.fullmatch(name):
-                value = next(rest, "")
-                written.append(value)
+        for flag, *values in by_flag(_words(given)):
+            name, _, value = flag[2:].partition("=") if flag.startswith("--") else (flag[1:2], "", flag[2:])
             # a value in quotes may hold spaces; a bracket of a host list needs no quotes
-            yield (
-                given.why,
-                name,
-                value,
-                " ".join(shlex.quote(each) if " " in each else each for each in written),
-            )
+            written = " ".join(shlex.quote(each) if " " in each else each for each in (flag, *values))
+            _take_sbatch(name, value or " ".join(values), written, given.why, block)
+
+
+def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) -> None:
+    match name:
+        case "time" | "t":
+            block.take_time(value, why, unit=60)
+        case "mem" | "mem-per-cpu":
+            block.take_memory(value, why, unit=1024**2, per_core=name == "mem-per-cpu")
+        case "cpus-per-task" | "c":
+            block.take_cores(value, why)
+        case "ntasks" | "n" | "ntasks-per-node" | "nodes" | "N":
+            if value != "1":
+                reason = "a worker is one task on one node; trainer.num_nodes is for training"
+                block.leave_out(written, why, reason)
+        case _ if name in _SBATCH_OPTIONS:
+            block.take(block.options, _SBATCH_OPTIONS[name], value, why)
+        case _ if name not in _SBATCH_OURS:
+            block.take(block.directives, name, written, why)
+        case _ if written != "--export=ALL":  # which is how sbatch is without it
+            block.leave_out(written, why, _SBATCH_OURS[name])
 
 
 def read_qsub(env: str, flags: Iterable[Entry], block: Block) -> None:
     """Take flags of the qsub of Grid Engine, or of PBS and Torque."""
-    for why, name, value in _of_qsub(flags):
-        written = f"{name} {value}".rstrip()
-        if name in _QSUB_OPTIONS[env]:
-            block.take(block.options, _QSUB_OPTIONS[env][name], value, why)
-        elif name == "-l":
-            for each in value.split(","):
-                _take_resource(env, each, why, block)
-        elif name in _QSUB_OURS[env]:
-            block.leave_out(written, why, _QSUB_OURS[env][name])
-        elif name == "-W" and value.startswith(("block", "depend")):
-            block.leave_out(written, why, _WATCHED)
-        elif env == "sge" and name == "-tc":
-            block.at_once = Entry(value, why)
-        elif name not in _QSUB_DONE[env]:
-            _take_directive(name, value, why, block)
-
-
-def _take_directive(name: str, value: str, why: str, block: Block) -> None:
-    """Keep a flag of qsub as a line of the job script; variables of several -v stand in one."""
-    before = block.directives.get(name)
-    if name == "-v" and before is not None:
-        block.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {why}")
-        return
-    if name == "-pe":
-        block.take_cores(value.rpartition(" ")[2].partition("-")[0], why)
-    block.take(block.directives, name, f"{name} {value}".rstrip(), why)
-
-
-def _of_qsub(flags: Iterable[Entry]) -> Iterator[tuple[str, str, str]]:
-    """Yield the origin, the name and the value of each flag; `smp 4` is the value of `-pe smp 4`."""
     for given in flags:
-        rest = iter(_words(given))
-        for word in rest:
-            if word in _QSUB_ALONE:
-                yield given.why, word, ""
-            elif word == "-pe":
-                yield given.why, word, f"{next(rest, '')} {next(rest, '')}".strip()
-            elif word.startswith("-l") and len(word) > 2:
-                yield given.why, "-l", word[2:]
-            else:
-                yield given.why, word, next(rest, "")
+        for name, *values in by_flag(_words(given)):
+            _take_qsub(env, name, " ".join(values), given.why, block)
+
+
+def _take_qsub(env: str, name: str, value: str, why: str, block: Block) -> None:
+    written = f"{name} {value}".rstrip()
+    if name in _QSUB_OPTIONS[env]:
+        block.take(block.options, _QSUB_OPTIONS[env][name], value, why)
+    elif name.startswith("-l"):  # -l mem_free=2G or -lmem_free=2G
+        for each in (name[2:] or value).split(","):
+            _take_resource(env, each, why, block)
+    elif name in _QSUB_OURS[env]:
+        block.leave_out(written, why, _QSUB_OURS[env][name])
+    elif name == "-W" and value.startswith(("block", "depend")):
+        block.leave_out(written, why, _WATCHED)
+    elif name == "-tc" and env == "sge":
+        block.at_once = Entry(value, why)
+    elif name == "-v" and name in block.directives:  # variables of several stand in one
+        before = block.directives[name]
+        block.directives[name] = Entry(f"{before.value},{value}", f"{before.why}; {why}")
+    elif name not in _QSUB_DONE[env]:
+        if name == "-pe":
+            block.take_cores(value.rpartition(" ")[2].partition("-")[0], why)
+        block.take(block.directives, name, written, why)
 
 
 def _take_resource(env: str, text: str, why: str, block: Block) -> None:

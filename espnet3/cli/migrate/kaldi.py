@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ command qsub -V -v PATH -S /bin/bash -l mem=4G
 option mem=* -l mem=$0
 option mem=0
 default gpu=0
-option gpu=0
+option gpu=*
 """
 OPTIONS_FILES = {
     "sge": ("conf/queue.conf", _QUEUE),
@@ -57,6 +57,7 @@ _STRICT = ("slurm", "pbs")  # whose scripts stop at an option that the file does
 _LINE = re.compile(
     r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
 )
+_FLAG = re.compile("-[^0-9]|[\u2010-\u2015\u2212]")
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
 _EMPTY = ("mem", "num_threads", "name", "time")  # where no flags mean: as the site has it
@@ -147,25 +148,21 @@ def read_call(variable: str, said: Entry) -> Call:
         )
     options: dict[str, Entry] = {}
     flags: list[str] = []
-    rest = iter(words[1:])
-    for word in rest:
+    for word, *values in by_flag(words[1:]):
+        place = f"{said.why}: {variable}"
         plain = word.translate(_DASHES)
         if plain != word and plain.startswith("-"):
             raise ConfigError(
-                f"{said.why}: {variable}: {word!r} has a typographic dash, as text copied from a page does; write "
-                f"{plain!r}"
+                f"{place}: {word!r} has a typographic dash, as text copied from a page does; write {plain!r}"
             )
-        if not word.startswith("-"):
+        if not values and word.startswith("-") and word not in _ALONE:
+            raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
+        extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
+        if extra:
             raise ConfigError(
-                f"{said.why}: {variable}: {script} would take {word!r} for its log file, since it is neither an "
-                "option nor the value of one; write the option before it, or put a comma instead of the space"
+                f"{place}: {script} would take {extra[0]!r} for its log file, since it is neither an option nor the "
+                "value of one; write the option before it, or put a comma instead of the space"
             )
-        if word in _ALONE:
-            flags.append(word)
-            continue
-        values = [_value(rest, f"{said.why}: {variable}: {word} of {script}")]
-        if word == "-pe":  # -pe smp 4
-            values.append(_value(rest, f"{said.why}: {variable}: -pe {values[0]} of {script}"))
         if word.startswith("--"):
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
@@ -173,11 +170,16 @@ def read_call(variable: str, said: Entry) -> Call:
     return Call(variable, said, script, options, " ".join(flags))
 
 
-def _value(rest: Iterator[str], option: str) -> str:
-    value = next(rest, "--")
-    if value.startswith("--"):
-        raise ConfigError(f"{option} needs a value; write one after it")
-    return value
+def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
+    """Yield each flag with the values behind it, which begin with no dash, unless they are numbers."""
+    found: list[str] = []
+    for word in words:
+        if found and _FLAG.match(word):
+            yield found
+            found = []
+        found.append(word)
+    if found:
+        yield found
 
 
 def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:

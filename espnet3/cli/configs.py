@@ -23,26 +23,22 @@ conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=Fal
 def read_file(path: str) -> Any:
     """Return what a YAML file holds, as OmegaConf's mapping."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         loaded: Any = OmegaConf.load(path)
-    except (OmegaConfBaseException, ValueError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        raise ConfigError(f"{path} is not YAML: {_tab(path, error) or error}") from error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {_tab(path, error) or error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     return loaded
 
 
 def _tab(path: str, error: Any) -> str:
-    """Return what is wrong where a tab before the text of a line is what PyYAML stumbled over; else ""."""
+    """Name a tab before the text of a line, if PyYAML stumbled over one; else ""."""
     mark = getattr(error, "problem_mark", None)
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    if mark is None or mark.line >= len(lines):
+    if mark is None:
         return ""
-    line = lines[mark.line]
+    line = [*Path(path).read_text(encoding="utf-8").splitlines(), ""][mark.line]
     held = "\t" in line[: len(line) - len(line.lstrip())]
     return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import span, state_of
+from espnet3.cli.showing import cause_of, counts_of, pace, plain_line, span, state_of
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
@@ -34,45 +34,28 @@ def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> Renderabl
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
-    table.add_column("run", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("", ratio=1)
-    for name, width in (("items", 9), ("failed", 6), ("items/s", 8), ("left", 6)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    lines: list[RenderableType] = []
     for facts in found:
-        status = facts.status
-        _row(
-            table,
-            Path(status.run).name,
-            _bar(facts),
-            f"{status.ok + status.failed:,}/{status.items:,}",
-            _text(f"{status.failed:,}", style="red" if status.failed else "dim"),
-            f"{facts.rate:,.1f}" if facts.rate else state_of(facts),
-            span(facts.seconds_left) if facts.seconds_left else "",
-        )
-    return Group(table, hint)
+        lines += [_text(plain_line(facts), cut=True), _bar(facts)]
+    return Group(*lines, hint)
 
 
 def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     status = facts.status
     head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (state_of(facts), _colour(facts)))
     head.append(_text(f"  {Path(status.run).parent}", style="dim"))
-    counts = _text(f"{status.ok + status.failed:,} of {status.items:,} items")
-    counts.append(", ")
-    counts.append(f"{status.failed:,} failed", style="red" if status.failed else "dim")
-    if facts.rate:
-        counts.append(f", {facts.rate:,.1f} items/s")
-    if facts.seconds_left:
-        counts.append(f", {span(facts.seconds_left)} left")
+    head.no_wrap = True
+    counts = _text(f"{counts_of(status)}{pace(facts.rate, facts.seconds_left)}")
     if facts.memory:
         counts.append(f", {amount(facts.memory)} on this machine", style="dim")
-    head.no_wrap = True
-    room = max(4, height - _FRAME - 2 * _FEW)
     lines: list[RenderableType] = [head, _bar(facts), counts, Text()]
     if facts.workers:
-        lines += [_workers(facts.workers, now, room), Text()]
-    if facts.failures:
-        lines += [_failures(facts), Text()]
+        lines += [_workers(facts.workers, now, max(4, height - _FRAME - 2 * _FEW)), Text()]
+    lines += [
+        _text(f"{group.cause}: {cause_of(group)}", style="red", cut=True) for group in facts.failures[:_FEW]
+    ]
+    if len(facts.failures) > _FEW:
+        lines.append(_text(f"… {len(facts.failures) - _FEW} more kinds of failures", style="red"))
     if facts.slow:
         slow = ", ".join(f"{name} ({span(seconds)})" for seconds, name in facts.slow[:_FEW])
         lines.append(_text(f"slowest seen: {slow}", style="dim"))
@@ -132,16 +115,3 @@ def _memory(worker: Worker) -> str:
     if worker.memory:
         return amount(worker.memory)
     return f"≤ {amount(worker.peak)}" if worker.peak else ""
-
-
-def _failures(facts: LiveFacts) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    table.add_column("failed", justify="right", no_wrap=True)
-    table.add_column("cause", no_wrap=True)
-    table.add_column("first message", ratio=1, no_wrap=True, overflow="ellipsis")
-    for group in facts.failures[:_FEW]:
-        message = " ".join(group.message.split())
-        _row(table, _text(f"{group.count:,}", style="red"), f"{group.cause}: {group.error_type}", message)
-    if len(facts.failures) > _FEW:
-        _row(table, "", f"… {len(facts.failures) - _FEW} more kinds", "")
-    return table

@@ -16,6 +16,7 @@ from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts
+from espnet3.parallel.views.outcomes import FailureGroup
 
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
@@ -44,11 +45,11 @@ def _of_folder(found: FolderStatus) -> list[str]:
         end = f"no driver is at work: the same call of the runner computes the {left:,} that are left"
     else:
         end = "no driver is at work: the same call of the runner merges it"
-    return [wrapped(f"{found.run}: {_counts(found)}"), wrapped(end)]
+    return [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
 
 
 def _of_jobs(found: RunStatus) -> list[str]:
-    lines = [wrapped(f"{found.run} ({found.env}): {_counts(found)}")]
+    lines = [wrapped(f"{found.run} ({found.env}): {counts_of(found)}")]
     for state, count in sorted(found.counts.items(), key=lambda pair: list(JobState).index(pair[0])):
         lines.append(wrapped(f"{count:6d} {_word(state):14} {state.sentence}", 22))
         if state in (JobState.PENDING, JobState.NOT_STARTED):
@@ -69,7 +70,8 @@ def _word(state: JobState) -> str:
     return state.value.replace("_", " ")
 
 
-def _counts(found: RunStatus | FolderStatus) -> str:
+def counts_of(found: RunStatus | FolderStatus) -> str:
+    """Return how far a run is."""
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 
@@ -95,7 +97,7 @@ class LiveLine:
             self._seen.popleft()
         begin, before = self._seen[0]
         rate = (done - before) / (now - begin) if done > before else 0.0
-        text = f"{_counts(found)}{_pace(rate, (found.items - done) / rate if rate else None)}"
+        text = f"{counts_of(found)}{pace(rate, (found.items - done) / rate if rate else None)}"
         if isinstance(found, RunStatus):
             text += f"; jobs: {', '.join(f'{n} {_word(state)}' for state, n in found.counts.items() if state.alive)}"
         if self._stream.isatty():
@@ -117,11 +119,13 @@ def plain_line(facts: LiveFacts) -> str:
     """Return one line about a run that is watched where there is no terminal."""
     status = facts.status
     end = "" if status.alive else f", {state_of(facts)}"
-    causes = "".join(
-        f"; {group.count:,} x {group.error_type}: {' '.join(group.message.split()):.60}"
-        for group in facts.failures[:1]
-    )
-    return f"{Path(status.run).name}: {_counts(status)}{_pace(facts.rate, facts.seconds_left)}{end}{causes}"
+    causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])
+    return f"{Path(status.run).name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
+
+
+def cause_of(group: FailureGroup) -> str:
+    """Return a kind of failure in one line."""
+    return f"{group.count:,} x {group.error_type}: {' '.join(group.message.split())}"
 
 
 def state_of(facts: LiveFacts) -> str:
@@ -131,7 +135,8 @@ def state_of(facts: LiveFacts) -> str:
     return "complete" if facts.status.done or facts.status.merged else "nobody works on it"
 
 
-def _pace(rate: float, left: float | None) -> str:
+def pace(rate: float, left: float | None) -> str:
+    """Return the rate and the seconds that are left, where they are known, behind a comma."""
     return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {span(left)} left'}"
 
 

@@ -13,17 +13,8 @@ from espnet3.cli.importable import runner_and_provider
 from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
-from espnet3.parallel.views.sizing import (
-    Measured,
-    around,
-    block_for,
-    measured_by,
-    measured_here,
-    most_workers,
-    placed,
-    recommended,
-)
 
 _SAMPLE = 8  # items
 
@@ -63,9 +54,9 @@ def size(
     config = read_block(conf)
     measured = _measured(conf, items, run, runner, provider, sample)
     backend = BACKENDS[config.env]
-    there, most = placed(measured, backend), most_workers(backend)
-    chosen = recommended(there, items, None if within is None else within * 3600, most)
-    block = block_for(config, chosen, measured)
+    there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
+    chosen = sizing.recommended(there, items, None if within is None else within * 3600, most)
+    block = sizing.block_for(config, chosen, measured)
     if as_json:
         say(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
         return
@@ -78,7 +69,7 @@ def size(
         )
     )
     say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
-    for one in around(there, items, chosen, most):
+    for one in sizing.around(there, items, chosen, most):
         mark = "  <- recommended" if one.workers == chosen.workers else ""
         say(
             f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
@@ -95,16 +86,15 @@ def size(
 
 def _measured(
     conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
-) -> Measured:
-    """Read an earlier run, or run a few items here."""
+) -> sizing.Measured:
     if run is not None:
         if runner or provider:
             raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
-        return measured_by(Path(os.path.abspath(run)), sample or 0)
+        return sizing.measured_by(Path(os.path.abspath(run)), sample or 0)
     try:
         found = runner_and_provider(read_file(conf), runner, provider)
     except ConfigError as error:
         if runner is None and provider is None:
             raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
         raise
-    return measured_here(*found, min(items, sample or _SAMPLE))
+    return sizing.measured_here(*found, min(items, sample or _SAMPLE))

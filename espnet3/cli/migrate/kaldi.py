@@ -89,13 +89,9 @@ class Call:
     variable: str  # its name in cmd.sh, such as "decode_cmd"
     said: Entry
     script: str  # such as "queue.pl"
+    env: str  # the backend that does here what the script does
     options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
     flags: str  # those of the submit command
-
-    @property
-    def env(self) -> str:
-        """The backend that does here what the script does."""
-        return KALDI_SCRIPTS[self.script]
 
 
 def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
@@ -167,7 +163,7 @@ def read_call(variable: str, said: Entry) -> Call:
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
             flags += [word, *values]
-    return Call(variable, said, script, options, " ".join(flags))
+    return Call(variable, said, script, KALDI_SCRIPTS[script], options, " ".join(flags))
 
 
 def by_flag(words: Sequence[str]) -> Iterator[list[str]]:

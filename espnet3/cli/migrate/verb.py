@@ -9,18 +9,10 @@ from pathlib import Path
 
 import click
 
+from espnet3.cli.migrate import kaldi
 from espnet3.cli.migrate.block import Block
 from espnet3.cli.migrate.flags import is_pbs, read_qsub, read_sbatch
-from espnet3.cli.migrate.kaldi import (
-    OPTIONS_FILES,
-    Call,
-    Entry,
-    OptionsFile,
-    dashed,
-    flags_of,
-    read_call,
-    read_options,
-)
+from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile
 from espnet3.cli.migrate.shell import Script, is_computed
 from espnet3.cli.output import explained
 from espnet3.parallel.config import ParallelConfig
@@ -84,7 +76,7 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
     from omegaconf import OmegaConf
 
     texts = {path: _text(path) for path in files}
-    scripts = [path for path in files if path.endswith(".sh")]
+    scripts = [path for path in texts if path.endswith(".sh")]
     if not scripts:
         raise ConfigError(
             "none of the files is a shell script: name cmd.sh too, the choice of what runs jobs"
@@ -102,6 +94,7 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
         _fill_ssh(block, call, texts, folder)
     else:
         _fill_scheduler(block, call, _choose_options(call, texts, folder, block.notes))
+    _bound_workers(block)
     text = block.text(f"For the stage {stage}, from {', '.join(files)}")
     try:
         ParallelConfig.parse(OmegaConf.create(text).parallel)
@@ -140,7 +133,7 @@ def _choose_call(script: Script, stage: str) -> Call:
         raise ConfigError(
             f"{said.why}: {found[0]} = {said.value!r}: only a shell can compute it; write its value"
         )
-    call = read_call(found[0], said)
+    call = kaldi.read_call(found[0], said)
     if on_gpu is not None and ("gpu" not in call.options or call.options["gpu"].value == "0"):
         call.options["gpu"] = Entry("1", on_gpu.why)
     training = variables.get("cuda_cmd")
@@ -188,7 +181,7 @@ def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
 
 def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: list[str]) -> OptionsFile:
     """Return the options of a command's script, from the file that it would read."""
-    wanted, own = OPTIONS_FILES[call.env]
+    wanted, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
     path = _beside(wanted if named is None else named.value, texts, folder)
     if path is None and named is not None:
@@ -200,13 +193,13 @@ def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: li
         (path,) = texts
         notes.append(f"{path}: read in place of {wanted} of {call.script}")
     if path is not None:
-        return read_options(path, texts[path] if path in texts else _text(path))
+        return kaldi.read_options(path, texts[path] if path in texts else _text(path))
     notes.append(f"{wanted} is not there: {call.script}'s own defaults are taken for it")
-    return read_options(f"{call.script}'s own defaults", own, numbered=False)
+    return kaldi.read_options(f"{call.script}'s own defaults", own, numbered=False)
 
 
 def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
-    flags = flags_of(call, file, block.notes)
+    flags = kaldi.flags_of(call, file, block.notes)
     if call.env == "sge" and is_pbs(flags):
         block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
     program = os.path.basename(file.command.value.split()[0])
@@ -215,20 +208,18 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
         raise ConfigError(
             f"{file.command.why}: the submit command is {program}, but {call.variable} = {call.said.value!r} "
             f"({call.said.why}) needs {needed}: give the file that {call.script} reads "
-            f"({OPTIONS_FILES[call.env][0]}), or change the command"
+            f"({kaldi.OPTIONS_FILES[call.env][0]}), or change the command"
         )
     if needed == "sbatch":
         read_sbatch(flags, block)
     else:
         read_qsub(block.env.value, flags, block)
     block.complete()
-    _bound_workers(block)
     block.notes.append(_PATH_SH)
 
 
 def _fill_local(block: Block, call: Call) -> None:
     """Fill in the block of run.pl, which ignores all options but two."""
-    _bound_workers(block)
     gpus, threads = call.options.pop("gpu", None), call.options.pop("num_threads", None)
     most = "no more than the machine has processors"
     if gpus is not None and gpus.value != "0":
@@ -243,7 +234,6 @@ def _fill_local(block: Block, call: Call) -> None:
 
 
 def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -> None:
-    _bound_workers(block)
     path = _beside(_MACHINES, texts, folder)
     if path is None:
         raise ConfigError(
@@ -262,6 +252,6 @@ def _note_ignored(block: Block, call: Call) -> None:
     """Note what run.pl or ssh.pl was given and does nothing with."""
     for name, each in call.options.items():
         if name not in ("config", "max_jobs_run"):
-            block.leave_out(dashed(name, each.value), each.why, f"{call.script} ignored it")
+            block.leave_out(kaldi.dashed(name, each.value), each.why, f"{call.script} ignored it")
     if call.flags:
         block.leave_out(call.flags, call.said.why, f"{call.script} ignored it")

@@ -61,17 +61,13 @@ def read_block(path: str) -> ParallelConfig:
         block = loaded.get("parallel", loaded if "env" in loaded else None)
     except OmegaConfBaseException as error:  # an interpolation of something that is not there
         reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{path}: parallel: {reason}; define what it refers to, or write the block"
-        ) from error
+        raise ConfigError(f"{path}: parallel: {reason}; define it, or write the block") from error
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")
     if not isinstance(block, Mapping):
-        raise ConfigError(
-            f"{path}: parallel = {shown(block)}: must be a block of lines, such as "
-            "parallel: {env: local, n_workers: 4}"
-        )
+        example = "parallel: {env: local, n_workers: 4}"
+        raise ConfigError(f"{path}: parallel = {shown(block)}: must be a block of lines, such as {example}")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

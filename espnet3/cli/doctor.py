@@ -31,30 +31,12 @@ _INDENT = 13  # of the lines that follow a finding's first: its text begins ther
 @click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
+@click.option("--folder", "folders", metavar="DIR", multiple=True, help="Folders that workers must see.")
+@click.option("--start", is_flag=True, help="Start a worker: it imports the classes, looks at the folders.")
 @click.option(
-    "--folder",
-    "folders",
-    metavar="DIR",
-    multiple=True,
-    help="A folder that workers must see; may be repeated.",
+    "--same-answer", is_flag=True, help="Run items here, on workers, in batches, detached; compare."
 )
-@click.option(
-    "--start",
-    is_flag=True,
-    help="Start one worker: it runs an item, imports the classes and looks at the folders.",
-)
-@click.option(
-    "--same-answer",
-    is_flag=True,
-    help="Run the runner on a few items in this process, on workers, in batches and detached, and compare.",
-)
-@click.option(
-    "--items",
-    type=click.IntRange(2),
-    default=12,
-    show_default=True,
-    help="With --same-answer: how many items, from index 0 on.",
-)
+@click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="For --same-answer.")
 def doctor(
     conf: str | None,
     runner: str | None,
@@ -139,10 +121,7 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
     command = planned.command.split()[0]
     place = shutil.which(command)
     if place is None:
-        tell(
-            None,
-            f"the scheduler: {command} is not on the PATH, so jobs cannot be submitted from this machine",
-        )
+        tell(None, f"the scheduler: {command} is not on the PATH, so this machine cannot submit jobs")
         return
     tell(True, f"{command} is {place}")
     query = row.scheduler.query()

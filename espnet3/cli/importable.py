@@ -100,10 +100,7 @@ def _wrong(what: str, reference: str) -> str:
         if f"{module}.".startswith(f"{error.name}."):
             return f"there is no module {error.name}; call this where you call your script, or set PYTHONPATH"
         return f"{module} cannot be imported: {error}"
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a user's module may raise anything, and argparse ends the process
+    except (Exception, SystemExit) as error:  # argparse in a user's module ends the process
         return f"{module} cannot be imported: {type(error).__name__}: {error}"
     found = getattr(loaded, name, None)
     base = BASES[what]

@@ -89,10 +89,7 @@ def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
     else:
         tell(None, f"{here} is not among options.volume_mounts: a detached run from here would be refused")
     image = config.options.get("image")
-    tell(
-        None,
-        f"that nodes can pull {image}, and that it has this package: espnet3 doctor --start starts a pod of it",
-    )
+    tell(None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it")
 
 
 def _operator(server: Server, options: Any, tell: Tell) -> None:

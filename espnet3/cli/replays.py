@@ -35,9 +35,7 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 @click.argument("index", required=False)
 @click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
 @click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
-@click.option(
-    "--profile", is_flag=True, help="Print where the time goes (cProfile); with py-spy, draw it too."
-)
+@click.option("--profile", is_flag=True, help="Print where time goes (cProfile); with py-spy, draw it.")
 @trusting
 @explained
 def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool) -> None:
@@ -58,9 +56,8 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
         if not indices:
             say("no item of this run has failed")
         faulthandler.enable()  # an item that crashes this process shall say where
-        raised = [
-            one for one in indices if _one(again, one, debug, here if profile else None).error is not None
-        ]
+        profiles = here if profile else None
+        raised = [one for one in indices if _one(again, one, debug, profiles).error is not None]
     finally:
         again.close()
     if len(indices) > 1:

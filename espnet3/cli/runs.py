@@ -44,9 +44,7 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
     """
     if as_json and watched:
-        raise click.UsageError(
-            "--watch is for people, --json for programs: call `status --json` again and again"
-        )
+        raise click.UsageError("--watch is for people, --json for programs: call `status --json` again")
     look = _look_of(run)
     found = watch(look, seen=_redraw) if watched else look()
     if watched:
@@ -107,9 +105,7 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 
 @click.command()
 @_run
-@click.option(
-    "--grace", type=float, default=GRACE, show_default=True, help="Seconds for the items in flight."
-)
+@click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
 @trusting
 @explained
 def cancel(run: str, grace: float, trust: bool) -> None:
@@ -120,11 +116,7 @@ def cancel(run: str, grace: float, trust: bool) -> None:
 @click.command()
 @_run
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "record"]),
-    help="From now on, stop at a failed item, or record it and go on.",
-)
+@click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
 @trusting
 @explained
 def retry(run: str, failed_items: bool, on_error: str | None, trust: bool) -> None:

@@ -22,20 +22,13 @@ _SAMPLE = 8  # items
 @click.command()
 @conf_argument
 @click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has.")
-@click.option(
-    "--run",
-    type=click.Path(exists=True, file_okay=False),
-    help="An earlier run of the same runner, with an output_dir: a few items are enough.",
-)
-@click.option(
-    "--runner", metavar="MODULE:CLASS", help="Without an earlier run: run this on a few items here."
-)
+@click.option("--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items.")
+@click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
 @click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
 @click.option(
     "--sample",
     type=click.IntRange(0),
-    default=None,
     help=f"Run so many items here: of that run, to measure them here [0]; without one, of the runner [{_SAMPLE}].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

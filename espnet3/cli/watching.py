@@ -81,8 +81,7 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
     if find_spec("rich") is None:
         raise MissingPackageError(
             f"`espnet3 watch` draws with rich, which is not installed. Please install it: {pip_line('report')}. "
-            "Without it, `espnet3 status --watch RUN` prints the status again and again, and `espnet3 watch RUN | cat` "
-            "a line every ten seconds",
+            "Without it, `espnet3 watch RUN | cat` prints lines",
             name="rich",
         )
     from rich.console import Console

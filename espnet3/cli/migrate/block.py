@@ -73,9 +73,7 @@ class Block:
         """Take a limit of time; a plain number counts units of so many seconds."""
         seconds = int(value) * unit if value.isdigit() else walltime_seconds(value)
         if value.lower() in _ENDLESS:
-            self.leave_out(
-                f"time {value}", why, "a worker has a time limit here, and is replaced when it ends"
-            )
+            self.leave_out(f"time {value}", why, "each worker has a time limit, and is replaced at its end")
         elif seconds is None or seconds <= 0:
             raise ConfigError(f"{why}: {value!r} is no time; write it as 4:00:00")
         else:
@@ -89,9 +87,8 @@ class Block:
         power = _POWERS.get(found[2].lower())
         size = math.ceil(float(found[1]) * (unit if power is None else 1024**power))
         if self.memory is not None and self.memory.value != size:
-            self.leave_out(
-                f"memory of {_size_text(self.memory.value)}", self.memory.why, f"{value} replaces it ({why})"
-            )
+            said = f"memory of {_size_text(self.memory.value)}"
+            self.leave_out(said, self.memory.why, f"{value} replaces it ({why})")
         if size == 0:
             self.leave_out(f"memory {value}", why, "set memory to what a worker needs")
             return

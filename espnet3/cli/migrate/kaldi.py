@@ -107,8 +107,7 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
         found = _LINE.fullmatch(line)
         if found is None:
             raise ConfigError(
-                f"{where}: {line!r} cannot be read; a line is 'command ...', 'option name=value flags' or "
-                "'default name=value', without spaces around the ="
+                f"{where}: {line!r} cannot be read: write option name=value flags, without spaces around the ="
             )
         option, value, flags = found["name"], found["value"], found["flags"]
         if found["command"]:
@@ -117,8 +116,7 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
             defaults[option] = Entry(value, where)
         elif value == "*" and flags and "$0" not in flags:
             raise ConfigError(
-                f"{where}: {line!r} has no $0, so the value of {dashed(option, '...')} would be lost; write $0 "
-                f"where it belongs, or name one value, such as option {option}=1"
+                f"{where}: {line!r} loses the value of {option}: write $0 in its place, or {option}=1"
             )
         else:
             rules[option, value] = Entry(flags, where)
@@ -138,9 +136,10 @@ def read_call(variable: str, said: Entry) -> Call:
         words = words[3 if words[1:2] == ["--num-tries"] else 1 :] or words
     script = os.path.basename(words[0])
     if script not in KALDI_SCRIPTS:
+        guess = did_you_mean(script, KALDI_SCRIPTS)
+        known = ", ".join(KALDI_SCRIPTS)
         raise ConfigError(
-            f"{said.why}: {variable} = {shown(said.value)}: {words[0]} is no script of Kaldi that is known here."
-            f"{did_you_mean(script, KALDI_SCRIPTS)} Known: {', '.join(KALDI_SCRIPTS)}"
+            f"{said.why}: {variable} = {shown(said.value)}: unknown script.{guess} Known: {known}"
         )
     options: dict[str, Entry] = {}
     flags: list[str] = []
@@ -148,16 +147,13 @@ def read_call(variable: str, said: Entry) -> Call:
         place = f"{said.why}: {variable}"
         plain = word.translate(_DASHES)
         if plain != word and plain.startswith("-"):
-            raise ConfigError(
-                f"{place}: {word!r} has a typographic dash, as text copied from a page does; write {plain!r}"
-            )
+            raise ConfigError(f"{place}: {word!r} has a typographic dash; write {plain!r}")
         if not values and word.startswith("-") and word not in _ALONE:
             raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
         extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
         if extra:
             raise ConfigError(
-                f"{place}: {script} would take {extra[0]!r} for its log file, since it is neither an option nor the "
-                "value of one; write the option before it, or put a comma instead of the space"
+                f"{place}: {script} would take {extra[0]!r} for its log file: write an option, or a comma, before it"
             )
         if word.startswith("--"):
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
@@ -205,8 +201,7 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
             found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
         elif call.env in _STRICT:
             raise ConfigError(
-                f"{option.why}: {call.variable}: {call.script} refuses {said}: {file.name} has no line "
-                f"'option {name}=*'; add one that says what it means to the scheduler, or leave the option out"
+                f"{call.variable}: {call.script} refuses {said}: add a line 'option {name}=*' to {file.name}"
             )
         else:
             notes.append(f"{said}: {file.name} has no rule for it, so {call.script} ignored it")

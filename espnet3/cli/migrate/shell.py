@@ -50,18 +50,14 @@ class Script:
             words = self._branch(f"{name}:{line}", statement[first:])
             if all(branch.runs is not False for branch in self._branches):
                 self._take(f"{name}:{line}", words)
-        if self._branches:
-            raise ConfigError(f"{self._branches[-1].said} is never closed")
 
     def _branch(self, where: str, words: list[str]) -> list[str]:
         """Open, change or close a branch; return the words that remain."""
         first = words[0] if words else ""
-        if first not in ("if", "elif", "else", "fi", "case", "esac"):
-            return words
         if first in ("if", "case"):
             self._branches.append(_Branch(""))
-        if not self._branches:
-            raise ConfigError(f"{where}: nothing is open that this {first!r} could belong to")
+        if first not in ("if", "elif", "else", "fi", "case", "esac") or not self._branches:
+            return words
         if first in ("fi", "esac"):
             self._branches.pop()
             return words[1:]
@@ -82,7 +78,7 @@ class Script:
 
     def _take(self, where: str, words: list[str]) -> None:
         """Take the settings of a statement, or note those that a shell must decide or compute."""
-        unsure = next((f"it depends on {each.said}" for each in self._branches if each.runs is None), None)
+        unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
         for name, source, follows in _settings(words):
             value = self._filled(source)
             before = self.variables.get(name)
@@ -90,10 +86,7 @@ class Script:
                 continue
             why = "only a shell can compute it; write its value" if is_computed(value) else ""
             if unsure or follows:
-                why = (
-                    f"{unsure or 'it stands behind another command'}, and only a shell can decide that; if it counts, "
-                    "migrate a copy with it alone"
-                )
+                why = f"only a shell can decide that{unsure}; if it counts, migrate a copy with it alone"
             else:
                 self.variables[name] = Entry(value, where)
             if why and name in _WANTED:

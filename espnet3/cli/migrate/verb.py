@@ -78,9 +78,7 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
     texts = {path: _text(path) for path in files}
     scripts = [path for path in texts if path.endswith(".sh")]
     if not scripts:
-        raise ConfigError(
-            "none of the files is a shell script: name cmd.sh too, the choice of what runs jobs"
-        )
+        raise ConfigError("none of the files is a shell script: name cmd.sh too")
     script = Script(fixed)
     for path in scripts:
         script.read(path, texts.pop(path))
@@ -100,8 +98,7 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
         ParallelConfig.parse(OmegaConf.create(text).parallel)
     except ConfigError as error:
         raise ConfigError(
-            f"{call.said.why}: what {call.variable} = {call.said.value!r} asks for is refused here; change it "
-            f"there, or in this text:\n{text}{error}"
+            f"{env.why}: a value is refused here; change it there, or in this text:\n{text}{error}"
         ) from error
     return text
 
@@ -131,7 +128,7 @@ def _choose_call(script: Script, stage: str) -> Call:
     said = variables[found[0]]
     if is_computed(said.value):
         raise ConfigError(
-            f"{said.why}: {found[0]} = {said.value!r}: only a shell can compute it; write its value"
+            f"{said.why}: {found[0]}={said.value!r}: only a shell can compute it; write its value"
         )
     call = kaldi.read_call(found[0], said)
     if on_gpu is not None and ("gpu" not in call.options or call.options["gpu"].value == "0"):
@@ -186,8 +183,7 @@ def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: li
     path = _beside(wanted if named is None else named.value, texts, folder)
     if path is None and named is not None:
         raise ConfigError(
-            f"{named.why}: {call.variable}: --config {named.value}: there is no "
-            f"{os.path.join(folder, named.value)}; name the file on the command line"
+            f"{named.why}: --config {named.value} is not there; name the file on the command line"
         )
     if path is None and len(texts) == 1:
         (path,) = texts
@@ -206,9 +202,8 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     needed = "sbatch" if call.env == "slurm" else "qsub"
     if program != needed:
         raise ConfigError(
-            f"{file.command.why}: the submit command is {program}, but {call.variable} = {call.said.value!r} "
-            f"({call.said.why}) needs {needed}: give the file that {call.script} reads "
-            f"({kaldi.OPTIONS_FILES[call.env][0]}), or change the command"
+            f"{file.command.why}: the submit command is {program}, and {call.script} ({call.said.why}) needs {needed}: "
+            f"name {kaldi.OPTIONS_FILES[call.env][0]}, or change the command"
         )
     if needed == "sbatch":
         read_sbatch(flags, block)
@@ -236,10 +231,7 @@ def _fill_local(block: Block, call: Call) -> None:
 def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -> None:
     path = _beside(_MACHINES, texts, folder)
     if path is None:
-        raise ConfigError(
-            f"{call.said.why}: {call.variable} = {call.said.value!r}: ssh.pl reads its hosts from {_MACHINES}, which "
-            "is not beside this file; name it on the command line too"
-        )
+        raise ConfigError(f"{call.said.why}: ssh.pl reads its hosts from {_MACHINES}: name that file too")
     hosts = [Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")]
     for number, line in enumerate((texts[path] if path in texts else _text(path)).splitlines(), 1):
         if host := line.partition("#")[0].strip():

@@ -43,20 +43,11 @@ def _tab(path: str, error: Any) -> str:
     return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 
 
-def has_block(path: str) -> bool:
-    """Whether a YAML file has a `parallel` block, or is one; True where it cannot be read: `read_block` says why."""
-    try:
-        loaded = read_file(path)
-    except ConfigError:
-        return True
-    return "parallel" in loaded or "env" in loaded
-
-
-def read_block(path: str) -> ParallelConfig:
+def read_block(path: str, loaded: Any = None) -> ParallelConfig:
     """Return the `parallel` block of a YAML file, or the whole file if it is one."""
     from omegaconf.errors import OmegaConfBaseException
 
-    loaded = read_file(path)
+    loaded = read_file(path) if loaded is None else loaded
     try:
         block = loaded.get("parallel", loaded if "env" in loaded else None)
     except OmegaConfBaseException as error:  # an interpolation of something that is not there

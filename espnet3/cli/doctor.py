@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from espnet3.cli.configs import has_block, read_block, read_file
+from espnet3.cli.configs import read_block, read_file
 from espnet3.cli.folders import Folder, arrived, existing, marked, reply
 from espnet3.cli.importable import Facts, differences, look, look_as_job, see_current_folder
 from espnet3.cli.output import Tell, say, wrapped
@@ -31,12 +31,10 @@ _INDENT = 13  # of the lines that follow a finding's first: its text begins ther
 @click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--runner", metavar="MODULE:CLASS", help="Import this runner as a job would.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Import this provider as a job would.")
-@click.option("--folder", "folders", metavar="DIR", multiple=True, help="Folders that workers must see.")
-@click.option("--start", is_flag=True, help="Start a worker: it imports the classes, looks at the folders.")
-@click.option(
-    "--same-answer", is_flag=True, help="Run items here, on workers, in batches, detached; compare."
-)
-@click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="For --same-answer.")
+@click.option("--folder", "folders", metavar="DIR", multiple=True, help="A folder that workers must see.")
+@click.option("--start", is_flag=True, help="Start a worker, which imports the classes and sees folders.")
+@click.option("--same-answer", is_flag=True, help="Compare items run here, on workers and detached.")
+@click.option("--items", type=click.IntRange(2), default=12, show_default=True, help="Of --same-answer.")
 def doctor(
     conf: str | None,
     runner: str | None,
@@ -56,15 +54,17 @@ def doctor(
 
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
-    wanted = {
-        what: given for what, given in (("runner", runner), ("provider", provider)) if given is not None
-    }
-    if conf is not None and (has_block(conf) or not same_answer):
-        try:
-            config = read_block(conf)
-        except ParallelError as error:
-            tell(False, str(error))
-            sys.exit(1)
+    classes = {"runner": runner, "provider": provider}
+    wanted = {what: name for what, name in classes.items() if name is not None}
+    try:
+        loaded = None if conf is None else read_file(conf)
+        config = None
+        if loaded is not None and not (same_answer and "parallel" not in loaded and "env" not in loaded):
+            config = read_block(str(conf), loaded)
+    except ParallelError as error:
+        tell(False, str(error))
+        sys.exit(1)
+    if config is not None:
         tell(True, f"{conf}: env {config.env}, {config.n_workers} workers, {len(config.options)} options")
         begin = len(findings)
         here, paths = _look_at_block(config, wanted, folders, tell)
@@ -77,7 +77,7 @@ def doctor(
     if same_answer:
         from espnet3.cli.answers import try_answers
 
-        try_answers(None if conf is None else read_file(conf), wanted, items, tell)
+        try_answers(loaded, wanted, items, tell)
     wrong = sum(each.good is False for each in findings)
     done = sum(each.good is not None for each in findings)
     left = f", {len(findings) - done} not made" if done < len(findings) else ""

@@ -12,18 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from espnet3.cli.showing import cause_of, counts_of, pace, plain_line, span, state_of
-from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
 
-_COLOURS = {
-    JobState.RUNNING.value: "cyan",
-    JobState.PENDING.value: "yellow",
-    JobState.DONE.value: "green",
-    JobState.NEW.value: "dim",
-    JobState.NOT_STARTED.value: "dim",
-}
+_COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns
 _FRAME = 9  # lines beside those of workers and failures
 _FEW = 3  # failures and slow items that are shown

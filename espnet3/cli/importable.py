@@ -134,10 +134,8 @@ def runner_and_provider(whole: Any, runner: str | None, provider: str | None) ->
     try:
         return runner_class, provider_class() if whole is None else provider_class(whole)
     except Exception as error:  # the user's code
-        raise ConfigError(
-            f"{wanted['provider']} cannot be made{'' if whole is None else ' with the configuration'}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error
 
 
 def see_current_folder() -> None:

@@ -56,9 +56,7 @@ def planned(config: ParallelConfig) -> str:
         )
         (job,) = manifests(facts, range(n_shards), options, PER_INDEX)
         older = ".".join(map(str, INDEXED))
-        head = (
-            f"# a detached run, whose folder is RUN; a server before {older} gets a plain Job for each shard"
-        )
+        head = f"# a detached run in the folder RUN; a server before {older} gets a plain Job for each shard"
         parts += ["---", head, _text(job)]
     return "\n".join(parts)
 
@@ -105,9 +103,8 @@ def _rights(server: Server, options: Any, tell: Tell) -> None:
     for what, needed in _RIGHTS.items():
         asked = {f"{verb} {resource}": server.may(verb, group, resource) for verb, group, resource in needed}
         missing = ", ".join(right for right, given in asked.items() if not given)
-        tell(
-            not missing, f"runs {what}: this user may not {missing}" if missing else f"rights for runs {what}"
-        )
+        lacking = f"runs {what}: this user may not {missing}"
+        tell(not missing, lacking if missing else f"rights for runs {what}")
 
 
 def _quotas(server: Server, options: Any, tell: Tell) -> None:
@@ -126,10 +123,7 @@ def _claims_and_secrets(server: Server, options: Any, tell: Tell) -> None:
         if claim is not None:
             found = server.get(server.path("v1", "persistentvolumeclaims", claim))
             phase = "is not there" if found is None else f"is {found.get('status', {}).get('phase')}"
-            tell(
-                found is not None and phase == "is Bound",
-                f"claim {claim} of volume {volume.get('name')} {phase}",
-            )
+            tell(phase == "is Bound", f"claim {claim} of volume {volume.get('name')} {phase}")
     named = [("serviceaccounts", options.get("service_account"))]
     named += [("secrets", name) for name in options.get("image_pull_secrets") or []]
     for kind, name in named:

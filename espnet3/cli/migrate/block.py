@@ -16,17 +16,7 @@ from espnet3.parallel.errors import ConfigError
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _ENDLESS = ("0", "unlimited", "infinite", "infinity")
-_ORDER = (
-    "queue",
-    "account",
-    "project",
-    "job_name",
-    "cores",
-    "memory",
-    "resource_spec",
-    "walltime",
-    "threads_per_worker",
-)
+_ORDER = ("queue", "account", "project", "job_name", "cores", "memory", "resource_spec", "walltime")
 _CORES = Entry(1, "nothing asks for more (--num-threads)")
 _MEMORY = Entry("4GiB", "a guess, since nothing asks for memory (--mem): set what your model takes")
 _WALLTIME = Entry("04:00:00", "a guess, since nothing asks for a time: workers that reach it are replaced")
@@ -53,9 +43,7 @@ class Block:
     memory: Entry | None = None  # in bytes
     memory_per_core: bool = False
     resources: dict[str, Entry] = field(default_factory=dict)  # of qsub's `-l`: "name=value" by name
-    directives: dict[str, Entry] = field(
-        default_factory=dict
-    )  # other lines of the job script, by the flag's name
+    directives: dict[str, Entry] = field(default_factory=dict)  # other lines of the job script, by flag
 
     def leave_out(self, flag: str, why: str, reason: str) -> None:
         """Note that a flag has no equivalent."""
@@ -135,10 +123,8 @@ class Block:
         if whole and memory is not None and not any(":mem=" in each.value for each in whole.values()):
             resources["mem"] = Entry(mem, memory.why)
         elif gpus is not None and not whole:
-            chunk = f"select=1:ncpus={cores.value}:{gpus.value}"
-            whole["select"] = Entry(
-                f"{chunk}:{mem}" if mem else chunk, f"{gpus.why}; the rest is cores and memory"
-            )
+            chunk = [f"select=1:ncpus={cores.value}", gpus.value, *([mem] if mem else [])]
+            whole["select"] = Entry(":".join(chunk), f"{gpus.why}; the rest is cores and memory")
         return whole
 
     def text(self, head: str) -> str:
@@ -159,8 +145,9 @@ class Block:
         yield f"  n_workers: {self.n_workers.value}", self.n_workers.why
         if self.options or self.lists:
             yield "  options:", ""
-        for name in sorted(self.options, key=_ORDER.index):
-            yield f"    {name}: {_scalar(self.options[name].value)}", self.options[name].why
+        for name in (*_ORDER, "threads_per_worker"):
+            if name in self.options:
+                yield f"    {name}: {_scalar(self.options[name].value)}", self.options[name].why
         for name, several in self.lists.items():
             yield f"    {name}:", ""
             for each in several:

@@ -97,9 +97,7 @@ def _migrated(files: Sequence[str], fixed: Mapping[str, Entry], stage: str) -> s
     try:
         ParallelConfig.parse(OmegaConf.create(text).parallel)
     except ConfigError as error:
-        raise ConfigError(
-            f"{env.why}: a value is refused here; change it there, or in this text:\n{text}{error}"
-        ) from error
+        raise ConfigError(f"{env.why}: a value is refused; change it in this text:\n{text}{error}") from error
     return text
 
 
@@ -127,9 +125,7 @@ def _choose_call(script: Script, stage: str) -> Call:
         raise ConfigError(f"none of {', '.join(wanted)} is assigned in the shell scripts; {there}.{left}")
     said = variables[found[0]]
     if is_computed(said.value):
-        raise ConfigError(
-            f"{said.why}: {found[0]}={said.value!r}: only a shell can compute it; write its value"
-        )
+        raise ConfigError(f"{said.why}: {found[0]}={said.value!r}: only a shell computes it; write its value")
     call = kaldi.read_call(found[0], said)
     if on_gpu is not None and ("gpu" not in call.options or call.options["gpu"].value == "0"):
         call.options["gpu"] = Entry("1", on_gpu.why)
@@ -182,9 +178,7 @@ def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: li
     named = call.options.get("config")
     path = _beside(wanted if named is None else named.value, texts, folder)
     if path is None and named is not None:
-        raise ConfigError(
-            f"{named.why}: --config {named.value} is not there; name the file on the command line"
-        )
+        raise ConfigError(f"{named.why}: --config {named.value}: no such file; name the file here too")
     if path is None and len(texts) == 1:
         (path,) = texts
         notes.append(f"{path}: read in place of {wanted} of {call.script}")

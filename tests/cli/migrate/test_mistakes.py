@@ -146,7 +146,7 @@ def test_what_the_check_of_the_block_refuses_is_shown_with_the_block(run) -> Non
     """A value that no check of ours lets through is an error that shows the whole text, the place and the reason."""
     done = run({"cmd.sh": 'decode_cmd="slurm.pl --mem 1K"', "conf/slurm.conf": SLURM, "run.sh": "nj=2000000"})
     assert done.exit_code == 1
-    assert 'cmd.sh:1, decode_cmd="slurm.pl --mem 1K": a value is refused here' in done.stderr
+    assert 'cmd.sh:1, decode_cmd="slurm.pl --mem 1K": a value is refused' in done.stderr
     assert "n_workers: 2000000" in done.stderr and "n_workers = 2000000: must be" in done.stderr
 
 

@@ -24,8 +24,6 @@ from espnet3.parallel.parallel import get_client, parallel_map
 from espnet3_parallel import layer
 from espnet3_parallel.layer import Finding
 
-_INDENT = 13  # of the lines that follow a finding's first: its text begins there
-
 
 @click.command()
 @click.argument("conf", type=click.Path(exists=True, dir_okay=False), required=False)
@@ -50,7 +48,7 @@ def doctor(
     def tell(good: bool | None, text: str) -> None:
         findings.append(Finding(good, text))
         text = str(findings[-1])
-        say(wrapped(text, _INDENT) if sys.stdout.isatty() else text)
+        say(wrapped(text, 13) if sys.stdout.isatty() else text)  # where the first line's text begins
 
     for found in layer.findings(layer.in_use()):
         tell(found.good, found.text)
@@ -171,7 +169,7 @@ def _look_at_code(config: ParallelConfig, wanted: dict[str, str], tell: Tell) ->
         tell(False, f"the jobs' Python: {there}")
     else:
         name = f"the jobs' Python {python}"
-        _compare(here, there, name, f"{name} fits: {there.python}, {_shown(there)}", tell)
+        _compare(here, there, name, f"{name} fits: {there.python}", tell)
     return here
 
 
@@ -188,7 +186,7 @@ def _start_one(
         tell(False, f"no item could be run: {error}")
         return
     tell(True, f"one item ran on {where}")
-    fits = f"the worker fits: Python {there.python}, {_shown(there)}, in {there.cwd}"
+    fits = f"the worker fits: Python {there.python}, in {there.cwd}"
     _compare(here, there, "on the worker", fits, tell)
     for path, wrong in zip(paths, seen, strict=True):
         lost = f"the worker does not see {path}: {wrong}; take a folder on a disk that all hosts share"
@@ -200,11 +198,7 @@ def _compare(here: Facts, there: Facts, name: str, fits: str, tell: Tell) -> Non
     for wrong in wrongs:
         tell(False, f"{name}: {wrong}")
     if not wrongs:
-        tell(True, fits)
-
-
-def _shown(facts: Facts) -> str:
-    return ", ".join(f"{package} {number}" for package, number in facts.versions.items())
+        tell(True, ", ".join([fits, *(f"{package} {number}" for package, number in there.versions.items())]))
 
 
 def _where(asked: tuple[dict[str, str], list[Folder]]) -> tuple[str, Facts, list[str]]:

@@ -44,9 +44,8 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     lines: list[RenderableType] = [head, _bar(facts), counts, Text()]
     if facts.workers:
         lines += [_workers(facts.workers, now, max(4, height - _FRAME - 2 * _FEW)), Text()]
-    lines += [
-        _text(f"{group.cause}: {cause_of(group)}", style="red", cut=True) for group in facts.failures[:_FEW]
-    ]
+    for group in facts.failures[:_FEW]:
+        lines.append(_text(f"{group.cause}: {cause_of(group)}", style="red", cut=True))
     if len(facts.failures) > _FEW:
         lines.append(_text(f"… {len(facts.failures) - _FEW} more kinds of failures", style="red"))
     if facts.slow:
@@ -58,12 +57,8 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
 
 def _bar(facts: LiveFacts) -> RenderableType:
     status = facts.status
-    bar = ProgressBar(
-        total=max(1, status.items),
-        completed=status.ok + status.failed,
-        complete_style=_colour(facts),
-        finished_style=_colour(facts),
-    )
+    total, done, colour = max(1, status.items), status.ok + status.failed, _colour(facts)
+    bar = ProgressBar(total, done, complete_style=colour, finished_style=colour)
     return Padding(bar, 0)  # padded: a bar by itself does not end its line
 
 
@@ -79,32 +74,21 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
         table.add_column(name, no_wrap=name not in _LONG, justify=justify)
     shown = workers if len(workers) <= room else workers[: room - 1]
     for worker in shown:
-        style = _COLOURS.get(worker.state, "red")
-        _row(
-            table,
-            worker.name,
-            _text(worker.state.replace("_", " "), style=style),
+        peak = f"≤ {amount(worker.peak)}" if worker.peak else ""
+        table.add_row(
+            _text(worker.name),
+            _text(worker.state.replace("_", " "), style=_COLOURS.get(worker.state, "red")),
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
             _text(worker.doing or worker.note, cut=True),
             span(max(0.0, now - worker.since)) if worker.since else "",
-            _memory(worker),
+            amount(worker.memory) if worker.memory else peak,
             _text(worker.where, cut=True),
         )
     if len(shown) < len(workers):
-        _row(table, f"… {len(workers) - len(shown):,} more")
+        table.add_row(f"… {len(workers) - len(shown):,} more")
     return table
-
-
-def _row(table: Table, *cells: RenderableType) -> None:
-    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _text(text: str, style: str = "", *, cut: bool = False) -> Text:
     """Return a text as it is: no mark-up, nothing that a terminal obeys; cut, it ends with dots where it is long."""
     return Text(printable(text), style, no_wrap=cut or None, overflow="ellipsis" if cut else None)
-
-
-def _memory(worker: Worker) -> str:
-    if worker.memory:
-        return amount(worker.memory)
-    return f"≤ {amount(worker.peak)}" if worker.peak else ""

@@ -16,7 +16,6 @@ from espnet3.parallel.kube.pods import is_mounted
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
 
-_SHARDS = 4  # for each worker, unless the block says how many
 # what a run with a driver needs, and what a detached one does: verb, group, resource
 _RIGHTS = {
     "with a driver": (
@@ -44,7 +43,7 @@ def planned(config: ParallelConfig) -> str:
     options = dict(config.options)
     parts = ["# a run with a driver", _text(cluster_spec(dict(options), config))]
     if options.get("custom_cluster_spec") is None:
-        n_shards = DetachedSettings.of(config.detached).shards or _SHARDS * config.n_workers
+        n_shards = DetachedSettings.of(config.detached).shards or 4 * config.n_workers
         facts = JobFacts(
             run="RUN",
             name="espnet3-NAME",
@@ -117,7 +116,6 @@ def _quotas(server: Server, options: Any, tell: Tell) -> None:
 
 
 def _claims_and_secrets(server: Server, options: Any, tell: Tell) -> None:
-    """Look for what the options name: claims, the service account, secrets of the image's registry."""
     for volume in options.get("volumes") or []:
         claim = volume.get("persistentVolumeClaim", {}).get("claimName")
         if claim is not None:

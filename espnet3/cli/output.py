@@ -12,8 +12,6 @@ from typing import Any, TextIO
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import printable
 
-_WIDTH = 80
-
 Tell = Callable[[bool | None, str], None]  # takes a finding of `doctor`; None: it could not be checked
 
 
@@ -25,17 +23,13 @@ def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: boo
 def wrapped(text: str, indent: int = 4) -> str:
     """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
     after = " " * indent
-    lines = [
-        textwrap.fill(
-            line,
-            _WIDTH,
-            initial_indent=after if number else "",
-            subsequent_indent=after,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for number, line in enumerate(text.splitlines())
-    ]
+    wrapper = textwrap.TextWrapper(
+        80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    )
+    lines = []
+    for line in text.splitlines():
+        lines.append(wrapper.fill(line))
+        wrapper.initial_indent = after
     return "\n".join(lines)
 
 

@@ -25,8 +25,6 @@ from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
 
-_SHOWN = 400  # characters of a result
-_ROWS = 25  # of a profile
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
 
@@ -75,7 +73,7 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
         say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
-        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")
+        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.400}")
     else:
         say(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
@@ -106,7 +104,7 @@ class _Profiles(ExitStack):
 
     def print(self) -> None:
         """Print the table, and where the flame graph is."""
-        pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
+        pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(25)
         if self._flames is None:
             say("no flame graph: it takes py-spy (pip install py-spy)")
         elif self._flames.problem:

@@ -14,12 +14,10 @@ from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
 
-_DEFAULT = "report.html"
-
 
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False))
-@click.option("-o", "--output", metavar="FILE", help=f"Where to; - is standard output [{_DEFAULT}].")
+@click.option("-o", "--output", metavar="FILE", help="Where to; - is standard output [report.html].")
 @click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True)
 @explained
 def report(run: str, output: str | None, kind: str) -> None:
@@ -33,7 +31,7 @@ def report(run: str, output: str | None, kind: str) -> None:
     else:
         said = {**asdict(facts), "left": facts.left, "conclusions": conclusions(facts)}
         text = json.dumps(said, indent=2, default=str) + "\n"
-    output = output or (_DEFAULT if kind == "html" else "-")
+    output = output or ("report.html" if kind == "html" else "-")
     if output == "-":
         say(text, end="")
         return

@@ -21,7 +21,6 @@ from espnet3.parallel.views.outcomes import FailureGroup
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
-_SPAN = 60.0  # seconds over which the rate is taken
 
 
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
@@ -93,7 +92,7 @@ class LiveLine:
         """Show a status."""
         now, done = self._clock(), found.ok + found.failed
         self._seen.append((now, done))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
+        while len(self._seen) > 2 and self._seen[1][0] <= now - 60.0:  # the rate is that of the last minute
             self._seen.popleft()
         begin, before = self._seen[0]
         rate = (done - before) / (now - begin) if done > before else 0.0

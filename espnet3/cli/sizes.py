@@ -26,11 +26,7 @@ _SAMPLE = 8  # items
 @click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
 @click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
-@click.option(
-    "--sample",
-    type=click.IntRange(0),
-    help=f"Run so many items here: of that run, to measure them here [0]; without one, of the runner [{_SAMPLE}].",
-)
+@click.option("--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @explained
 def size(
@@ -63,10 +59,8 @@ def size(
     )
     say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
     for one in sizing.around(there, items, chosen, most):
-        mark = "  <- recommended" if one.workers == chosen.workers else ""
-        say(
-            f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
-        )
+        row = f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}"
+        say(f"{row}  <- recommended" if one.workers == chosen.workers else row)
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")

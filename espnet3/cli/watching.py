@@ -22,8 +22,6 @@ from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 
-_LOOKS = (1.0, 10.0)  # seconds between two looks: at first, and after a while
-_SHARE = 0.05  # of the time watched so far, between those
 _KEYS = 0.25  # seconds for which a key is waited for; what is drawn is drawn again so often
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
@@ -60,7 +58,7 @@ def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
 
 
 def _pause(begin: float) -> float:
-    return min(_LOOKS[1], max(_LOOKS[0], _SHARE * (time.monotonic() - begin)))
+    return min(10.0, max(1.0, 0.05 * (time.monotonic() - begin)))  # seconds between two looks
 
 
 def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
@@ -74,7 +72,7 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
                 say(plain_line(facts), flush=True)
         if not alive:
             return found
-        time.sleep(min(_pause(begin), _LINE))  # files on a shared disk send no event
+        time.sleep(_pause(begin))  # files on a shared disk send no event
 
 
 def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:

@@ -48,9 +48,9 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_606, ["espnet3/parallel/runner/"]),
     (2_863, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_691, ["espnet3/cli/"]),
+    (2_500, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_496, ["tests/"]),
+    (52_502, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -26,7 +26,7 @@ _WHOLE = ("select", "nodes")
 _PLAIN = re.compile(r"[A-Za-z][\w./@-]*|\d+[GM]iB")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 _COLUMN = 32  # where comments begin, unless the value is longer
-_WIDTH = 110
+_NOTE = textwrap.TextWrapper(110, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False)
 
 
 @dataclass(slots=True)
@@ -133,10 +133,7 @@ class Block:
         lines += [f"{text.ljust(_COLUMN)}  # {why}" if why else text for text, why in self._lines()]
         if self.notes:
             lines += ["", "# Notes, and what has no equivalent here:"]
-            for note in self.notes:
-                lines += textwrap.wrap(
-                    note, _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False
-                )
+            lines += [line for note in self.notes for line in _NOTE.wrap(note)]
         return "\n".join(lines) + "\n"
 
     def _lines(self) -> Iterator[tuple[str, str]]:

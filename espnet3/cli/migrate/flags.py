@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from espnet3.cli.migrate.block import Block
 from espnet3.cli.migrate.kaldi import Entry, by_flag
@@ -44,12 +44,7 @@ _CHUNK = re.compile(r"(\w+)=([^:]*)")
 _OF_PBS = re.compile(r"(?:^|\s)-l\s*(?:\S*,)?(?:walltime|nodes|select|ncpus)=")
 
 
-def is_pbs(flags: Iterable[Entry]) -> bool:
-    """Whether flags of qsub ask for what Grid Engine does not have."""
-    return any(_OF_PBS.search(each.value) for each in flags)
-
-
-def read_sbatch(flags: Iterable[Entry], block: Block) -> None:
+def read_sbatch(flags: Sequence[Entry], block: Block) -> None:
     """Take flags of sbatch, of which a later one replaces an earlier one of its name."""
     for given in flags:
         for flag, *values in by_flag(_words(given)):
@@ -79,11 +74,13 @@ def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) ->
             block.leave_out(written, why, _SBATCH_OURS[name])
 
 
-def read_qsub(env: str, flags: Iterable[Entry], block: Block) -> None:
-    """Take flags of the qsub of Grid Engine, or of PBS and Torque."""
+def read_qsub(flags: Sequence[Entry], block: Block) -> None:
+    """Take flags of the qsub of Grid Engine, or of PBS and Torque, if some flags ask for what only these have."""
+    if block.env.value == "sge" and any(_OF_PBS.search(each.value) for each in flags):
+        block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
     for given in flags:
         for name, *values in by_flag(_words(given)):
-            _take_qsub(env, name, " ".join(values), given.why, block)
+            _take_qsub(block.env.value, name, " ".join(values), given.why, block)
 
 
 def _take_qsub(env: str, name: str, value: str, why: str, block: Block) -> None:
@@ -109,7 +106,6 @@ def _take_qsub(env: str, name: str, value: str, why: str, block: Block) -> None:
 
 
 def _take_resource(env: str, text: str, why: str, block: Block) -> None:
-    """Take one of the resources that `-l` asks for."""
     name, _, amount = text.partition("=")
     if name == ("h_rt" if env == "sge" else "walltime"):
         block.take_time(amount, why, unit=1)

@@ -24,7 +24,6 @@ from espnet3.parallel.messages import did_you_mean, shown
 _QUEUE = """
 command qsub -v PATH -cwd -S /bin/bash -j y -l arch=*64*
 option mem=* -l mem_free=$0,ram_free=$0
-option mem=0
 option num_threads=*
 option max_jobs_run=* -tc $0
 default gpu=0
@@ -34,7 +33,6 @@ _SLURM = """
 command sbatch --export=PATH --ntasks-per-node=1
 option time=* --time $0
 option mem=* --mem-per-cpu $0
-option mem=0
 option num_threads=* --cpus-per-task $0
 default gpu=0
 option gpu=0 -p shared
@@ -43,7 +41,6 @@ option gpu=* -p gpu --gres=gpu:$0 --time 4:0:0
 _PBS = """
 command qsub -V -v PATH -S /bin/bash -l mem=4G
 option mem=* -l mem=$0
-option mem=0
 default gpu=0
 option gpu=*
 """
@@ -60,7 +57,7 @@ _LINE = re.compile(
 _FLAG = re.compile("-[^0-9]|[\u2010-\u2015\u2212]")
 _ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
 _OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
-_EMPTY = ("mem", "num_threads", "name", "time")  # where no flags mean: as the site has it
+_NOTHING = (("mem", "0"), ("gpu", "0"), ("num_threads", "1"))  # options that ask for nothing
 _DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
@@ -106,18 +103,14 @@ def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            raise ConfigError(
-                f"{where}: {line!r} cannot be read: write option name=value flags, without spaces around the ="
-            )
+            raise ConfigError(f"{where}: {line!r} is no option name=value flags; put no spaces around the =")
         option, value, flags = found["name"], found["value"], found["flags"]
         if found["command"]:
             command = Entry(found["command"], where)
         elif found["kind"] == "default":
             defaults[option] = Entry(value, where)
         elif value == "*" and flags and "$0" not in flags:
-            raise ConfigError(
-                f"{where}: {line!r} loses the value of {option}: write $0 in its place, or {option}=1"
-            )
+            raise ConfigError(f"{where}: {line!r} loses the value: write $0 in its place, or {option}=1")
         else:
             rules[option, value] = Entry(flags, where)
     if command is None:
@@ -138,9 +131,7 @@ def read_call(variable: str, said: Entry) -> Call:
     if script not in KALDI_SCRIPTS:
         guess = did_you_mean(script, KALDI_SCRIPTS)
         known = ", ".join(KALDI_SCRIPTS)
-        raise ConfigError(
-            f"{said.why}: {variable} = {shown(said.value)}: unknown script.{guess} Known: {known}"
-        )
+        raise ConfigError(f"{said.why}: {shown(said.value)}: unknown script.{guess} Known: {known}")
     options: dict[str, Entry] = {}
     flags: list[str] = []
     for word, *values in by_flag(words[1:]):
@@ -152,9 +143,7 @@ def read_call(variable: str, said: Entry) -> Call:
             raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
         extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
         if extra:
-            raise ConfigError(
-                f"{place}: {script} would take {extra[0]!r} for its log file: write an option, or a comma, before it"
-            )
+            raise ConfigError(f"{place}: {script} would log to {extra[0]!r}: write an option before it")
         if word.startswith("--"):
             options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
         else:
@@ -192,11 +181,8 @@ def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
             if option.why != file.name:
                 said += f" of {option.why}"
         if rule is not None and not rule.value:
-            if name not in _EMPTY and (name, option.value) != ("gpu", "0"):
-                instead = 'add "--gres=gpu:1" or the like to options.job_extra_directives'
-                if name != "gpu":
-                    instead = "n_workers bounds the jobs here"
-                notes.append(f"{said}: it gives the scheduler nothing; {instead}")
+            if (name, option.value) not in _NOTHING:
+                notes.append(f"{said}: no flags in {file.name}; n_workers bounds jobs, options has the rest")
         elif rule is not None:
             found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
         elif call.env in _STRICT:

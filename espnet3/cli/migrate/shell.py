@@ -41,10 +41,11 @@ class Script:
         self.variables = dict(fixed)
         self.notes: list[str] = []  # what was left out
         self._fixed = frozenset(fixed)
-        self._branches: list[_Branch] = []
+        self._branches: list[_Branch] = []  # open ones
 
     def read(self, name: str, text: str) -> None:
         """Read a script."""
+        self._branches = []
         for line, statement in _statements(name, text):
             first = next((at for at, word in enumerate(statement) if word not in _BEFORE), len(statement))
             words = self._branch(f"{name}:{line}", statement[first:])
@@ -93,11 +94,8 @@ class Script:
                 self.notes.append(f"{where}: {name}={shlex.quote(source)} is left out: {why}")
 
     def _filled(self, word: str) -> str:
-        """Return a word with those of its variables filled in that are known."""
-
         def known(found: re.Match[str]) -> str:
-            entry = self.variables.get(found[1] or found[2])
-            return found[0] if entry is None else str(entry.value)
+            return str(self.variables.get(found[1] or found[2], Entry(found[0], "")).value)
 
         return _VARIABLE.sub(known, word)
 

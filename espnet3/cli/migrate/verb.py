@@ -11,7 +11,7 @@ import click
 
 from espnet3.cli.migrate import kaldi
 from espnet3.cli.migrate.block import Block
-from espnet3.cli.migrate.flags import is_pbs, read_qsub, read_sbatch
+from espnet3.cli.migrate.flags import read_qsub, read_sbatch
 from espnet3.cli.migrate.kaldi import Call, Entry, OptionsFile
 from espnet3.cli.migrate.shell import Script, is_computed
 from espnet3.cli.output import explained
@@ -148,7 +148,6 @@ def _choose_jobs(script: Script, stage: str) -> Entry:
 
 
 def _bound_workers(block: Block) -> None:
-    """Lower the number of workers to that of the jobs that may run at a time."""
     if block.at_once is None:
         return
     jobs, most = block.n_workers, _positive(block.at_once, "--max-jobs-run")
@@ -173,7 +172,6 @@ def _beside(wanted: str, texts: Mapping[str, str], folder: str) -> str | None:
 
 
 def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: list[str]) -> OptionsFile:
-    """Return the options of a command's script, from the file that it would read."""
     wanted, own = kaldi.OPTIONS_FILES[call.env]
     named = call.options.get("config")
     path = _beside(wanted if named is None else named.value, texts, folder)
@@ -190,8 +188,6 @@ def _choose_options(call: Call, texts: Mapping[str, str], folder: str, notes: li
 
 def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     flags = kaldi.flags_of(call, file, block.notes)
-    if call.env == "sge" and is_pbs(flags):
-        block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
     program = os.path.basename(file.command.value.split()[0])
     needed = "sbatch" if call.env == "slurm" else "qsub"
     if program != needed:
@@ -202,7 +198,7 @@ def _fill_scheduler(block: Block, call: Call, file: OptionsFile) -> None:
     if needed == "sbatch":
         read_sbatch(flags, block)
     else:
-        read_qsub(block.env.value, flags, block)
+        read_qsub(flags, block)
     block.complete()
     block.notes.append(_PATH_SH)
 
@@ -235,7 +231,6 @@ def _fill_ssh(block: Block, call: Call, texts: Mapping[str, str], folder: str) -
 
 
 def _note_ignored(block: Block, call: Call) -> None:
-    """Note what run.pl or ssh.pl was given and does nothing with."""
     for name, each in call.options.items():
         if name not in ("config", "max_jobs_run"):
             block.leave_out(kaldi.dashed(name, each.value), each.why, f"{call.script} ignored it")

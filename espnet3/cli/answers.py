@@ -1,4 +1,4 @@
-"""`espnet3 doctor --same-answer`: whether a runner gives the same answer in this process, on workers and detached."""
+"""`espnet3 doctor --same-answer`: one runner in this process, on workers and detached, compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZES = (1, 4)
 
 
 def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
-    """Run a runner in several ways, and say whether the results are equal, or what differs first and why."""
+    """Run a runner in several ways; tell equal results, or the first difference and its reason."""
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
         detached = not writes_files(runner_class)

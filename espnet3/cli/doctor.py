@@ -86,7 +86,7 @@ def doctor(
 def _look_at_block(
     config: ParallelConfig, wanted: dict[str, str], folders: Sequence[str], tell: Tell
 ) -> tuple[Facts, list[str]]:
-    """Check all that needs no worker; return the facts of this process, and the folders to ask a worker about."""
+    """Check all that needs no worker; return the facts of this process, and the folders for a worker."""
     row = BACKENDS[config.env]
     try:
         if row.kind is not Kind.GPU or not own_processes(config):

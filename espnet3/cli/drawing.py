@@ -1,4 +1,4 @@
-"""What `espnet3 watch` draws on a terminal, with rich: at 80 columns as at 200."""
+"""The picture of `espnet3 watch` on a terminal, by rich: at 80 columns as at 200."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEW = 3  # failures and slow items that are shown
 
 
 def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
-    """Return what is to be shown."""
+    """Return the picture of one run, or a line and a bar for each of several."""
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
@@ -70,7 +70,7 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("worker", "state", "done", "in", "for", "memory", "where"):
         justify: JustifyMethod = "right" if name in ("done", "memory") else "left"
-        # where there is no room, what may be long is cut, and nothing else
+        # where room is short, only long texts are cut
         table.add_column(name, no_wrap=name not in _LONG, justify=justify)
     shown = workers if len(workers) <= room else workers[: room - 1]
     for worker in shown:
@@ -90,5 +90,5 @@ def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
 
 
 def _text(text: str, style: str = "", *, cut: bool = False) -> Text:
-    """Return a text as it is: no mark-up, nothing that a terminal obeys; cut, it ends with dots where it is long."""
+    """Return a text without mark-up and terminal commands; a cut text ends with dots."""
     return Text(printable(text), style, no_wrap=cut or None, overflow="ellipsis" if cut else None)

@@ -1,4 +1,4 @@
-"""What `espnet3 plan` prints for Kubernetes, and what `espnet3 doctor` asks its API server."""
+"""The manifests of `espnet3 plan`, and the questions of `espnet3 doctor` to the API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from espnet3.parallel.kube.pods import is_mounted
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
 
-# what a run with a driver needs, and what a detached one does: verb, group, resource
+# needed by a run with a driver and by a detached one: verb, group, resource
 _RIGHTS = {
     "with a driver": (
         ("create", "kubernetes.dask.org", "daskclusters"),
@@ -69,7 +69,7 @@ def _text(manifest: dict[str, Any]) -> str:
 
 
 def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
-    """Ask the API server what can be asked before a pod is started."""
+    """Ask the API server all that needs no pod."""
     with Server(config.options.get("namespace")) as server:
         place, version = server.place.removeprefix("env: kube: "), ".".join(map(str, server.version))
         tell(True, f"{place} answers: Kubernetes {version}, namespace {server.namespace}")

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """Where a verb is, and what the list of verbs says of it: to say that, its module need not be loaded."""
+    """A verb's module, and its line in the list of verbs, which loads none of the modules."""
 
     module: str
     text: str
 
 
-# In the order in which they are listed. Without commas: fish shows what stands before the first one.
+# In the order of the list. Without commas: fish cuts a text at the first one.
 _VERBS = {
     "submit": _Verb("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
     "status": _Verb("espnet3.cli.runs", "Show the progress and the job states of RUN."),

@@ -1,4 +1,4 @@
-"""What verbs print: texts of 80 columns that a terminal shows and does not obey, and errors without a traceback."""
+"""The output of verbs: texts of 80 columns that a terminal does not obey, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tell = Callable[[bool | None, str], None]  # takes a finding of `doctor`; None: 
 
 
 def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
-    """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""
+    """Print any text, such as an item's: a terminal shows escapes and does not obey them."""
     print(printable(str(text)), file=file, end=end, flush=flush)
 
 

@@ -75,7 +75,7 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
 
 
 def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
-    """Return what says how a run is: of a run without jobs, its folder."""
+    """Return a look at the jobs of a run, or at its folder if it has none."""
     path = Path(os.path.abspath(run))
     if (path / FOLDER / PLAN).exists():
         return DetachedRun.open(path).status

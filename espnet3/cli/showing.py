@@ -1,4 +1,4 @@
-"""How a run is, as text for people: the status, and a live line while it goes on."""
+"""The status of a run as text for people, and a live line while it goes on."""
 
 from __future__ import annotations
 

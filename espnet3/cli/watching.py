@@ -22,7 +22,7 @@ from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 
-_KEYS = 0.25  # seconds for which a key is waited for; what is drawn is drawn again so often
+_KEYS = 0.25  # seconds of a wait for a key, and between two pictures
 _LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
 
@@ -101,7 +101,7 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a wait for a key, a moment long, which tells whether one that leaves came; then put the terminal back."""
+    """Yield a short wait for a key that leaves; put the terminal back in the end."""
     if not sys.stdin.isatty():
         yield lambda: bool(select.select([], [], [], _KEYS)[0])
         return

@@ -35,7 +35,7 @@ class Block:
 
     env: Entry
     n_workers: Entry
-    notes: list[str]  # what has no equivalent
+    notes: list[str]  # flags without an equivalent
     at_once: Entry | None = None  # jobs that may run at a time
     options: dict[str, Entry] = field(default_factory=dict)
     lists: dict[str, list[Entry]] = field(default_factory=dict)  # options that are lists

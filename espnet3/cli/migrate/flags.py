@@ -1,4 +1,4 @@
-"""What the flags of `sbatch` and `qsub` are called here."""
+"""The flags of `sbatch` and `qsub` as options of a block."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _take_sbatch(name: str, value: str, written: str, why: str, block: Block) ->
 
 
 def read_qsub(flags: Sequence[Entry], block: Block) -> None:
-    """Take flags of the qsub of Grid Engine, or of PBS and Torque, if some flags ask for what only these have."""
+    """Take flags of the qsub of Grid Engine; resources that only PBS and Torque have make it theirs."""
     if block.env.value == "sge" and any(_OF_PBS.search(each.value) for each in flags):
         block.env = Entry("pbs", f"{block.env.why}; its -l is that of PBS or Torque, not of Grid Engine")
     for given in flags:

@@ -1,4 +1,4 @@
-"""What Kaldi's scripts, such as `slurm.pl --mem 4G`, hand to the submit command.
+"""The flags that Kaldi's scripts, such as `slurm.pl --mem 4G`, give to the submit command.
 
 A script reads the meaning of its options from a file, such as conf/slurm.conf:
 
@@ -20,7 +20,7 @@ from espnet3.parallel.backends.table import KALDI_SCRIPTS
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
-# by env: the file of options that its scripts read, and what stands there where there is none
+# by env: the file of options of its scripts, and its content where the file is missing
 _QUEUE = """
 command qsub -v PATH -cwd -S /bin/bash -j y -l arch=*64*
 option mem=* -l mem_free=$0,ram_free=$0

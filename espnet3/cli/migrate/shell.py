@@ -39,7 +39,7 @@ class Script:
 
     def __init__(self, fixed: Mapping[str, Entry]) -> None:
         self.variables = dict(fixed)
-        self.notes: list[str] = []  # what was left out
+        self.notes: list[str] = []  # settings that are left out
         self._fixed = frozenset(fixed)
         self._branches: list[_Branch] = []  # open ones
 
@@ -101,7 +101,7 @@ class Script:
 
 
 def is_computed(value: str) -> bool:
-    """Whether only a shell can compute a value."""
+    """Tell a value that only a shell can compute."""
     return _COMPUTED.search(value) is not None
 
 

@@ -1,11 +1,12 @@
-"""`espnet3 doctor --same-answer`: whether a runner gives the same answer in this process, on workers and detached."""
+"""`espnet3 doctor --same-answer`: one runner in this process, on workers and detached, compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from espnet3.cli.classes import runner_and_provider
+from espnet3.cli.importable import runner_and_provider
+from espnet3.cli.output import Tell
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted
@@ -17,22 +18,18 @@ from espnet3.parallel.testing.trials import unused_batches
 _WORKERS = (1, 2, 3)
 _SIZES = (1, 4)
 
-Tell = Callable[[bool | None, str], None]
-
 
 def try_answers(whole: Any, wanted: Mapping[str, str], n_items: int, tell: Tell) -> None:
-    """Run a runner in several ways, and say whether the results are equal, or what differs first and why."""
+    """Run a runner in several ways; tell equal results, or the first difference and its reason."""
     try:
         runner_class, provider = runner_and_provider(whole, wanted.get("runner"), wanted.get("provider"))
-        compared = runner_class
-        if writes_files(runner_class):
+        detached = not writes_files(runner_class)
+        if not detached:
             tell(None, "its writer hooks: the results of forward are compared, before files are made of them")
-            compared = _without_hooks(runner_class)
+            runner_class = _without_hooks(runner_class)
         with unused_batches():
-            runner = compared(provider, progress=False, on_error="record")
-        _compare(runner, n_items, not writes_files(runner_class), tell)
-    except KeyboardInterrupt:
-        raise
+            runner = runner_class(provider, progress=False, on_error="record")
+        _compare(runner, n_items, detached, tell)
     except ConfigError as error:
         tell(False, f"the same answer everywhere: {error}")
     except Exception as error:  # the user's code, and what the runner says of it
@@ -48,12 +45,9 @@ def _compare(runner: Any, n_items: int, detached: bool, tell: Tell) -> None:
         tell(False, f"not the same answer everywhere: {difference}")
         return
     if failures:
-        first = failures[0]
-        tell(
-            len(failures) < n_items,
-            f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way; the first is item "
-            f"{first.index!r}: {first.error_type}: {first.message}",
-        )
+        first = f"item {failures[0].index!r}: {failures[0].error_type}: {failures[0].message}"
+        failed = f"{counted(len(failures), 'item')} of {n_items} failed, everywhere in the same way"
+        tell(len(failures) < n_items, f"{failed}; the first is {first}")
     ways = ["in this process, twice and backwards", "on 2 and 3 workers"]
     ways += [f"in batches of {' and '.join(map(str, _SIZES))}"] if batches else []
     ways += ["as detached jobs"] if detached else []

@@ -7,14 +7,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from espnet3.cli.showing import say
+from espnet3.cli.output import explained, say
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, check_trainer
-from espnet3.parallel.errors import ConfigError, ParallelError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import counted, shown
 
 conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=False))
@@ -23,59 +23,42 @@ conf_argument = click.argument("conf", type=click.Path(exists=True, dir_okay=Fal
 def read_file(path: str) -> Any:
     """Return what a YAML file holds, as OmegaConf's mapping."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         loaded: Any = OmegaConf.load(path)
-    except (OmegaConfBaseException, ValueError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     except Exception as error:  # PyYAML's errors have no base that can be named without importing it
-        raise ConfigError(f"{path} is not YAML: {_tab(path, error) or error}") from error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {_tab(path, error) or error}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} holds no mapping; it should have a block named parallel")
     return loaded
 
 
 def _tab(path: str, error: Any) -> str:
-    """Return what is wrong where a tab before the text of a line is what PyYAML stumbled over; else ""."""
+    """Name a tab before the text of a line, if PyYAML stumbled over one; else ""."""
     mark = getattr(error, "problem_mark", None)
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    if mark is None or mark.line >= len(lines):
+    if mark is None:
         return ""
-    line = lines[mark.line]
+    line = [*Path(path).read_text(encoding="utf-8").splitlines(), ""][mark.line]
     held = "\t" in line[: len(line) - len(line.lstrip())]
     return f"line {mark.line + 1} begins with a tab: indent it with spaces" if held else ""
 
 
-def has_block(path: str) -> bool:
-    """Whether a YAML file has a `parallel` block, or is one; True where it cannot be read: `read_block` says why."""
-    try:
-        loaded = read_file(path)
-    except ConfigError:
-        return True
-    return "parallel" in loaded or "env" in loaded
-
-
-def read_block(path: str) -> ParallelConfig:
+def read_block(path: str, loaded: Any = None) -> ParallelConfig:
     """Return the `parallel` block of a YAML file, or the whole file if it is one."""
     from omegaconf.errors import OmegaConfBaseException
 
-    loaded = read_file(path)
+    loaded = read_file(path) if loaded is None else loaded
     try:
         block = loaded.get("parallel", loaded if "env" in loaded else None)
     except OmegaConfBaseException as error:  # an interpolation of something that is not there
         reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{path}: parallel: {reason}; define what it refers to, or write the block"
-        ) from error
+        raise ConfigError(f"{path}: parallel: {reason}; define it, or write the block") from error
     if block is None:
         names = ", ".join(map(str, loaded)) or "nothing"
         raise ConfigError(f"{path} has no block named parallel; it has {names}")
     if not isinstance(block, Mapping):
-        raise ConfigError(
-            f"{path}: parallel = {shown(block)}: must be a block of lines, such as "
-            "parallel: {env: local, n_workers: 4}"
-        )
+        example = "parallel: {env: local, n_workers: 4}"
+        raise ConfigError(f"{path}: parallel = {shown(block)}: must be a block of lines, such as {example}")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -88,24 +71,22 @@ def read_block(path: str) -> ParallelConfig:
 
 @click.command()
 @conf_argument
+@explained
 def plan(conf: str) -> None:
     """Print the job script or manifest of CONF; nothing is submitted."""
-    try:
-        config = read_block(conf)
-        row = BACKENDS[config.env]
-        if row.kind is Kind.KUBERNETES:
-            from espnet3.cli.kubernetes import planned as manifests
+    config = read_block(conf)
+    row = BACKENDS[config.env]
+    if row.kind is Kind.KUBERNETES:
+        from espnet3.cli.kubernetes import planned as manifests
 
-            say(manifests(config))
-            return
-        if row.scheduler is None:
-            say(f"{config.n_workers} workers, {row.title}: no job script")
-            return
-        from espnet3.parallel.clusters.job_script import plan_jobs
+        say(manifests(config))
+        return
+    if row.scheduler is None:
+        say(f"{config.n_workers} workers, {row.title}: no job script")
+        return
+    from espnet3.parallel.clusters.job_script import plan_jobs
 
-        planned = plan_jobs(row, config)
-    except ParallelError as error:
-        _fail(error)
+    planned = plan_jobs(row, config)
     plural = "s" if planned.workers_per_job > 1 else ""
     say(f"# {planned.jobs} jobs of {planned.workers_per_job} worker{plural} each, by: {planned.command}")
     if planned.elements > 1:
@@ -114,8 +95,3 @@ def plan(conf: str) -> None:
     say(planned.script.rstrip())
     for warning in planned.warnings:
         say(f"warning: {warning}; a run with a driver starts only on a machine that has it", file=sys.stderr)
-
-
-def _fail(error: ParallelError) -> NoReturn:
-    say(f"{type(error).__name__}: {error}", file=sys.stderr)
-    sys.exit(1)

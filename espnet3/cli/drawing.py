@@ -1,4 +1,4 @@
-"""What `espnet3 watch` draws on a terminal, with rich: at 80 columns as at 200."""
+"""The picture of `espnet3 watch` on a terminal, by rich: at 80 columns as at 200."""
 
 from __future__ import annotations
 
@@ -11,68 +11,43 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espnet3.cli.showing import span
-from espnet3.parallel.detached.states import JobState
+from espnet3.cli.showing import cause_of, counts_of, pace, plain_line, span, state_of
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.charts import amount
 from espnet3.parallel.views.live import LiveFacts, Worker
 
-_COLOURS = {
-    JobState.RUNNING.value: "cyan",
-    JobState.PENDING.value: "yellow",
-    JobState.DONE.value: "green",
-    JobState.NEW.value: "dim",
-    JobState.NOT_STARTED.value: "dim",
-}
+_COLOURS = {"running": "cyan", "pending": "yellow", "done": "green", "new": "dim", "not_started": "dim"}
 _LONG = ("in", "where")  # columns
 _FRAME = 9  # lines beside those of workers and failures
 _FEW = 3  # failures and slow items that are shown
 
 
 def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
-    """Return what is to be shown."""
+    """Return the picture of one run, or a line and a bar for each of several."""
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
-    table.add_column("run", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("", ratio=1)
-    for name, width in (("items", 9), ("failed", 6), ("items/s", 8), ("left", 6)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    lines: list[RenderableType] = []
     for facts in found:
-        status = facts.status
-        _row(
-            table,
-            Path(status.run).name,
-            _bar(facts),
-            f"{status.ok + status.failed:,}/{status.items:,}",
-            _text(f"{status.failed:,}", style="red" if status.failed else "dim"),
-            f"{facts.rate:,.1f}" if facts.rate else _state(facts),
-            span(facts.seconds_left) if facts.seconds_left else "",
-        )
-    return Group(table, hint)
+        lines += [_text(plain_line(facts), cut=True), _bar(facts)]
+    return Group(*lines, hint)
 
 
 def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
     status = facts.status
-    head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (_state(facts), _colour(facts)))
+    head = Text.assemble(_text(Path(status.run).name, style="bold"), "  ", (state_of(facts), _colour(facts)))
     head.append(_text(f"  {Path(status.run).parent}", style="dim"))
-    counts = _text(f"{status.ok + status.failed:,} of {status.items:,} items")
-    counts.append(", ")
-    counts.append(f"{status.failed:,} failed", style="red" if status.failed else "dim")
-    if facts.rate:
-        counts.append(f", {facts.rate:,.1f} items/s")
-    if facts.seconds_left:
-        counts.append(f", {span(facts.seconds_left)} left")
+    head.no_wrap = True
+    counts = _text(f"{counts_of(status)}{pace(facts.rate, facts.seconds_left)}")
     if facts.memory:
         counts.append(f", {amount(facts.memory)} on this machine", style="dim")
-    head.no_wrap = True
-    room = max(4, height - _FRAME - 2 * _FEW)
     lines: list[RenderableType] = [head, _bar(facts), counts, Text()]
     if facts.workers:
-        lines += [_workers(facts.workers, now, room), Text()]
-    if facts.failures:
-        lines += [_failures(facts), Text()]
+        lines += [_workers(facts.workers, now, max(4, height - _FRAME - 2 * _FEW)), Text()]
+    for group in facts.failures[:_FEW]:
+        lines.append(_text(f"{group.cause}: {cause_of(group)}", style="red", cut=True))
+    if len(facts.failures) > _FEW:
+        lines.append(_text(f"… {len(facts.failures) - _FEW} more kinds of failures", style="red"))
     if facts.slow:
         slow = ", ".join(f"{name} ({span(seconds)})" for seconds, name in facts.slow[:_FEW])
         lines.append(_text(f"slowest seen: {slow}", style="dim"))
@@ -82,73 +57,38 @@ def _one(facts: LiveFacts, now: float, height: int) -> list[RenderableType]:
 
 def _bar(facts: LiveFacts) -> RenderableType:
     status = facts.status
-    bar = ProgressBar(
-        total=max(1, status.items),
-        completed=status.ok + status.failed,
-        complete_style=_colour(facts),
-        finished_style=_colour(facts),
-    )
+    total, done, colour = max(1, status.items), status.ok + status.failed, _colour(facts)
+    bar = ProgressBar(total, done, complete_style=colour, finished_style=colour)
     return Padding(bar, 0)  # padded: a bar by itself does not end its line
 
 
-def _state(facts: LiveFacts) -> str:
-    status = facts.status
-    if status.alive:
-        return "at work"
-    return "complete" if status.done or status.merged else "nobody works on it"
-
-
 def _colour(facts: LiveFacts) -> str:
-    return {"at work": "cyan", "complete": "green"}.get(_state(facts), "yellow")
+    return {"at work": "cyan", "complete": "green"}.get(state_of(facts), "yellow")
 
 
 def _workers(workers: Sequence[Worker], now: float, room: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("worker", "state", "done", "in", "for", "memory", "where"):
         justify: JustifyMethod = "right" if name in ("done", "memory") else "left"
-        # where there is no room, what may be long is cut, and nothing else
+        # where room is short, only long texts are cut
         table.add_column(name, no_wrap=name not in _LONG, justify=justify)
     shown = workers if len(workers) <= room else workers[: room - 1]
     for worker in shown:
-        style = _COLOURS.get(worker.state, "red")
-        _row(
-            table,
-            worker.name,
-            _text(worker.state.replace("_", " "), style=style),
+        peak = f"≤ {amount(worker.peak)}" if worker.peak else ""
+        table.add_row(
+            _text(worker.name),
+            _text(worker.state.replace("_", " "), style=_COLOURS.get(worker.state, "red")),
             f"{worker.done:,}/{worker.items:,}" if worker.items else f"{worker.done:,}",
             _text(worker.doing or worker.note, cut=True),
             span(max(0.0, now - worker.since)) if worker.since else "",
-            _memory(worker),
+            amount(worker.memory) if worker.memory else peak,
             _text(worker.where, cut=True),
         )
     if len(shown) < len(workers):
-        _row(table, f"… {len(workers) - len(shown):,} more")
+        table.add_row(f"… {len(workers) - len(shown):,} more")
     return table
-
-
-def _row(table: Table, *cells: RenderableType) -> None:
-    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _text(text: str, style: str = "", *, cut: bool = False) -> Text:
-    """Return a text as it is: no mark-up, nothing that a terminal obeys; cut, it ends with dots where it is long."""
+    """Return a text without mark-up and terminal commands; a cut text ends with dots."""
     return Text(printable(text), style, no_wrap=cut or None, overflow="ellipsis" if cut else None)
-
-
-def _memory(worker: Worker) -> str:
-    if worker.memory:
-        return amount(worker.memory)
-    return f"≤ {amount(worker.peak)}" if worker.peak else ""
-
-
-def _failures(facts: LiveFacts) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    table.add_column("failed", justify="right", no_wrap=True)
-    table.add_column("cause", no_wrap=True)
-    table.add_column("first message", ratio=1, no_wrap=True, overflow="ellipsis")
-    for group in facts.failures[:_FEW]:
-        message = " ".join(group.message.split())
-        _row(table, _text(f"{group.count:,}", style="red"), f"{group.cause}: {group.error_type}", message)
-    if len(facts.failures) > _FEW:
-        _row(table, "", f"… {len(facts.failures) - _FEW} more kinds", "")
-    return table

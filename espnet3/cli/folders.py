@@ -1,4 +1,4 @@
-"""Whether a worker sees a folder as this process does: each reads a file that the other has written."""
+"""Does a worker see a folder as this process does? Each looks for a file that the other has written."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_ANSWER = ".answer"  # beside the mark, by the worker
-
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder to ask a worker about.
-
-    Attributes:
-        path: The folder, absolute; links are kept, for the worker may have others.
-        mark: The name of a file in it, and what the file says.
-    """
+    """A folder to ask a worker about, by its absolute path: a worker may have other links."""
 
     path: str
-    mark: str
+    mark: str  # the name of a file in the folder
 
     @property
     def file(self) -> Path:
@@ -32,7 +25,7 @@ class Folder:
     @property
     def answer(self) -> Path:
         """The file that the worker writes."""
-        return Path(self.path, self.mark + _ANSWER)
+        return Path(self.path, f"{self.mark}.answer")
 
 
 def existing(path: str) -> str:
@@ -49,29 +42,26 @@ def marked(paths: Sequence[str]) -> Iterator[list[Folder]]:
     folders = [Folder(path, f".espnet3-doctor-{secrets.token_hex(8)}") for path in paths]
     try:
         for folder in folders:
-            folder.file.write_text(folder.mark)
+            folder.file.write_text("")
         yield folders
     finally:
-        for folder in folders:
-            for file in (folder.file, folder.answer):
-                with suppress(OSError):  # never written, or in a folder that has gone
-                    file.unlink()
+        for file in [file for folder in folders for file in (folder.file, folder.answer)]:
+            with suppress(OSError):  # never written, or in a folder that has gone
+                file.unlink()
 
 
 def reply(folder: Folder) -> str:
     """On a worker: read the mark and write the answer; return what is wrong, or ""."""
     try:
-        said = folder.file.read_text()
+        folder.file.read_text()
     except FileNotFoundError:
         if os.path.isdir(folder.path):
             return "the folder of that name there is another one: it lacks a file that was written here"
         return "there is no such folder there"
     except OSError as error:
         return f"it cannot be read there: {error.strerror}"
-    if said != folder.mark:
-        return "a file that was written here has other content there"
     try:
-        folder.answer.write_text(folder.mark)
+        folder.answer.write_text("")
     except OSError as error:
         return f"it can be read there, but not written to: {error.strerror}"
     return ""
@@ -80,7 +70,7 @@ def reply(folder: Folder) -> str:
 def arrived(folder: Folder) -> str:
     """Return what is wrong with a worker's answer, or ""."""
     try:
-        said = folder.answer.read_text()
+        folder.answer.read_text()
     except OSError as error:
         return f"what a worker writes there does not arrive here: {error.strerror}"
-    return "" if said == folder.mark else "what a worker writes there arrives here as something else"
+    return ""

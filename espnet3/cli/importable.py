@@ -1,4 +1,4 @@
-"""Whether a runner and a provider can be imported, and by which Python: here, in a job's, on a worker."""
+"""Runner and provider by their names: are they importable here, by a job's Python, on a worker?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.env_provider import EnvironmentProvider
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance.origin import versions
 
@@ -24,28 +26,18 @@ _SECONDS = 600  # importing a user's code from a busy network disk may take minu
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one process is and can import.
+    """A process, and the classes that it can import."""
 
-    Attributes:
-        python: The version of its Python.
-        executable: Its Python.
-        versions: Of the packages that must fit together.
-        cwd: Its working directory.
-        files: The file of each class that it could import, by "runner" and "provider".
-        wrong: Why the other classes cannot be used.
-    """
-
-    python: str
-    executable: str
-    versions: dict[str, str]
+    python: str  # its version
+    versions: dict[str, str]  # of the packages that must fit together
     cwd: str
-    files: dict[str, str] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # of each class, by "runner" and "provider"
+    wrong: list[str] = field(default_factory=list)  # why the other classes cannot be used
 
 
 def look(wanted: dict[str, str]) -> Facts:
     """Import the classes in this process and describe it."""
-    facts = Facts(platform.python_version(), sys.executable, versions(_PACKAGES), os.getcwd())
+    facts = Facts(platform.python_version(), versions(_PACKAGES), os.getcwd())
     for what, reference in wanted.items():
         wrong = _wrong(what, reference)
         if wrong:
@@ -57,7 +49,8 @@ def look(wanted: dict[str, str]) -> Facts:
 
 def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
     """Run `look` with another Python of this machine, in a new process; return why, where that fails."""
-    path = search_path()
+    own = (sys.prefix, sys.base_prefix)
+    path = [entry for entry in search_path() if not entry.startswith(own)]
     try:
         done = subprocess.run(
             [python, "-m", "espnet3.cli.importable", json.dumps(wanted)],
@@ -66,7 +59,7 @@ def look_as_job(python: str, wanted: dict[str, str]) -> Facts | str:
             timeout=_SECONDS,
             check=False,
             # a job gets the caller's folder and those entries of sys.path that are not the interpreter's own
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_beyond(path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )
     except OSError as error:
         return f"{python} cannot be started: {error.strerror}"
@@ -96,11 +89,6 @@ def differences(here: Facts, there: Facts) -> list[str]:
     return found
 
 
-def _beyond(path: list[str]) -> list[str]:
-    own = (sys.prefix, sys.base_prefix)
-    return [entry for entry in path if not entry.startswith(own)]
-
-
 def _wrong(what: str, reference: str) -> str:
     """Return why a reference does not name a usable class, or ""."""
     module, colon, name = reference.partition(":")
@@ -112,9 +100,7 @@ def _wrong(what: str, reference: str) -> str:
         if f"{module}.".startswith(f"{error.name}."):
             return f"there is no module {error.name}; call this where you call your script, or set PYTHONPATH"
         return f"{module} cannot be imported: {error}"
-    except BaseException as error:  # a user's module may raise anything, and argparse ends the process
-        if isinstance(error, KeyboardInterrupt):
-            raise
+    except (Exception, SystemExit) as error:  # argparse in a user's module ends the process
         return f"{module} cannot be imported: {type(error).__name__}: {error}"
     found = getattr(loaded, name, None)
     base = BASES[what]
@@ -125,6 +111,37 @@ def _wrong(what: str, reference: str) -> str:
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it does not define {', '.join(missing)}"
     return ""
+
+
+def runner_and_provider(whole: Any, runner: str | None, provider: str | None) -> tuple[Any, Any]:
+    """Import both, named on the command line or as `_target_` of a configuration, and make the provider."""
+    names = {"runner": runner, "provider": provider}
+    for what, name in names.items():
+        block = whole.get(what) if isinstance(whole, Mapping) else None
+        target = block.get("_target_") if isinstance(block, Mapping) else None
+        if name is None and target:
+            names[what] = ":".join(str(target).rsplit(".", 1))
+    if missing := [f"--{what} MODULE:CLASS" for what, name in names.items() if name is None]:
+        raise ConfigError(f"which classes are meant? Give {' and '.join(missing)}")
+    see_current_folder()
+    wanted = {what: str(name) for what, name in names.items()}
+    if wrong := look(wanted).wrong:
+        raise ConfigError("; ".join(wrong))
+    runner_class, provider_class = (
+        getattr(sys.modules[module], name)
+        for module, _, name in (each.partition(":") for each in wanted.values())
+    )
+    try:
+        return runner_class, provider_class() if whole is None else provider_class(whole)
+    except Exception as error:  # the user's code
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{wanted['provider']} cannot be made: {reason}") from error
+
+
+def see_current_folder() -> None:
+    """Import from the current folder too, as a user's script would: sys.path begins with this command's folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 if __name__ == "__main__":

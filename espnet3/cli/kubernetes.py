@@ -1,12 +1,12 @@
-"""What `espnet3 plan` prints for Kubernetes, and what `espnet3 doctor` asks its API server."""
+"""The manifests of `espnet3 plan`, and the questions of `espnet3 doctor` to the API server."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
+from espnet3.cli.output import Tell
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
@@ -16,10 +16,7 @@ from espnet3.parallel.kube.pods import is_mounted
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
 
-Tell = Callable[[bool | None, str], None]
-
-_SHARDS = 4  # for each worker, unless the block says how many
-# what a run with a driver needs, and what a detached one does: verb, group, resource
+# needed by a run with a driver and by a detached one: verb, group, resource
 _RIGHTS = {
     "with a driver": (
         ("create", "kubernetes.dask.org", "daskclusters"),
@@ -44,12 +41,9 @@ def planned(config: ParallelConfig) -> str:
     """Return the manifests of a block: the DaskCluster of a run with a driver, and the Job of a detached one."""
     load_cluster_class(BACKENDS[config.env])
     options = dict(config.options)
-    parts = [
-        "# a run with a driver",
-        _text(cluster_spec(dict(options), config)),
-    ]
+    parts = ["# a run with a driver", _text(cluster_spec(dict(options), config))]
     if options.get("custom_cluster_spec") is None:
-        n_shards = DetachedSettings.of(config.detached).shards or _SHARDS * config.n_workers
+        n_shards = DetachedSettings.of(config.detached).shards or 4 * config.n_workers
         facts = JobFacts(
             run="RUN",
             name="espnet3-NAME",
@@ -61,11 +55,8 @@ def planned(config: ParallelConfig) -> str:
         )
         (job,) = manifests(facts, range(n_shards), options, PER_INDEX)
         older = ".".join(map(str, INDEXED))
-        parts += [
-            "---",
-            f"# a detached run, whose folder is RUN; a server before {older} gets a plain Job for each shard",
-            _text(job),
-        ]
+        head = f"# a detached run in the folder RUN; a server before {older} gets a plain Job for each shard"
+        parts += ["---", head, _text(job)]
     return "\n".join(parts)
 
 
@@ -78,37 +69,24 @@ def _text(manifest: dict[str, Any]) -> str:
 
 
 def look_at_kubernetes(config: ParallelConfig, tell: Tell) -> None:
-    """Ask the API server what can be asked before a pod is started."""
+    """Ask the API server all that needs no pod."""
     with Server(config.options.get("namespace")) as server:
-        _ask_all(server, config, tell)
-
-
-def _ask_all(server: Server, config: ParallelConfig, tell: Tell) -> None:
-    version = ".".join(map(str, server.version))
-    kind = "an Indexed Job" if server.version >= INDEXED else "a Job for each shard"
-    tell(
-        True,
-        f"{server.place.removeprefix('env: kube: ')} answers: Kubernetes {version}, namespace {server.namespace}",
-    )
-    tell(None, f"a detached run would be {kind}")
-    for ask in (_operator, _rights, _quotas, _claims_and_secrets):
-        try:
-            ask(server, config.options, tell)
-        except RefusedError as error:
-            tell(None, f"{ask.__name__.strip('_').replace('_', ' ')}: {error}")
-    mounts = config.options.get("volume_mounts") or []
+        place, version = server.place.removeprefix("env: kube: "), ".".join(map(str, server.version))
+        tell(True, f"{place} answers: Kubernetes {version}, namespace {server.namespace}")
+        kind = "an Indexed Job" if server.version >= INDEXED else "a Job for each shard"
+        tell(None, f"a detached run would be {kind}")
+        for ask in (_operator, _rights, _quotas, _claims_and_secrets):
+            try:
+                ask(server, config.options, tell)
+            except RefusedError as error:
+                tell(None, f"{ask.__name__.strip('_').replace('_', ' ')}: {error}")
     here = os.getcwd()
-    tell(
-        True if is_mounted(here, mounts) else None,
-        f"pods see {here} by options.volume_mounts"
-        if is_mounted(here, mounts)
-        else f"{here} is not among options.volume_mounts: a detached run from here would be refused",
-    )
+    if is_mounted(here, config.options.get("volume_mounts") or []):
+        tell(True, f"pods see {here} by options.volume_mounts")
+    else:
+        tell(None, f"{here} is not among options.volume_mounts: a detached run from here would be refused")
     image = config.options.get("image")
-    tell(
-        None,
-        f"that nodes can pull {image}, and that it has this package: espnet3 doctor --start starts a pod of it",
-    )
+    tell(None, f"that nodes can pull {image}, and that it has this package: --start starts a pod of it")
 
 
 def _operator(server: Server, options: Any, tell: Tell) -> None:
@@ -124,37 +102,26 @@ def _rights(server: Server, options: Any, tell: Tell) -> None:
     for what, needed in _RIGHTS.items():
         asked = {f"{verb} {resource}": server.may(verb, group, resource) for verb, group, resource in needed}
         missing = ", ".join(right for right, given in asked.items() if not given)
-        tell(
-            not missing, f"runs {what}: this user may not {missing}" if missing else f"rights for runs {what}"
-        )
+        lacking = f"runs {what}: this user may not {missing}"
+        tell(not missing, lacking if missing else f"rights for runs {what}")
 
 
 def _quotas(server: Server, options: Any, tell: Tell) -> None:
     for quota in server.items(server.path("v1", "resourcequotas")):
         status, name = quota.get("status", {}), quota["metadata"]["name"]
-        used = status.get("used", {})
-        full = [
-            f"{kind} ({used[kind]})"
-            for kind, hard in status.get("hard", {}).items()
-            if used.get(kind) == hard
-        ]
-        shown = ", ".join(
-            f"{kind} {used.get(kind, 0)} of {hard}" for kind, hard in status.get("hard", {}).items()
-        )
-        tell(not full, f"quota {name} is used up: {', '.join(full)}" if full else f"quota {name}: {shown}")
+        hard, used = status.get("hard", {}), status.get("used", {})
+        full = ", ".join(f"{kind} ({used[kind]})" for kind in hard if used.get(kind) == hard[kind])
+        shown = ", ".join(f"{kind} {used.get(kind, 0)} of {most}" for kind, most in hard.items())
+        tell(not full, f"quota {name} is used up: {full}" if full else f"quota {name}: {shown}")
 
 
 def _claims_and_secrets(server: Server, options: Any, tell: Tell) -> None:
-    """Look for what the options name: claims, the service account, secrets of the image's registry."""
     for volume in options.get("volumes") or []:
         claim = volume.get("persistentVolumeClaim", {}).get("claimName")
         if claim is not None:
             found = server.get(server.path("v1", "persistentvolumeclaims", claim))
             phase = "is not there" if found is None else f"is {found.get('status', {}).get('phase')}"
-            tell(
-                found is not None and phase == "is Bound",
-                f"claim {claim} of volume {volume.get('name')} {phase}",
-            )
+            tell(phase == "is Bound", f"claim {claim} of volume {volume.get('name')} {phase}")
     named = [("serviceaccounts", options.get("service_account"))]
     named += [("secrets", name) for name in options.get("image_pull_secrets") or []]
     for kind, name in named:

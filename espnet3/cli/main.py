@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,18 +14,16 @@ from espnet3.parallel.messages import did_you_mean
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_PACKAGE = "espnet3-parallel"
-
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """Where a verb is, and what the list of verbs says of it: to say that, its module need not be loaded."""
+    """A verb's module, and its line in the list of verbs, which loads none of the modules."""
 
     module: str
     text: str
 
 
-# In the order in which they are listed. Without commas: fish shows what stands before the first one.
+# In the order of the list. Without commas: fish cuts a text at the first one.
 _VERBS = {
     "submit": _Verb("espnet3.cli.runs", "Submit the shards of RUN that were never submitted."),
     "status": _Verb("espnet3.cli.runs", "Show the progress and the job states of RUN."),
@@ -76,27 +73,9 @@ class _Verbs(click.Group):
         return found if isinstance(found, click.Command) else None
 
 
-def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if not wanted or context.resilient_parsing:
-        return
-    from importlib import metadata  # 30 ms, which no other verb should wait for
-
-    try:
-        number = metadata.version(_PACKAGE)
-    except metadata.PackageNotFoundError:
-        number = f"of the checkout in {Path(__file__).resolve().parents[2]}, not installed"
-    print(f"{_PACKAGE} {number}, Python {sys.version.split()[0]}")
-    context.exit()
-
-
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version and leave.",
+@click.version_option(
+    package_name="espnet3-parallel", message=f"%(package)s %(version)s, Python {sys.version.split()[0]}"
 )
 def main() -> None:
     """Inspect and control runs. RUN is a run folder (output_dir); CONF is a YAML file with a parallel block."""

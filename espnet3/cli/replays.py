@@ -12,21 +12,19 @@ import sys
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
 
-from espnet3.cli.runs import explained, trusting
-from espnet3.cli.showing import say, span, wrapped
+from espnet3.cli.output import explained, say, wrapped
+from espnet3.cli.runs import trusting
+from espnet3.cli.showing import span
 from espnet3.parallel.engine.exceptions import below_ours
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.records import place_of
 from espnet3.parallel.timing.flames import FlameGraph, sampler
 from espnet3.parallel.views.replaying import Replay, Replayed, failed_indices, index_of
 
-_SHOWN = 400  # characters of a result
-_ROWS = 25  # of a profile
 _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer than item_timeout"}
 
 
@@ -35,9 +33,7 @@ _DEADLY = {"poison": "it ended its worker process", "timeout": "it took longer t
 @click.argument("index", required=False)
 @click.option("--all-failed", is_flag=True, help="Every item whose outcome is a failure.")
 @click.option("--pdb", "debug", is_flag=True, help="Open the debugger where the item raises.")
-@click.option(
-    "--profile", is_flag=True, help="Print where the time goes (cProfile); with py-spy, draw it too."
-)
+@click.option("--profile", is_flag=True, help="Print where time goes (cProfile); with py-spy, draw it.")
 @trusting
 @explained
 def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: bool, trust: bool) -> None:
@@ -58,9 +54,8 @@ def replay(run: str, index: str | None, all_failed: bool, debug: bool, profile: 
         if not indices:
             say("no item of this run has failed")
         faulthandler.enable()  # an item that crashes this process shall say where
-        raised = [
-            one for one in indices if _one(again, one, debug, here if profile else None).error is not None
-        ]
+        profiles = here if profile else None
+        raised = [one for one in indices if _one(again, one, debug, profiles).error is not None]
     finally:
         again.close()
     if len(indices) > 1:
@@ -78,7 +73,7 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
         say(wrapped(f"item {index!r} then: failed, {how} ({tries}, {place_of(str(then.get('worker')))})"))
     alike = {True: ", the same as then", False: ", not the same as then", None: ""}[found.same]
     if found.error is None:
-        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.{_SHOWN}}")
+        say(f"item {index!r} now: returned in {span(found.seconds)}{alike}: {found.result!r:.400}")
     else:
         say(f"item {index!r} now: raised in {span(found.seconds)}{alike}", flush=True)
         shown = found.error.with_traceback(below_ours(found.error.__traceback__))
@@ -91,29 +86,25 @@ def _one(again: Replay, index: Any, debug: bool, profiles: Path | None) -> Repla
     return found
 
 
-class _Profiles:
+class _Profiles(ExitStack):
     """cProfile around an item, and a flame graph by py-spy where that is installed."""
 
     def __init__(self, index: Any, folder: Path) -> None:
+        super().__init__()
         self._table = cProfile.Profile()
         self._file = folder / f"replay-{re.sub('[^a-zA-Z0-9_.-]+', '_', str(index))[:60]}.svg"
         command = sampler()
         self._flames = FlameGraph(command, self._file) if command is not None else None
-        self._both = ExitStack()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Profiles:
         if self._flames is not None:
-            self._both.enter_context(self._flames)
-        self._both.enter_context(self._table)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._both.close()
+            self.enter_context(self._flames)
+        self.enter_context(self._table)
+        return self
 
     def print(self) -> None:
         """Print the table, and where the flame graph is."""
-        pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(_ROWS)
+        pstats.Stats(self._table, stream=sys.stdout).sort_stats("cumulative").print_stats(25)
         if self._flames is None:
             say("no flame graph: it takes py-spy (pip install py-spy)")
         elif self._flames.problem:

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import click
 
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import say
+from espnet3.cli.output import explained, say
 from espnet3.parallel.views.conclusions import conclusions
-from espnet3.parallel.views.facts import RunFacts, read_facts
+from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.page import page_of
-
-_DEFAULT = "report.html"
 
 
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "-o", "--output", metavar="FILE", help=f"Where to; - is standard output.  [default: {_DEFAULT}]"
-)
+@click.option("-o", "--output", metavar="FILE", help="Where to; - is standard output [report.html].")
 @click.option("--format", "kind", type=click.Choice(["html", "json"]), default="html", show_default=True)
 @explained
 def report(run: str, output: str | None, kind: str) -> None:
@@ -31,21 +26,20 @@ def report(run: str, output: str | None, kind: str) -> None:
     RUN may be running, dead or finished; the report does not change it.
     """
     facts = read_facts(Path(os.path.abspath(run)))
-    text = page_of(facts) if kind == "html" else _as_json(facts)
-    output = output or (_DEFAULT if kind == "html" else "-")
+    if kind == "html":
+        text = page_of(facts)
+    else:
+        said = {**asdict(facts), "left": facts.left, "conclusions": conclusions(facts)}
+        text = json.dumps(said, indent=2, default=str) + "\n"
+    output = output or ("report.html" if kind == "html" else "-")
     if output == "-":
         say(text, end="")
         return
     try:
         Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
+        reason = f"{output} cannot be written ({error.strerror})"
         raise click.ClickException(
-            f"{output} cannot be written ({error.strerror}): take another file with -o, or -o - for standard output"
+            f"{reason}: take another file with -o, or -o - for standard output"
         ) from error
     say(f"wrote {output} ({len(text.encode('utf-8', 'backslashreplace')) / 1e3:,.0f} kB)")
-
-
-def _as_json(facts: RunFacts) -> str:
-    """Return the facts with the conclusions drawn from them."""
-    said = {**asdict(facts), "left": facts.left, "conclusions": conclusions(facts)}
-    return json.dumps(said, indent=2, default=str) + "\n"

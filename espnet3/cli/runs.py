@@ -7,41 +7,21 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
-from espnet3.cli.showing import LiveLine, print_status, say, status_text
+from espnet3.cli.output import explained, say
+from espnet3.cli.showing import LiveLine, print_status, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
 from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.watching import watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
-from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.messages import counted, masked
 
 _run = click.argument("run", type=click.Path(exists=True, file_okay=False))
 trusting = click.option("--trust", is_flag=True, help="Act on RUN even if others own it or may write to it.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Print an error of this package as a message instead of a traceback."""
-
-    @functools.wraps(verb)
-    def explained(**arguments: Any) -> Any:
-        try:
-            return verb(**arguments)
-        except BrokenPipeError:  # `| head` has seen enough
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # Python writes the rest at its end
-            sys.exit(1)
-        except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
-            say(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(1)
-
-    return explained
 
 
 @click.command()
@@ -64,16 +44,14 @@ def status(run: str, as_json: bool, watched: bool) -> None:
     Exit status: 0 all done, 75 still queued or at work, 1 ended with something missing.
     """
     if as_json and watched:
-        raise click.UsageError(
-            "--watch is for people, --json for programs: call `status --json` again and again"
-        )
+        raise click.UsageError("--watch is for people, --json for programs: call `status --json` again")
     look = _look_of(run)
     found = watch(look, seen=_redraw) if watched else look()
     if watched:
         _redraw(found)
     else:
         print_status(found, as_json)
-    sys.exit(_exit_status(found))
+    sys.exit(exit_status(found))
 
 
 @click.command()
@@ -93,11 +71,11 @@ def wait(run: str, timeout: float | None, as_json: bool) -> None:
         sys.exit(130)
     line.close()
     print_status(found, as_json)
-    sys.exit(_exit_status(found))
+    sys.exit(exit_status(found))
 
 
 def _look_of(run: str) -> Callable[[], RunStatus | FolderStatus]:
-    """Return what says how a run is: of a run without jobs, its folder."""
+    """Return a look at the jobs of a run, or at its folder if it has none."""
     path = Path(os.path.abspath(run))
     if (path / FOLDER / PLAN).exists():
         return DetachedRun.open(path).status
@@ -127,9 +105,7 @@ def logs(run: str, failed: bool, follow: bool) -> None:
 
 @click.command()
 @_run
-@click.option(
-    "--grace", type=float, default=GRACE, show_default=True, help="Seconds for the items in flight."
-)
+@click.option("--grace", type=float, default=GRACE, show_default=True, help="Seconds for items in flight.")
 @trusting
 @explained
 def cancel(run: str, grace: float, trust: bool) -> None:
@@ -140,11 +116,7 @@ def cancel(run: str, grace: float, trust: bool) -> None:
 @click.command()
 @_run
 @click.option("--failed-items", is_flag=True, help="Also run items again that have a recorded failure.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "record"]),
-    help="From now on, stop at a failed item, or record it and go on.",
-)
+@click.option("--on-error", type=click.Choice(["raise", "record"]), help="For failed items from now on.")
 @trusting
 @explained
 def retry(run: str, failed_items: bool, on_error: str | None, trust: bool) -> None:
@@ -167,7 +139,8 @@ def merge(run: str, trust: bool) -> None:
     say(found)
 
 
-def _exit_status(found: RunStatus | FolderStatus) -> int:
+def exit_status(found: RunStatus | FolderStatus) -> int:
+    """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
     if found.done or (found.merged and not found.alive):
         return 0
     return 75 if found.alive else 1

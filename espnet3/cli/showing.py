@@ -1,38 +1,31 @@
-"""How a run is, as text for people: the status, and a live line while it goes on."""
+"""The status of a run as text for people, and a live line while it goes on."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-import textwrap
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from espnet3.cli.output import say, wrapped
 from espnet3.parallel.detached.looking.ordinary import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts
+from espnet3.parallel.views.outcomes import FailureGroup
 
-_WIDTH = 80
 _REASONS = 3  # for waiting or unstarted jobs: the most frequent ones are shown
 _SHOWN = 10  # shards that need attention and are listed one by one
 _FINE = (JobState.DONE, JobState.PENDING, JobState.RUNNING, JobState.NEW, JobState.NOT_STARTED)
-_SPAN = 60.0  # seconds over which the rate is taken
-_EVERY = ((60.0, 10.0), (float("inf"), 60.0))  # without a terminal: until then, a line every so many seconds
 
 
 def print_status(found: RunStatus | FolderStatus, as_json: bool = False) -> None:
     """Print a status, wrapped at 80 columns, or as JSON."""
     say(json.dumps(found.to_json(), indent=2) if as_json else status_text(found))
-
-
-def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
-    """Print a text that may hold anything, such as an item's: a terminal shows it, and does not obey it."""
-    print(printable(str(text)), file=file, end=end, flush=flush)
 
 
 def status_text(found: RunStatus | FolderStatus) -> str:
@@ -51,11 +44,11 @@ def _of_folder(found: FolderStatus) -> list[str]:
         end = f"no driver is at work: the same call of the runner computes the {left:,} that are left"
     else:
         end = "no driver is at work: the same call of the runner merges it"
-    return [wrapped(f"{found.run}: {_counts(found)}"), wrapped(end)]
+    return [wrapped(f"{found.run}: {counts_of(found)}"), wrapped(end)]
 
 
 def _of_jobs(found: RunStatus) -> list[str]:
-    lines = [wrapped(f"{found.run} ({found.env}): {_counts(found)}")]
+    lines = [wrapped(f"{found.run} ({found.env}): {counts_of(found)}")]
     for state, count in sorted(found.counts.items(), key=lambda pair: list(JobState).index(pair[0])):
         lines.append(wrapped(f"{count:6d} {_word(state):14} {state.sentence}", 22))
         if state in (JobState.PENDING, JobState.NOT_STARTED):
@@ -72,28 +65,12 @@ def _of_jobs(found: RunStatus) -> list[str]:
     return lines
 
 
-def wrapped(text: str, indent: int = 4) -> str:
-    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
-    after = " " * indent
-    lines = [
-        textwrap.fill(
-            line,
-            _WIDTH,
-            initial_indent=after if number else "",
-            subsequent_indent=after,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for number, line in enumerate(text.splitlines())
-    ]
-    return "\n".join(lines)
-
-
 def _word(state: JobState) -> str:
     return state.value.replace("_", " ")
 
 
-def _counts(found: RunStatus | FolderStatus) -> str:
+def counts_of(found: RunStatus | FolderStatus) -> str:
+    """Return how far a run is."""
     return f"{found.ok + found.failed:,} of {found.items:,} items, {found.failed:,} failed"
 
 
@@ -102,10 +79,6 @@ class LiveLine:
 
     It is written over and over on a terminal. Elsewhere there is a new line every ten seconds, and after a minute
     one every minute.
-
-    Args:
-        stream: Where to; None: standard error.
-        clock: Returns the seconds since some moment.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,51 +86,57 @@ class LiveLine:
         self._clock = clock
         self._begin = self._next = clock()
         self._seen: deque[tuple[float, int]] = deque()
-        self._in_place = self._stream.isatty()
-        self._width = 0
+        self._width = 0  # of the line on a terminal
 
     def show(self, found: RunStatus | FolderStatus) -> None:
         """Show a status."""
-        now = self._clock()
-        self._seen.append((now, found.ok + found.failed))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPAN:
+        now, done = self._clock(), found.ok + found.failed
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - 60.0:  # the rate is that of the last minute
             self._seen.popleft()
-        text = self._text(found)
-        if self._in_place:
+        begin, before = self._seen[0]
+        rate = (done - before) / (now - begin) if done > before else 0.0
+        text = f"{counts_of(found)}{pace(rate, (found.items - done) / rate if rate else None)}"
+        if isinstance(found, RunStatus):
+            text += f"; jobs: {', '.join(f'{n} {_word(state)}' for state, n in found.counts.items() if state.alive)}"
+        if self._stream.isatty():
             text = printable(text)[: shutil.get_terminal_size().columns - 1]
             print(f"\r{text.ljust(self._width)}", end="", file=self._stream, flush=True)
             self._width = len(text)
         elif now >= self._next:
             say(text, self._stream, flush=True)
-            self._next = now + next(every for until, every in _EVERY if now - self._begin < until)
+            self._next = now + (10.0 if now - self._begin < 60.0 else 60.0)
 
     def close(self) -> None:
         """Remove the line from a terminal."""
-        if self._in_place and self._width:
+        if self._width:
             print(f"\r{' ' * self._width}\r", end="", file=self._stream, flush=True)
             self._width = 0
-
-    def _text(self, found: RunStatus | FolderStatus) -> str:
-        (begin, before), (now, done) = self._seen[0], self._seen[-1]
-        rate = (done - before) / (now - begin) if done > before else 0.0
-        pace = f", {rate:,.1f} items/s, {span((found.items - done) / rate)} left" if rate else ""
-        if isinstance(found, FolderStatus):
-            return f"{_counts(found)}{pace}"
-        living = [f"{n} {_word(state)}" for state, n in found.counts.items() if state.alive]
-        return f"{_counts(found)}{pace}; jobs: {', '.join(living)}"
 
 
 def plain_line(facts: LiveFacts) -> str:
     """Return one line about a run that is watched where there is no terminal."""
     status = facts.status
-    pace = f", {facts.rate:,.1f} items/s" if facts.rate else ""
-    left = f", {span(facts.seconds_left)} left" if facts.seconds_left else ""
-    end = "" if status.alive else ", complete" if status.done or status.merged else ", nobody works on it"
-    causes = "".join(
-        f"; {group.count:,} x {group.error_type}: {' '.join(group.message.split()):.60}"
-        for group in facts.failures[:1]
-    )
-    return f"{Path(status.run).name}: {_counts(status)}{pace}{left}{end}{causes}"
+    end = "" if status.alive else f", {state_of(facts)}"
+    causes = "".join(f"; {cause_of(group):.100}" for group in facts.failures[:1])
+    return f"{Path(status.run).name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
+
+
+def cause_of(group: FailureGroup) -> str:
+    """Return a kind of failure in one line."""
+    return f"{group.count:,} x {group.error_type}: {' '.join(group.message.split())}"
+
+
+def state_of(facts: LiveFacts) -> str:
+    """Return in a few words how a run is."""
+    if facts.status.alive:
+        return "at work"
+    return "complete" if facts.status.done or facts.status.merged else "nobody works on it"
+
+
+def pace(rate: float, left: float | None) -> str:
+    """Return the rate and the seconds that are left, where they are known, behind a comma."""
+    return f"{f', {rate:,.1f} items/s' if rate else ''}{'' if left is None else f', {span(left)} left'}"
 
 
 def span(seconds: float) -> str:

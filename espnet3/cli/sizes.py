@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
-from espnet3.cli.classes import runner_and_provider
 from espnet3.cli.configs import conf_argument, read_block, read_file
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import say, wrapped
+from espnet3.cli.importable import runner_and_provider
+from espnet3.cli.output import explained, say, wrapped
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.views import sizing
 from espnet3.parallel.views.charts import amount, duration
-from espnet3.parallel.views.sizing import (
-    Measured,
-    Size,
-    around,
-    block_for,
-    measured_by,
-    measured_here,
-    most_workers,
-    placed,
-    recommended,
-)
 
 _SAMPLE = 8  # items
 
@@ -34,22 +22,11 @@ _SAMPLE = 8  # items
 @click.command()
 @conf_argument
 @click.option("--items", type=click.IntRange(1), required=True, help="How many items the job has.")
-@click.option(
-    "--run",
-    type=click.Path(exists=True, file_okay=False),
-    help="An earlier run of the same runner, with an output_dir: a few items are enough.",
-)
-@click.option(
-    "--runner", metavar="MODULE:CLASS", help="Without an earlier run: run this on a few items here."
-)
+@click.option("--run", type=click.Path(exists=True, file_okay=False), help="An earlier run of a few items.")
+@click.option("--runner", metavar="MODULE:CLASS", help="Without an earlier run: run a few items here.")
 @click.option("--provider", metavar="MODULE:CLASS", help="Its provider, made with CONF.")
 @click.option("--within", type=click.FloatRange(0, min_open=True), help="Hours in which it should be done.")
-@click.option(
-    "--sample",
-    type=click.IntRange(0),
-    default=None,
-    help=f"Run so many items here: of that run, to measure them here [0]; without one, of the runner [{_SAMPLE}].",
-)
+@click.option("--sample", type=click.IntRange(0), help=f"Items to run here [0; without --run: {_SAMPLE}].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @explained
 def size(
@@ -66,56 +43,45 @@ def size(
     config = read_block(conf)
     measured = _measured(conf, items, run, runner, provider, sample)
     backend = BACKENDS[config.env]
-    there, most = placed(measured, backend), most_workers(backend)
-    chosen = recommended(there, items, None if within is None else within * 3600, most)
-    block = block_for(config, chosen, measured)
+    there, most = sizing.placed(measured, backend), sizing.most_workers(backend)
+    chosen = sizing.recommended(there, items, None if within is None else within * 3600, most)
+    block = sizing.block_for(config, chosen, measured)
     if as_json:
         say(json.dumps({"size": chosen.to_json(), "parallel": block}, indent=2, default=str))
         return
-    say(wrapped(_said_of(measured, items)))
+    took = f", up to {amount(measured.memory)} in a process" if measured.memory else ""
+    say(
+        wrapped(
+            f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
+            f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
+            f"{duration(measured.seconds * items)} of work."
+        )
+    )
     say(f"\n{'workers':>8} {'done in':>10} {'worker hours':>13} {'start-up':>9}")
-    for one in around(there, items, chosen, most):
-        say(_row(one, one.workers == chosen.workers))
+    for one in sizing.around(there, items, chosen, most):
+        row = f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}"
+        say(f"{row}  <- recommended" if one.workers == chosen.workers else row)
     if there.start > measured.start:
         why = "it waits for a host and loads Python from a shared disk"
         say(f"\n{wrapped(f'A worker there is taken to start in {duration(there.start)}: {why}.')}")
     if not measured.memory:
         say("\nMemory was not measured: --sample 5 runs five items of that run here and looks.")
-    say(f"\n{_yaml(block)}", end="")
+    from omegaconf import OmegaConf
+
+    say(f"\n{OmegaConf.to_yaml(OmegaConf.create({'parallel': block}))}", end="")
 
 
 def _measured(
     conf: str, items: int, run: str | None, runner: str | None, provider: str | None, sample: int | None
-) -> Measured:
-    """Read an earlier run, or run a few items here."""
+) -> sizing.Measured:
     if run is not None:
         if runner or provider:
             raise click.UsageError("--run is an earlier run of the runner: leave out --runner and --provider")
-        return measured_by(Path(os.path.abspath(run)), sample or 0)
+        return sizing.measured_by(Path(os.path.abspath(run)), sample or 0)
     try:
         found = runner_and_provider(read_file(conf), runner, provider)
     except ConfigError as error:
         if runner is None and provider is None:
             raise ConfigError(f"{error}; or an earlier run of it: --run FOLDER") from error
         raise
-    return measured_here(*found, min(items, sample or _SAMPLE))
-
-
-def _said_of(measured: Measured, items: int) -> str:
-    took = f"{(measured.memory and f', up to {amount(measured.memory)} in a process') or ''}"
-    return (
-        f"An item took {duration(measured.seconds)} (over {measured.items:,} items), a worker's start "
-        f"{duration(measured.start)}, {duration(measured.env)} of it to build the env{took}. {items:,} items are "
-        f"{duration(measured.seconds * items)} of work."
-    )
-
-
-def _row(one: Size, chosen: bool) -> str:
-    mark = "  <- recommended" if chosen else ""
-    return f"{one.workers:8,} {duration(one.wall):>10} {one.worker_hours:13,.2f} {one.start_share:9.0%}{mark}"
-
-
-def _yaml(block: dict[str, Any]) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create({"parallel": block}))
+    return sizing.measured_here(*found, min(items, sample or _SAMPLE))

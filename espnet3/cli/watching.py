@@ -7,23 +7,23 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from espnet3.cli.runs import explained
-from espnet3.cli.showing import plain_line, say
+from espnet3.cli.output import explained, say
+from espnet3.cli.runs import exit_status
+from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.detached.looking.ordinary import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 
-_LOOKS = (1.0, 10.0)  # seconds between two looks: at first, and after a while
-_SHARE = 0.05  # of the time watched so far, between those
-_KEYS = 0.25  # seconds for which a key is waited for; what is drawn is drawn again so often
+_KEYS = 0.25  # seconds of a wait for a key, and between two pictures
+_LEAVE = (b"q", b"\x03", b"\x1b", b"")  # q, Ctrl-C, Escape, the end of the input
 _LINE = 10.0  # seconds between two lines where there is no terminal
 
 
@@ -46,7 +46,7 @@ def watch(run: str, as_json: bool) -> None:
         say(json.dumps(facts[0] if list(watchers) == [folder] else facts, indent=2))
         return
     last = _on_terminal(folder, watchers) if sys.stdout.isatty() else _in_lines(folder, watchers)
-    sys.exit(max((exit_status(facts) for facts in last), default=0))
+    sys.exit(max((exit_status(facts.status) for facts in last), default=0))
 
 
 def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
@@ -57,16 +57,8 @@ def look(folder: Path, watchers: dict[Path, Watcher]) -> list[LiveFacts]:
     return [watcher.look() for watcher in watchers.values()]
 
 
-def exit_status(facts: LiveFacts) -> int:
-    """Return 0 for a run that is done, 75 for one at work, 1 for one that ended with something missing."""
-    status = facts.status
-    if status.done or (status.merged and not status.alive):
-        return 0
-    return 75 if status.alive else 1
-
-
 def _pause(begin: float) -> float:
-    return min(_LOOKS[1], max(_LOOKS[0], _SHARE * (time.monotonic() - begin)))
+    return min(10.0, max(1.0, 0.05 * (time.monotonic() - begin)))  # seconds between two looks
 
 
 def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
@@ -80,15 +72,14 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
                 say(plain_line(facts), flush=True)
         if not alive:
             return found
-        time.sleep(min(_pause(begin), _LINE))  # files on a shared disk send no event
+        time.sleep(_pause(begin))  # files on a shared disk send no event
 
 
 def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts]:
     if find_spec("rich") is None:
         raise MissingPackageError(
             f"`espnet3 watch` draws with rich, which is not installed. Please install it: {pip_line('report')}. "
-            "Without it, `espnet3 status --watch RUN` prints the status again and again, and `espnet3 watch RUN | cat` "
-            "a line every ten seconds",
+            "Without it, `espnet3 watch RUN | cat` prints lines",
             name="rich",
         )
     from rich.console import Console
@@ -109,10 +100,10 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
 
 
 @contextmanager
-def _keys() -> Iterator[_Keys]:
-    """Yield what waits for a key; the terminal is put back at the end."""
+def _keys() -> Iterator[Callable[[], bool]]:
+    """Yield a short wait for a key that leaves; put the terminal back in the end."""
     if not sys.stdin.isatty():
-        yield _Keys(None)
+        yield lambda: bool(select.select([], [], [], _KEYS)[0])
         return
     import termios
     import tty
@@ -121,20 +112,6 @@ def _keys() -> Iterator[_Keys]:
     before = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
-        yield _Keys(fd)
+        yield lambda: bool(select.select([fd], [], [], _KEYS)[0]) and os.read(fd, 64).lower() in _LEAVE
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-class _Keys:
-    """Waits for a key for a moment; tells whether it was one that leaves."""
-
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-
-    def __call__(self) -> bool:
-        if self._fd is None:
-            time.sleep(_KEYS)
-            return False
-        ready = select.select([self._fd], [], [], _KEYS)[0]
-        return bool(ready) and os.read(self._fd, 64).lower() in (b"q", b"\x03", b"\x1b", b"")

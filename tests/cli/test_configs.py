@@ -57,7 +57,7 @@ def test_a_local_block_has_no_script(conf):
     [
         ("parallel: {env: slrum}", "Did you mean 'slurm'?"),
         ("parallel: {env: slurm, options: {cores: 1, memory: 1GB, quue: x}}", "Did you mean 'queue'?"),
-        ("parallel: ${missing}", "parallel: Interpolation key 'missing' not found; define what it refers to"),
+        ("parallel: ${missing}", "parallel: Interpolation key 'missing' not found; define it"),
         ("parallel: {options: {memory_limit: lots}}", "options.memory_limit = 'lots': write a size"),
         ("trainer: {devices: 2}", "has no block named parallel; it has trainer"),
         ("a: [", "is not YAML"),

@@ -60,7 +60,7 @@ def test_a_terminal_shows_how_far_a_run_is_and_what_failed(tmp_path: Path, width
     text = shown(tmp_path / "run", width)
     assert max(map(len, text.splitlines())) <= width
     assert "complete" in text and "4 of 4 items, 1 failed" in text
-    assert "error: ValueError" in text and "no square of 2" in text
+    assert "error: 1 x ValueError" in text and "no square of 2" in text
 
 
 def test_where_room_is_short_only_long_texts_are_cut(tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_where_room_is_short_only_long_texts_are_cut(tmp_path: Path) -> None:
     assert all("…" in row and len(row) <= 80 for row in rows)
 
 
-def test_a_folder_of_runs_is_a_table(tmp_path: Path) -> None:
-    """A folder above runs shows a row for each, at 80 columns."""
+def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
+    """A folder above runs shows a line and a bar for each, at 80 columns."""
     ordinary(tmp_path, "one", on_error="record")
     ordinary(tmp_path, "two")
     text = shown(tmp_path, 80)
-    assert "one" in text and "4/4" in text and "complete" in text
-    assert "two" in text and "3/4" in text and "nobody works on it" in text
+    assert "one: 4 of 4 items" in text and "complete" in text
+    assert "two: 3 of 4 items" in text and "nobody works on it" in text
     done = CliRunner().invoke(watch, [str(tmp_path)])
     assert done.exit_code == 1 and len(done.output.splitlines()) == 2
 

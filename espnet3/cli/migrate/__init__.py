@@ -1,11 +1,7 @@
 """`espnet3 migrate`: what Kaldi's and ESPnet2's scripts ask a scheduler for, as a `parallel` block.
 
-In: cmd.sh, the files of conf/ that its scripts read, and the numbers of run.sh. Out: a YAML text whose lines say
-where they came from, and what has no equivalent.
+    cmd.sh ──shell──> queue.pl --mem 4G ──kaldi──> qsub -l mem_free=4G ──flags──> options of the block
 
-    cmd.sh ──shell──> queue.pl --mem 4G ──calls──> qsub -l mem_free=4G ──qsub, sbatch──> options of the block
-
-`shell.py` reads the assignments of a script, `options_file.py` a queue.conf, `calls.py` puts the two together into
-the flags that the submit command was given, `sbatch.py` and `qsub.py` say what each flag is called here, `block.py`
-completes the block, `writing.py` prints it, `inputs.py` finds the files, `verb.py` is the command.
+`shell.py` reads the assignments of a script, `kaldi.py` a queue.conf and the flags that follow from it, `flags.py` says
+how each flag is called here, `block.py` keeps the block and prints it, `verb.py` is the command.
 """

@@ -1,227 +1,169 @@
-"""The block: which env, how many workers, and what each one asks for."""
+"""A `parallel` block in the making: each value says where it came from."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from espnet3.cli.migrate.calls import Call, flags_of
-from espnet3.cli.migrate.options_file import OptionsFile
-from espnet3.cli.migrate.origin import Setting, mistake
-from espnet3.cli.migrate.qsub import is_pbs, read_pbs, read_sge
-from espnet3.cli.migrate.sbatch import read_sbatch
-from espnet3.cli.migrate.wanted import Entry, Wanted, size_text
+from espnet3.cli.migrate.kaldi import Entry
+from espnet3.parallel.backends.amounts import clock, walltime_seconds
+from espnet3.parallel.errors import ConfigError
 
-_READERS = {"slurm": read_sbatch, "sge": read_sge, "pbs": read_pbs}
-_PROGRAMS = {"slurm": "sbatch", "sge": "qsub", "pbs": "qsub"}
-_GUESSES = {
-    "cores": Entry(1, "nothing asks for more (--num-threads)"),
-    "memory": Entry("4GiB", "a guess, since nothing asks for memory (--mem): set what your model takes"),
-    "walltime": Entry(
-        "04:00:00", "a guess, since nothing asks for a time: workers that reach it are replaced"
-    ),
-}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_ENDLESS = ("0", "unlimited", "infinite", "infinity")
+_ORDER = ("queue", "account", "project", "job_name", "cores", "memory", "resource_spec", "walltime")
+_CORES = Entry(1, "nothing asks for more (--num-threads)")
+_MEMORY = Entry("4GiB", "a guess, since nothing asks for memory (--mem): set what your model takes")
+_WALLTIME = Entry("04:00:00", "a guess, since nothing asks for a time: workers that reach it are replaced")
 # Torque's word for a number of cores of a node stands in `nodes`, PBS's in `select`: both say it all
 _WHOLE = ("select", "nodes")
-_PATH_SH = (
-    "path.sh, which each job sourced first: workers use the Python that starts them; what else path.sh sets up "
-    "(modules, variables) goes to options.job_script_prologue, a list of shell lines"
-)
+
+_PLAIN = re.compile(r"[A-Za-z][\w./@-]*|\d+[GM]iB")
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+_COLUMN = 32  # where comments begin, unless the value is longer
+_NOTE = textwrap.TextWrapper(110, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False)
 
 
 @dataclass(slots=True)
 class Block:
-    """A `parallel` block whose values say where they came from.
-
-    Attributes:
-        env: The backend.
-        n_workers: How many workers.
-        options: What each asks for, in the order in which it is printed; a list holds an entry for each of its items.
-        notes: What has no equivalent, in a sentence each.
-    """
+    """A `parallel` block, gathered flag by flag."""
 
     env: Entry
     n_workers: Entry
-    options: dict[str, Entry | list[Entry]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]  # flags without an equivalent
+    at_once: Entry | None = None  # jobs that may run at a time
+    options: dict[str, Entry] = field(default_factory=dict)
+    lists: dict[str, list[Entry]] = field(default_factory=dict)  # options that are lists
+    cores: Entry | None = None
+    memory: Entry | None = None  # in bytes
+    memory_per_core: bool = False
+    resources: dict[str, Entry] = field(default_factory=dict)  # of qsub's `-l`: "name=value" by name
+    directives: dict[str, Entry] = field(default_factory=dict)  # other lines of the job script, by flag
+
+    def leave_out(self, flag: str, why: str, reason: str) -> None:
+        """Note that a flag has no equivalent."""
+        self.notes.append(f"{flag} ({why}): {reason}")
+
+    def take(self, kept: dict[str, Entry], name: str, value: str, why: str) -> None:
+        """Keep a value of which the last one counts, and note one that is lost by it."""
+        before = kept.get(name)
+        if before is not None and before.value != value:
+            said = f"{name} {before.value}" if kept is self.options else before.value
+            self.leave_out(said, before.why, f"{value} replaces it ({why})")
+        kept[name] = Entry(value, why)
+
+    def take_time(self, value: str, why: str, *, unit: int) -> None:
+        """Take a limit of time; a plain number counts units of so many seconds."""
+        seconds = int(value) * unit if value.isdigit() else walltime_seconds(value)
+        if value.lower() in _ENDLESS:
+            self.leave_out(f"time {value}", why, "each worker has a time limit, and is replaced at its end")
+        elif seconds is None or seconds <= 0:
+            raise ConfigError(f"{why}: {value!r} is no time; write it as 4:00:00")
+        else:
+            self.take(self.options, "walltime", clock(seconds), why)
+
+    def take_memory(self, value: str, why: str, *, unit: int = 1, per_core: bool) -> None:
+        """Take a size of memory; a plain number counts units of so many bytes."""
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            raise ConfigError(f"{why}: {value!r} is no size of memory; write it as 4G or 500M")
+        power = _POWERS.get(found[2].lower())
+        size = math.ceil(float(found[1]) * (unit if power is None else 1024**power))
+        if self.memory is not None and self.memory.value != size:
+            said = f"memory of {_size_text(self.memory.value)}"
+            self.leave_out(said, self.memory.why, f"{value} replaces it ({why})")
+        if size == 0:
+            self.leave_out(f"memory {value}", why, "set memory to what a worker needs")
+            return
+        self.memory = Entry(size, why)
+        self.memory_per_core = per_core
+
+    def take_cores(self, value: str, why: str) -> None:
+        """Take a number of cores; of several the largest counts, since Kaldi hands flags over in no fixed order."""
+        if not value.isdigit() or not int(value):
+            raise ConfigError(f"{why}: {value!r} is no number of cores; write 1 or more")
+        if self.cores is None or int(value) > self.cores.value:
+            self.cores = Entry(int(value), why)
+
+    def complete(self) -> None:
+        """Make options of all that was gathered for a scheduler, with a guess at what a job must have."""
+        cores, memory = self.cores or _CORES, self._memory_of_job()
+        self.options["cores"] = cores
+        self.options["memory"] = _MEMORY if memory is None else Entry(_size_text(memory.value), memory.why)
+        self.options.setdefault("walltime", _WALLTIME)
+        resources = dict(self.resources)
+        if self.env.value == "pbs":
+            whole = self._whole(resources, cores, memory)
+            for name, each in resources.items():
+                self.directives[f"-l {name}"] = Entry(f"-l {each.value}", each.why)
+            resources = whole
+        if resources:
+            spec = ",".join(each.value for each in resources.values())
+            whys = dict.fromkeys(each.why for each in resources.values())
+            self.options["resource_spec"] = Entry(spec, "; ".join(whys))
+        if self.directives:
+            self.lists["job_extra_directives"] = list(self.directives.values())
+
+    def _memory_of_job(self) -> Entry | None:
+        if self.memory is None or not self.memory_per_core or self.cores is None or self.cores.value == 1:
+            return self.memory
+        why = f"{self.memory.why}: {_size_text(self.memory.value)} for each of {self.cores.value} cores"
+        return Entry(self.memory.value * self.cores.value, why)
+
+    def _whole(self, resources: dict[str, Entry], cores: Entry, memory: Entry | None) -> dict[str, Entry]:
+        """Return what PBS is given in its own words, where they say more than cores and memory do."""
+        mem = "" if memory is None else f"mem={memory.value // 1024**2}mb"
+        whole = {name: resources.pop(name) for name in _WHOLE if name in resources}
+        gpus = resources.pop("ngpus", None)
+        if whole and memory is not None and not any(":mem=" in each.value for each in whole.values()):
+            resources["mem"] = Entry(mem, memory.why)
+        elif gpus is not None and not whole:
+            chunk = [f"select=1:ncpus={cores.value}", gpus.value, *([mem] if mem else [])]
+            whole["select"] = Entry(":".join(chunk), f"{gpus.why}; the rest is cores and memory")
+        return whole
+
+    def text(self, head: str) -> str:
+        """Return the block as YAML, with a comment on each line that says where it came from."""
+        lines = [f"# {head}"]
+        lines += [f"{text.ljust(_COLUMN)}  # {why}" if why else text for text, why in self._lines()]
+        if self.notes:
+            lines += ["", "# Notes, and what has no equivalent here:"]
+            lines += [line for note in self.notes for line in _NOTE.wrap(note)]
+        return "\n".join(lines) + "\n"
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        yield "parallel:", ""
+        yield f"  env: {_scalar(self.env.value)}", self.env.why
+        yield f"  n_workers: {self.n_workers.value}", self.n_workers.why
+        if self.options or self.lists:
+            yield "  options:", ""
+        for name in (*_ORDER, "threads_per_worker"):
+            if name in self.options:
+                yield f"    {name}: {_scalar(self.options[name].value)}", self.options[name].why
+        for name, several in self.lists.items():
+            yield f"    {name}:", ""
+            for each in several:
+                yield f"      - {_scalar(each.value)}", each.why
 
 
-def make_block(
-    call: Call, jobs: Entry, file: OptionsFile | None = None, hosts: Sequence[Setting] = ()
-) -> Block:
-    """Return the block for a command."""
-    why = f'{call.setting.origin}, {call.variable}="{call.setting.value}"'
-    limit = call.options.get("max_jobs_run")
-    wanted = Wanted(at_once=Entry(limit.value, str(limit.origin)) if limit else None)
-    if call.script.env == "local":
-        return _local(call, jobs, why, wanted)
-    if call.script.env == "ssh":
-        return _ssh(call, jobs, why, wanted, hosts)
-    assert file is not None
-    flags = flags_of(call, file, wanted.notes)
-    env = call.script.env
-    if env == "sge" and is_pbs(flags):
-        env, why = "pbs", f"{why}; its -l is that of PBS or Torque, not of Grid Engine"
-    _check_program(call, file, env)
-    _READERS[env](flags, wanted)
-    block = Block(Entry(env, why), _workers(jobs, wanted, call), notes=wanted.notes)
-    _size(wanted, block)
-    block.options.update(wanted.options)
-    _GATHER[env](wanted, block)
-    block.options.setdefault("walltime", _GUESSES["walltime"])
-    order = ["queue", "account", "project", "job_name", "cores", "memory", "resource_spec", "walltime"]
-    order = [name for name in order if name in block.options]
-    block.options = {name: block.options[name] for name in (*order, *block.options)}
-    gpus = call.options.get("gpu")
-    if gpus is not None and gpus.value != "0" and not _asks_for_gpus(block.options.values()):
-        block.notes.append(
-            f"--gpu {gpus.value} ({gpus.origin}): {file.name} does not say how this scheduler is asked for "
-            'GPUs; add it to options.job_extra_directives, such as "--gres=gpu:1" of SLURM'
-        )
-    block.notes.append(_PATH_SH)
-    return block
+def _size_text(size: int) -> str:
+    """Write a number of bytes as `parallel` reads it: 4294967296 is "4GiB"."""
+    for unit, power in (("GiB", 3), ("MiB", 2)):
+        if size >= 1024**power and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit}"
+    return f"{max(1, math.ceil(size / 1024**2))}MiB"
 
 
-def _workers(jobs: Entry, wanted: Wanted, call: Call) -> Entry:
-    """Return the number of workers: that of the jobs, or of those that may run at a time."""
-    if wanted.at_once is None:
-        return jobs
-    value = wanted.at_once.value
-    if not value.isdigit() or not int(value):
-        raise mistake(call.setting.origin, f"--max-jobs-run {value}: must be a positive whole number")
-    if int(value) >= jobs.value:
-        return jobs
-    return Entry(
-        int(value), f"--max-jobs-run {value} of {wanted.at_once.why}, for {jobs.value} jobs ({jobs.why})"
-    )
-
-
-def _check_program(call: Call, file: OptionsFile, env: str) -> None:
-    program = os.path.basename(file.command.value.split()[0])
-    if program != _PROGRAMS[env]:
-        raise mistake(
-            file.command.origin,
-            f"the submit command is {program}, but {call.variable} = {call.setting.value!r} ({call.setting.origin}) "
-            f"needs {_PROGRAMS[env]}: give the file that {call.script.name} reads ({call.script.file}), or change "
-            "the command",
-        )
-
-
-def _size(wanted: Wanted, block: Block) -> None:
-    cores = wanted.cores or _GUESSES["cores"]
-    block.options["cores"] = cores
-    memory = wanted.memory
-    if memory is None:
-        block.options["memory"] = _GUESSES["memory"]
-    elif wanted.memory_per_core and cores.value > 1:
-        each = size_text(memory.value)
-        block.options["memory"] = Entry(
-            size_text(memory.value * cores.value), f"{memory.why}: {each} for each of {cores.value} cores"
-        )
-    else:
-        block.options["memory"] = Entry(size_text(memory.value), memory.why)
-
-
-def _gather_slurm(wanted: Wanted, block: Block) -> None:
-    _directives(list(wanted.directives.values()), block)
-
-
-def _gather_sge(wanted: Wanted, block: Block) -> None:
-    if wanted.resources:
-        block.options["resource_spec"] = _joined(wanted.resources.values(), ",")
-    _directives(list(wanted.directives.values()), block)
-
-
-def _gather_pbs(wanted: Wanted, block: Block) -> None:
-    """Fill in resources: PBS is given its own words where they say more than cores and memory do."""
-    rest = dict(wanted.resources)
-    whole = [rest.pop(name) for name in _WHOLE if name in rest]
-    gpus = rest.pop("ngpus", None)
-    if whole:
-        block.options["resource_spec"] = _joined(whole, ",")
-        if wanted.memory is not None and ":mem=" not in whole[0].value:
-            rest["mem"] = Entry(f"mem={wanted.memory.value // 1024**2}mb", wanted.memory.why)
-    elif gpus is not None:
-        cores, memory = wanted.cores or _GUESSES["cores"], wanted.memory
-        chunk = f"select=1:ncpus={cores.value}:{gpus.value}"
-        if memory is not None:
-            size = memory.value * (cores.value if wanted.memory_per_core else 1)
-            chunk += f":mem={size // 1024**2}mb"
-        block.options["resource_spec"] = Entry(chunk, f"{gpus.why}; the rest is cores and memory")
-    lines = [*wanted.directives.values(), *(Entry(f"-l {each.value}", each.why) for each in rest.values())]
-    _directives(lines, block)
-
-
-_GATHER = {"slurm": _gather_slurm, "sge": _gather_sge, "pbs": _gather_pbs}
-
-
-def _joined(entries: Iterable[Entry], sign: str) -> Entry:
-    entries = list(entries)
-    whys = list(dict.fromkeys(each.why for each in entries))
-    return Entry(sign.join(each.value for each in entries), "; ".join(whys))
-
-
-def _directives(entries: list[Entry], block: Block) -> None:
-    if entries:
-        block.options["job_extra_directives"] = entries
-
-
-def _asks_for_gpus(values: Iterable[Entry | list[Entry]]) -> bool:
-    entries = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return any(word in str(each.value) for each in entries for word in ("gpu", "gres", "cuda"))
-
-
-def _local(call: Call, jobs: Entry, why: str, wanted: Wanted) -> Block:
-    """Return the block of run.pl, which ignores all options but two."""
-    options = dict(call.options)
-    gpus = options.pop("gpu", Setting("0", call.setting.origin))
-    threads = options.pop("num_threads", None)
-    for name in ("max_jobs_run", "config"):
-        options.pop(name, None)
-    on_gpu = gpus.value != "0"
-    workers = _workers(jobs, wanted, call)
-    bound = "at most the GPUs of the machine" if on_gpu else "no more than the machine has processors"
-    if workers is jobs:
-        workers = Entry(jobs.value, f"{jobs.why}; {bound}")
-    if on_gpu:
-        why = f"{why} and --gpu {gpus.value}"
-    block = Block(Entry("local_gpu" if on_gpu else "local", why), workers)
-    if threads is not None:
-        block.options["threads_per_worker"] = Entry(_whole(threads, call, "num_threads"), str(threads.origin))
-    elif not on_gpu:
-        block.options["threads_per_worker"] = Entry(
-            1, f"a job of {call.script.name} works on one item at a time"
-        )
-    ignored = [f"--{name.replace('_', '-')} {each.value}" for name, each in options.items()]
-    ignored += [call.flags] if call.flags else []
-    for text in ignored:
-        more = (
-            "; memory_limit under options holds a worker to its memory" if text.startswith("--mem ") else ""
-        )
-        block.notes.append(f"{text} ({call.setting.origin}): {call.script.name} ignored it{more}")
-    return block
-
-
-def _ssh(call: Call, jobs: Entry, why: str, wanted: Wanted, hosts: Sequence[Setting]) -> Block:
-    if not hosts:
-        raise mistake(
-            call.setting.origin,
-            f"{call.variable} = {call.setting.value!r}: ssh.pl reads its hosts from {call.script.file}, which is not "
-            "beside this file; name it on the command line too",
-        )
-    block = Block(Entry("ssh", why), _workers(jobs, wanted, call))
-    first = Entry("localhost", "where the scheduler of the workers runs; ssh must reach it too")
-    block.options["hosts"] = [first, *(Entry(host.value, str(host.origin)) for host in hosts)]
-    for name, each in call.options.items():
-        if name not in ("max_jobs_run", "config"):
-            block.notes.append(f"--{name.replace('_', '-')} {each.value} ({each.origin}): ssh.pl ignored it")
-    return block
-
-
-def _whole(setting: Setting, call: Call, name: str) -> int:
-    if not setting.value.isdigit() or not int(setting.value):
-        raise mistake(
-            setting.origin, f"{call.variable}: --{name.replace('_', '-')} {setting.value}: must be 1 or more"
-        )
-    return int(setting.value)
+def _scalar(value: object) -> str:
+    if isinstance(value, int):
+        return str(value)
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    # OmegaConf would look ${USER} up in the config: with a backslash it is text
+    return json.dumps(text.replace("${", "\\${"), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""What a shell script such as cmd.sh or run.sh assigns, read without running it.
+"""The settings in shell scripts such as cmd.sh and run.sh, read without running them.
 
-Assignments, `export`, `if` with a comparison of texts, and options of a command (`./asr.sh --nj 32`) are read. What
-needs a shell to be understood (`$(hostname)`, `case`, `&&`) is left out, with a note.
+Assignments, options of a command (`./asr.sh --nj 32`) and an `if` that compares two texts are read. What needs a shell
+to be understood (`$(hostname)`, `case`, `&&`) is left out, with a note.
 """
 
 from __future__ import annotations
@@ -9,189 +9,143 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
-from espnet3.cli.migrate.origin import Origin, Setting, mistake
+from espnet3.cli.migrate.kaldi import Entry
+from espnet3.parallel.errors import ConfigError
 
-NUMBERS = ("nj", "inference_nj", "gpu_inference", "ngpu", "num_nodes")  # of run.sh and asr.sh
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_WANTED = re.compile(rf"\w*cmd|{'|'.join(NUMBERS)}")
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$`]*))?\})")
-_OF_LOGIN = ("HOME", "USER", "TMPDIR", "PWD")  # the scheduler's shell, or whatever opens a file, knows these
+_NUMBERS = ("nj", "inference_nj", "gpu_inference")  # of run.sh and asr.sh
+_WANTED = (*_NUMBERS, "cmd", "train_cmd", "cuda_cmd", "decode_cmd", "cmd_backend")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+# the scheduler's shell, or whatever opens a file, knows the variables of a login
+_COMPUTED = re.compile(r"`|\$(?!\{?(?:HOME|USER|TMPDIR|PWD)\b)")
+_PATTERN = re.compile(r"[*?\[`$]")  # no plain text on the right of a comparison
+_BEFORE = ("then", "do", "{")
 _INNER_HASH = re.compile(r"(?<=[^\s;&|])#")  # as in $#, where shlex would begin a comment
-_WORDS_BEFORE = ("then", "else", "do", "{")
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script assigns.
-
-    Attributes:
-        name: The file, as the user named it.
-        variables: The last value of each variable.
-        computed: Variables whose value only a shell can compute, with its source.
-        notes: What was left out, in a sentence each.
-    """
-
-    name: str
-    variables: dict[str, Setting] = field(default_factory=dict)
-    computed: dict[str, Setting] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Branch:
-    """An open `if` or `case`: whether its part is run (None: only a shell knows), and whether one was before."""
+    """An open `if` or `case`: does its part run, and may a later part? None: only a shell can decide."""
 
-    line: int
     said: str
-    active: bool | None
-    taken: bool = False
+    runs: bool | None = None
+    open: bool | None = True
 
 
-Statement = list[tuple[int, str]]  # words with their lines
+class Script:
+    """The settings of one script after another; variables that are given at first stay as they are."""
+
+    def __init__(self, fixed: Mapping[str, Entry]) -> None:
+        self.variables = dict(fixed)
+        self.notes: list[str] = []  # settings that are left out
+        self._fixed = frozenset(fixed)
+        self._branches: list[_Branch] = []  # open ones
+
+    def read(self, name: str, text: str) -> None:
+        """Read a script."""
+        self._branches = []
+        for line, statement in _statements(name, text):
+            first = next((at for at, word in enumerate(statement) if word not in _BEFORE), len(statement))
+            words = self._branch(f"{name}:{line}", statement[first:])
+            if all(branch.runs is not False for branch in self._branches):
+                self._take(f"{name}:{line}", words)
+
+    def _branch(self, where: str, words: list[str]) -> list[str]:
+        """Open, change or close a branch; return the words that remain."""
+        first = words[0] if words else ""
+        if first in ("if", "case"):
+            self._branches.append(_Branch(""))
+        if first not in ("if", "elif", "else", "fi", "case", "esac") or not self._branches:
+            return words
+        if first in ("fi", "esac"):
+            self._branches.pop()
+            return words[1:]
+        branch = self._branches[-1]
+        branch.runs = _both(branch.open, True if first == "else" else self._holds(words[1:]))
+        branch.open = _both(branch.open, None if branch.runs is None else not branch.runs)
+        if first == "else":
+            return words[1:]
+        branch.said = f"{where}: {' '.join(words)!r}"
+        return []
+
+    def _holds(self, condition: list[str]) -> bool | None:
+        """Return whether a comparison of two texts is true; None: only a shell can decide."""
+        match [self._filled(word) for word in condition]:
+            case ["[" | "[[", left, "=" | "==", right, "]" | "]]"]:
+                return None if is_computed(left) or _PATTERN.search(right) else left == right
+        return None
+
+    def _take(self, where: str, words: list[str]) -> None:
+        """Take the settings of a statement, or note those that a shell must decide or compute."""
+        unsure = next((f" ({each.said})" for each in self._branches if each.runs is None), "")
+        for name, source, follows in _settings(words):
+            value = self._filled(source)
+            before = self.variables.get(name)
+            if name in self._fixed or (before is not None and before.value == value):
+                continue
+            why = "only a shell can compute it; write its value" if is_computed(value) else ""
+            if unsure or follows:
+                why = f"only a shell can decide that{unsure}; if it counts, migrate a copy with it alone"
+            else:
+                self.variables[name] = Entry(value, where)
+            if why and name in _WANTED:
+                self.notes.append(f"{where}: {name}={shlex.quote(source)} is left out: {why}")
+
+    def _filled(self, word: str) -> str:
+        def known(found: re.Match[str]) -> str:
+            return str(self.variables.get(found[1] or found[2], Entry(found[0], "")).value)
+
+        return _VARIABLE.sub(known, word)
 
 
-def read_script(name: str, text: str, fixed: Mapping[str, Setting] | None = None) -> Script:
-    """Read a script."""
-    reader = _Reader(Script(name), dict(fixed or {}))
-    for statement in _statements(name, text):
-        reader.take(statement)
-    if reader.branches:
-        raise mistake(Origin(name, reader.branches[-1].line), "this 'if' or 'case' is never closed")
-    return reader.script
+def is_computed(value: str) -> bool:
+    """Tell a value that only a shell can compute."""
+    return _COMPUTED.search(value) is not None
 
 
-def _statements(name: str, text: str) -> Iterator[Statement]:
-    """Yield the words between line ends and semicolons; operators such as `&&` stay words."""
-    statement: Statement = []
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _statements(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the words between line ends and semicolons, with their line; operators such as `&&` stay words."""
     pending, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate([*text.splitlines(), ""], 1):
         pending, first = (f"{pending}\n{line}", first) if pending else (line, number)
-        continued = pending.endswith("\\")
-        source = _INNER_HASH.sub("\0", pending.removesuffix("\\"))
-        lexer = shlex.shlex(source, posix=True, punctuation_chars=";&|")
+        if pending.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        lexer = shlex.shlex(_INNER_HASH.sub("\0", pending), posix=True, punctuation_chars=";&|")
         lexer.whitespace_split = True
         try:
             words = [word.replace("\0", "#") for word in lexer]
         except ValueError:  # a quotation mark that a later line closes
             continue
         pending = ""
-        for word in words:
-            if word.startswith(";"):
-                yield statement
-                statement = []
-            else:
-                statement.append((first, word))
-        if not continued:
-            yield statement
-            statement = []
+        while words:
+            ends = [at for at, word in enumerate(words) if word.startswith(";")]
+            end = ends[0] if ends else len(words)
+            yield first, words[:end]
+            words = words[end + 1 :]
     if pending:
-        mark = min((pending.find(sign), sign) for sign in "\"'" if sign in pending)[1]
-        raise mistake(Origin(name, first), f"the {mark} that opens here is never closed")
-    yield statement
+        raise ConfigError(f"{name}:{first}: a quotation mark that opens here is never closed")
 
 
-class _Reader:
-    def __init__(self, script: Script, fixed: dict[str, Setting]) -> None:
-        self.script = script
-        self.fixed = fixed
-        self.branches: list[_Branch] = []
-
-    def take(self, statement: Statement) -> None:
-        while statement and statement[0][1] in _WORDS_BEFORE:
-            if statement[0][1] == "else" and self.branches:
-                branch = self.branches[-1]
-                branch.active = None if branch.active is None and not branch.taken else not branch.taken
-            statement = statement[1:]
-        if not statement:
-            return
-        line, first = statement[0]
-        if first in ("elif", "fi", "esac") and not self.branches:
-            raise mistake(
-                Origin(self.script.name, line), f"nothing is open that this {first!r} could belong to"
-            )
-        said = " ".join(word for _, word in statement)
-        if first == "if":
-            holds = self._holds(statement[1:])
-            self.branches.append(_Branch(line, said, holds, bool(holds)))
-        elif first == "case":
-            self.branches.append(_Branch(line, said, None))
-        elif first == "elif":
-            branch = self.branches[-1]
-            branch.line, branch.said = line, said
-            branch.active = False if branch.taken else self._holds(statement[1:])
-            branch.taken = branch.taken or bool(branch.active)
-        elif first in ("fi", "esac"):
-            self.branches.pop()
+def _settings(words: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield assignments, which stand before a command, and options of a number: name, value and does it follow `&&`."""
+    begins, follows = True, False
+    for word, after in pairwise([*words, ""]):
+        name, sign, value = word.partition("=")
+        option = word[2:].replace("-", "_")
+        if begins and sign and name.isidentifier():
+            yield name, value, follows
+        elif word.startswith("--") and option in _NUMBERS:
+            yield option, after, follows
+        elif word[:1] in ("&", "|"):
+            begins = follows = True
         else:
-            self._run(statement, said)
-
-    def _holds(self, condition: Statement) -> bool | None:
-        """Return whether a comparison of texts is true; None: only a shell knows."""
-        match [self._value(word) for _, word in condition]:
-            case ["[" | "[[", str(left), "=" | "==" | "!=" as sign, str(right), "]" | "]]"]:
-                return (left == right) == (sign != "!=")
-            case ["[" | "[[", "-n" | "-z" as sign, str(value), "]" | "]]"]:
-                return (value == "") == (sign == "-z")
-        return None
-
-    def _run(self, statement: Statement, said: str) -> None:
-        if any(branch.active is False for branch in self.branches):
-            return
-        unknown = next((branch for branch in self.branches if branch.active is None), None)
-        # what stands behind `&&`, or in a branch that only a shell can decide, may run or not
-        sure = next(
-            (at for at, (_, word) in enumerate(statement) if word and word[0] in "&|"), len(statement)
-        )
-        why = f"it is a part of {said!r}"
-        if unknown is not None:
-            sure, why = 0, f"it depends on {unknown.said!r} (line {unknown.line})"
-        for line, word in statement[sure:]:
-            if _ASSIGNMENT.match(word) and _WANTED.fullmatch(word.partition("=")[0]):
-                self.script.notes.append(
-                    f"{self.script.name}:{line}: {word!r} is left out: {why}, which only a shell can decide; if it "
-                    "counts, migrate a copy with it alone"
-                )
-        words = statement[:sure]
-        if words and words[0][1] in ("export", "local", "declare", "readonly"):
-            words = words[1:]
-        while words and _ASSIGNMENT.match(words[0][1]):
-            self._assign(words[0][1], Origin(self.script.name, words[0][0]))
-            words = words[1:]
-        self._options(words)
-
-    def _assign(self, word: str, origin: Origin) -> None:
-        variable, _, source = word.partition("=")
-        value = self._value(source)
-        self.script.variables.pop(variable, None)
-        self.script.computed.pop(variable, None)
-        if variable in self.fixed:
-            self.script.variables[variable] = self.fixed[variable]
-        elif value is None:
-            self.script.computed[variable] = Setting(source, origin)
-        else:
-            self.script.variables[variable] = Setting(value, origin)
-
-    def _options(self, words: Statement) -> None:
-        """Read `--nj 32` of a command such as `./asr.sh --nj 32 --inference_nj 4`."""
-        for (line, word), (_, after) in pairwise(words):
-            option, value = word.removeprefix("--").replace("-", "_"), self._value(after)
-            if word.startswith("--") and option in NUMBERS and value is not None:
-                self.script.variables[option] = Setting(value, Origin(self.script.name, line))
-
-    def _value(self, word: str) -> str | None:
-        """Return a word with its variables filled in; None: only a shell can compute it."""
-        parts, at = [], 0
-        for found in _VARIABLE.finditer(word):
-            name = found[1] or found[2]
-            known = self.fixed.get(name) or self.script.variables.get(name)
-            default = None if name in self.script.computed else found[3]
-            value = known.value if known else f"${{{name}}}" if name in _OF_LOGIN else default
-            if value is None:
-                return None
-            parts += [word[at : found.start()], value]
-            at = found.end()
-        rest = word[at:]
-        return None if "$" in rest or "`" in word else "".join([*parts, rest])
+            begins = word in ("export", "local", "declare", "readonly") or word.endswith(")")

@@ -1,0 +1,199 @@
+"""The flags that Kaldi's scripts, such as `slurm.pl --mem 4G`, give to the submit command.
+
+A script reads the meaning of its options from a file, such as conf/slurm.conf:
+
+command sbatch --export=PATH        the submit command, with the flags that every job has
+default gpu=0                       an option that is given where the caller does not
+option mem=* --mem-per-cpu $0       what `--mem 4G` becomes; $0 is its value
+option mem=0                        the same for one value; here it becomes nothing
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from espnet3.parallel.backends.table import KALDI_SCRIPTS
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import did_you_mean, shown
+
+# by env: the file of options of its scripts, and its content where the file is missing
+_QUEUE = """
+command qsub -v PATH -cwd -S /bin/bash -j y -l arch=*64*
+option mem=* -l mem_free=$0,ram_free=$0
+option num_threads=*
+option max_jobs_run=* -tc $0
+default gpu=0
+option gpu=*
+"""
+_SLURM = """
+command sbatch --export=PATH --ntasks-per-node=1
+option time=* --time $0
+option mem=* --mem-per-cpu $0
+option num_threads=* --cpus-per-task $0
+default gpu=0
+option gpu=0 -p shared
+option gpu=* -p gpu --gres=gpu:$0 --time 4:0:0
+"""
+_PBS = """
+command qsub -V -v PATH -S /bin/bash -l mem=4G
+option mem=* -l mem=$0
+default gpu=0
+option gpu=*
+"""
+OPTIONS_FILES = {
+    "sge": ("conf/queue.conf", _QUEUE),
+    "slurm": ("conf/slurm.conf", _SLURM),
+    "pbs": ("conf/pbs.conf", _PBS),
+}
+_STRICT = ("slurm", "pbs")  # whose scripts stop at an option that the file does not have; queue.pl ignores it
+
+_LINE = re.compile(
+    r"command\s+(?P<command>.+)|(?P<kind>option|default)\s+(?P<name>[^=\s]+)=(?P<value>\S+)\s*(?P<flags>.*)"
+)
+_FLAG = re.compile("-[^0-9]|[\u2010-\u2015\u2212]")
+_ALONE = ("-V", "-cwd", "-notify")  # flags of qsub without a value
+_OWN = ("config", "max_jobs_run")  # options that the scripts read themselves
+_NOTHING = (("mem", "0"), ("gpu", "0"), ("num_threads", "1"))  # options that ask for nothing
+_DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value, and where it came from."""
+
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsFile:
+    """A `queue.conf`, `slurm.conf` or `pbs.conf`; a rule is found by an option's name and value."""
+
+    name: str
+    command: Entry
+    rules: dict[tuple[str, str], Entry]
+    defaults: dict[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command of cmd.sh, taken apart."""
+
+    variable: str  # its name in cmd.sh, such as "decode_cmd"
+    said: Entry
+    script: str  # such as "queue.pl"
+    env: str  # the backend that does here what the script does
+    options: dict[str, Entry]  # by name, without `--`, with `_` for `-`
+    flags: str  # those of the submit command
+
+
+def read_options(name: str, text: str, *, numbered: bool = True) -> OptionsFile:
+    """Read a file of options."""
+    command: Entry | None = None
+    rules: dict[tuple[str, str], Entry] = {}
+    defaults: dict[str, Entry] = {}
+    for number, whole in enumerate(text.splitlines(), 1):
+        where = f"{name}:{number}" if numbered else name
+        line = whole.partition("#")[0].strip()
+        if not line:
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise ConfigError(f"{where}: {line!r} is no option name=value flags; put no spaces around the =")
+        option, value, flags = found["name"], found["value"], found["flags"]
+        if found["command"]:
+            command = Entry(found["command"], where)
+        elif found["kind"] == "default":
+            defaults[option] = Entry(value, where)
+        elif value == "*" and flags and "$0" not in flags:
+            raise ConfigError(f"{where}: {line!r} loses the value: write $0 in its place, or {option}=1")
+        else:
+            rules[option, value] = Entry(flags, where)
+    if command is None:
+        raise ConfigError(f"{name}: no line says 'command sbatch ...' or 'command qsub ...'; add it")
+    return OptionsFile(name, command, rules, defaults)
+
+
+def read_call(variable: str, said: Entry) -> Call:
+    """Take a command apart."""
+    # the shell separates the words of "${decode_cmd}" at spaces alone: quotation marks within are letters
+    words = said.value.split()
+    said = Entry(" ".join(words), said.why)
+    if not words:
+        raise ConfigError(f"{said.why}: {variable} is empty; write a command such as run.pl or queue.pl")
+    if os.path.basename(words[0]) == "retry.pl":  # [--num-tries N] and the command that it tries again
+        words = words[3 if words[1:2] == ["--num-tries"] else 1 :] or words
+    script = os.path.basename(words[0])
+    if script not in KALDI_SCRIPTS:
+        guess = did_you_mean(script, KALDI_SCRIPTS)
+        known = ", ".join(KALDI_SCRIPTS)
+        raise ConfigError(f"{said.why}: {shown(said.value)}: unknown script.{guess} Known: {known}")
+    options: dict[str, Entry] = {}
+    flags: list[str] = []
+    for word, *values in by_flag(words[1:]):
+        place = f"{said.why}: {variable}"
+        plain = word.translate(_DASHES)
+        if plain != word and plain.startswith("-"):
+            raise ConfigError(f"{place}: {word!r} has a typographic dash; write {plain!r}")
+        if not values and word.startswith("-") and word not in _ALONE:
+            raise ConfigError(f"{place}: {word} of {script} needs a value; write one after it")
+        extra = values[2 if word == "-pe" else 1 :] if word.startswith("-") else [word]
+        if extra:
+            raise ConfigError(f"{place}: {script} would log to {extra[0]!r}: write an option before it")
+        if word.startswith("--"):
+            options[word[2:].replace("-", "_")] = Entry(values[0], said.why)
+        else:
+            flags += [word, *values]
+    return Call(variable, said, script, KALDI_SCRIPTS[script], options, " ".join(flags))
+
+
+def by_flag(words: Sequence[str]) -> Iterator[list[str]]:
+    """Yield each flag with the values behind it, which begin with no dash, unless they are numbers."""
+    found: list[str] = []
+    for word in words:
+        if found and _FLAG.match(word):
+            yield found
+            found = []
+        found.append(word)
+    if found:
+        yield found
+
+
+def flags_of(call: Call, file: OptionsFile, notes: list[str]) -> list[Entry]:
+    """Return the flags that the submit command is given for a call, those that count least first."""
+    # in the order of queue.pl and slurm.pl: what the file of options adds counts more than what cmd.sh hands through
+    found = [
+        Entry(file.command.value.partition(" ")[2], file.command.why),
+        Entry(call.flags, f"{call.said.why}, {call.variable}"),
+    ]
+    defaults = {name: each for name, each in file.defaults.items() if name not in call.options}
+    for name, option in {**defaults, **call.options}.items():
+        if name in _OWN:
+            continue
+        rule = file.rules.get((name, option.value), file.rules.get((name, "*")))
+        said = f"{dashed(name, option.value)} of {option.why}"
+        if name in defaults:
+            said = f"the default {name}={option.value}"
+            if option.why != file.name:
+                said += f" of {option.why}"
+        if rule is not None and not rule.value:
+            if (name, option.value) not in _NOTHING:
+                notes.append(f"{said}: no flags in {file.name}; n_workers bounds jobs, options has the rest")
+        elif rule is not None:
+            found.append(Entry(rule.value.replace("$0", option.value), f"{rule.why}, {said}"))
+        elif call.env in _STRICT:
+            raise ConfigError(
+                f"{call.variable}: {call.script} refuses {said}: add a line 'option {name}=*' to {file.name}"
+            )
+        else:
+            notes.append(f"{said}: {file.name} has no rule for it, so {call.script} ignored it")
+    return found
+
+
+def dashed(option: str, value: str) -> str:
+    """Return an option as it is written on a command line."""
+    return f"--{option.replace('_', '-')} {value}"

@@ -1,0 +1,50 @@
+"""The output of verbs: texts of 80 columns that a terminal does not obey, and errors without a traceback."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.messages import printable
+
+Tell = Callable[[bool | None, str], None]  # takes a finding of `doctor`; None: it could not be checked
+
+
+def say(text: object, file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
+    """Print any text, such as an item's: a terminal shows escapes and does not obey them."""
+    print(printable(str(text)), file=file, end=end, flush=flush)
+
+
+def wrapped(text: str, indent: int = 4) -> str:
+    """Break a text between words at 80 columns; a word that is longer, such as a path, stays whole."""
+    after = " " * indent
+    wrapper = textwrap.TextWrapper(
+        80, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    )
+    lines = []
+    for line in text.splitlines():
+        lines.append(wrapper.fill(line))
+        wrapper.initial_indent = after
+    return "\n".join(lines)
+
+
+def explained(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Print an error of this package as a message instead of a traceback."""
+
+    @functools.wraps(verb)
+    def explained(**arguments: Any) -> Any:
+        try:
+            return verb(**arguments)
+        except BrokenPipeError:  # `| head` has seen enough; Python writes the rest at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except (ParallelError, OSError) as error:  # a folder that may not be read is one more mistake
+            say(f"{type(error).__name__}: {error}", file=sys.stderr)
+            sys.exit(1)
+
+    return explained

@@ -121,11 +121,25 @@ def test_audio_without_samples_is_refused_by_name(tmp_path: Path) -> None:
             dataset[name]
 
 
-def test_a_compressed_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    """A FLAC file whose end is missing is no shorter recording."""
+@pytest.mark.parametrize("name", ["cut.flac", "cut.wav", "cut.aiff", "cut.au", "cut.w64", "cut.rf64"])
+def test_a_file_that_is_cut_short_is_refused(name: str, tmp_path: Path) -> None:
+    """A file whose end is missing is no shorter recording, and neither is what a pipe gives of it."""
     noise = numpy.random.default_rng(1).uniform(-0.5, 0.5, 16000)
-    soundfile.write(tmp_path / "cut.flac", noise, 8000)
-    content = (tmp_path / "cut.flac").read_bytes()
-    (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"line 1: .*cut\.flac"):
-        by_kaldi(tmp_path / "cut.flac", 8000, "int16")
+    soundfile.write(tmp_path / name, noise, 8000)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=rf"line 1: .*{name}"):
+        by_kaldi(tmp_path / name, 8000, "int16")
+    (tmp_path / "wav.scp").write_text(f"pipe cat {tmp_path / name} |\n")
+    with pytest.raises(ValueError, match="line 1"):
+        KaldiDataset(tmp_path, pipes="run")["pipe"]
+
+
+def test_what_a_program_writes_to_a_pipe_is_whole(tmp_path: Path) -> None:
+    """A header that announces as much as its field holds says nothing of the length, and so do a few bytes more."""
+    soundfile.write(tmp_path / "whole.wav", numpy.zeros(800), 8000, subtype="PCM_16")
+    content = (tmp_path / "whole.wav").read_bytes()
+    at = content.index(b"data") + 4
+    for size in (0xFFFFFFFF, 0x7FFFF024, 1600 + 44):
+        (tmp_path / "whole.wav").write_bytes(content[:at] + size.to_bytes(4, "little") + content[at + 4 :])
+        assert len(by_kaldi(tmp_path / "whole.wav", 8000, "int16")["speech"]) == 800

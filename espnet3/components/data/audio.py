@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import IO, Any
 
 from espnet3.components.instantiate import require
 
 _FLOATS = ("FLOAT", "DOUBLE")
+# libsndfile reads what is there of a file that its header announces more of, and says so in its log alone. Who writes
+# to a pipe announces about 2 or 4 GiB, and some programs the header's own bytes as well
+_SIZES = re.compile(r": (\d+) \(should be (\d+)\)")
+_STREAMED, _SLACK = 0x7FFF0000, 512
 
 
 class NoSamplesError(ValueError):
@@ -41,6 +46,11 @@ def read_audio(
                 raise NoSamplesError(
                     f"{named} has no samples: its header announces none, or the file is cut short"
                 )
+            for announced, there in _SIZES.findall(file.extra_info):
+                if int(there) + _SLACK < int(announced) < _STREAMED:
+                    raise ValueError(
+                        f"{named} is cut short: its header announces {announced} bytes, and {there} are there"
+                    )
             if first >= file.frames:
                 raise ValueError(f"{named} is {length:g} s long, and the utterance begins at {begin:g} s")
             if end is not None and end > length + overshoot:

@@ -28,27 +28,16 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed items that have the same cause, type and, but for numbers and quoted texts, message.
+    """Failed items that have the same cause, type and, but for numbers and quoted texts, message."""
 
-    Attributes:
-        cause: "error", "poison", "timeout" or "result".
-        error_type: The exception's class.
-        message: The first one's.
-        count: How many items.
-        indices: The first ones, as text.
-        traceback: The first one's.
-        worker: Where the first one ran.
-        attempts: The most that one of them had.
-    """
-
-    cause: str
+    cause: str  # "error", "poison", "timeout" or "result"
     error_type: str
-    message: str
+    message: str  # of the first one, as is what follows
     count: int
-    indices: tuple[str, ...]
+    indices: tuple[str, ...]  # of the first ones
     traceback: str
     worker: str
-    attempts: int
+    attempts: int  # the most that one of them had
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data."""
@@ -107,11 +96,6 @@ class Failures:
 
 class Outcomes:
     """What the splits of a run hold so far.
-
-    Args:
-        run: The run's folder.
-        indices: What its run.json says of the index list: `count` and `sha256`.
-        kind: What the folders of its sessions are called.
 
     Attributes:
         state: One byte a position: 0 where it has no outcome yet.

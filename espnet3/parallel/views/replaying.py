@@ -35,12 +35,7 @@ _PLANNED = 100_000  # indices among which a similar one is looked for
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """What the folder says of an item.
-
-    Attributes:
-        result: Its result, where it has one.
-        failure: The facts of its failure as plain data, where that is its outcome; else None.
-    """
+    """What the folder says of an item: its result, or the facts of its failure as plain data."""
 
     result: Any = None
     failure: dict[str, Any] | None = None
@@ -48,23 +43,14 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of an item.
-
-    Attributes:
-        index: The item.
-        seconds: How long it took.
-        result: What it returned.
-        error: What it raised; None where it returned.
-        then: What the folder says of it; None where it says nothing.
-        same: Whether both came out alike: results are equal, or errors have one type and message; None: not known.
-    """
+    """What came of an item."""
 
     index: Any
     seconds: float
     result: Any
     error: BaseException | None
-    then: Then | None
-    same: bool | None
+    then: Then | None  # None where the folder says nothing of it
+    same: bool | None  # results are equal, or errors have one type and message; None: not known
 
 
 class Replay:

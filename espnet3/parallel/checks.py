@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol
@@ -165,27 +165,35 @@ RESUME = Choice((True, False, "force"), quoted=True)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Flag:
-    """True or false."""
-
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        return "" if isinstance(value, bool) else "must be true or false"
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Names(_Optional):
-    """A list of texts.
+class Fits(_Optional):
+    """What passes a test.
 
     Attributes:
-        of: What they are names of.
+        test: Returns whether a value is right.
+        called: What it must be.
     """
 
-    of: str
+    test: Callable[[Any], bool]
+    called: str
 
     def _refusal(self, value: Any) -> str:
-        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return "" if good else self._must_be(f"a list of names of {self.of}")
+        return "" if self.test(value) else self._must_be(self.called)
+
+
+class Flag(Fits):
+    """True or false."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda value: isinstance(value, bool), "true or false")
+
+
+def names_of(what: str, none: str = "") -> Fits:
+    """Return the kind of a list of texts, which are names of something."""
+    return Fits(
+        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        f"a list of names of {what}",
+        none=none,
+    )
 
 
 @dataclass(slots=True, eq=False, repr=False)

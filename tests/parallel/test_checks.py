@@ -19,11 +19,11 @@ from espnet3.parallel.checks import (
     Flag,
     Kind,
     Location,
-    Names,
     Number,
     Whole,
     argument,
     as_python,
+    names_of,
     problem,
 )
 from espnet3.parallel.config import ParallelConfig
@@ -64,7 +64,7 @@ class Double(BaseRunner):
         (Choice((True, False, "force"), quoted=True), [True, "force"], ["yes"], 'True, False or "force"'),
         (Flag(), [True, False], [0, 1, "true", None], "true or false"),
         (
-            Names(of="variables", none="null"),
+            names_of("variables", none="null"),
             [[], ["A"], None],
             ["A", [1], ("A",)],
             "a list of names of variables",

@@ -446,24 +446,18 @@ print(sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_parsing_loads_neither_dask_nor_omegaconf():
-    """Importing the module and parsing right and wrong configurations of any env imports no heavy package."""
+def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf():
+    """Importing the module, and parsing blocks that need no look at a package, imports no heavy one."""
     code = f"""
 from espnet3.parallel.config import ParallelConfig
-job = {JOB!r} | {{"disk": "1GB"}}
 ParallelConfig.parse(None)
-ParallelConfig.parse({{"n_workers": 2, "options": {{"threads_per_worker": 1, "lifetime": "1h"}}}})
+options = {{"threads_per_worker": 1, "memory_limit": "1GB", "processes": True, "env": {{"A": "1"}}}}
+ParallelConfig.parse({{"n_workers": 2, "options": options}})
 for env in ("slurm", "pbs", "sge", "lsf", "moab", "oar", "htcondor"):
     job = {JOB!r} | ({{"disk": "1GB"}} if env == "htcondor" else {{}})
     ParallelConfig.parse({{"env": env, "options": job}})
 ParallelConfig.parse({{"env": "ssh", "options": {{"hosts": ["a", "b"]}}}})
 ParallelConfig.parse({{"env": "kube"}})
-try:
-    ParallelConfig.parse({{"env": "local", "devices": 1, "options": {{"queue": "gpu", "zzz": 1}}}})
-except ValueError as error:
-    assert "3 problems" in str(error)
-else:
-    raise SystemExit("accepted")
 {LOADED}"""
     assert run_python(code) == "[]\n"
 
@@ -478,36 +472,18 @@ ParallelConfig.parse(OmegaConf.create({{"env": "slurm", "options": {JOB!r}}}))
     assert run_python(code) == "['omegaconf']\n"
 
 
-def test_the_large_worker_module_is_read_only_when_needed():
-    """`distributed/worker.py` is opened for an option that only Worker has, and for no other."""
-    code = """
-import sys
-opened = []
-sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from espnet3.parallel.config import ParallelConfig
-def reads_worker():
-    return any(name.replace("\\\\", "/").endswith("distributed/worker.py") for name in opened)
-ParallelConfig.parse({"options": {"threads_per_worker": 1, "memory_limit": "1GB", "interface": "lo"}})
-print(reads_worker())
-ParallelConfig.parse({"options": {"lifetime": "1h"}})
-print(reads_worker())
-"""
-    assert run_python(code) == "False\nTrue\n"
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"memory_limit": "lots"}, "options.memory_limit = 'lots': write a size with its unit"),
-        ({"memory_limit": 32}, "options.memory_limit = 32: write a size with its unit"),
-        ({"memory_limit": -1}, "options.memory_limit = -1: write a size"),
+        ({"memory_limit": "lots"}, "options.memory_limit = 'lots': must be a size with its unit"),
+        ({"memory_limit": 32}, "options.memory_limit = 32: must be a size with its unit"),
         ({"threads_per_worker": -1}, "options.threads_per_worker = -1: must be a positive integer"),
         ({"threads_per_worker": "2"}, "options.threads_per_worker = '2': must be a positive integer"),
         ({"processes": "false"}, "options.processes = 'false': must be true or false"),
-        ({"protocol": 3}, "options.protocol = 3: must be text, not int"),
+        ({"protocol": 3}, "options.protocol = 3: must be text"),
         ({"env": "OMP_NUM_THREADS=1"}, "options.env = 'OMP_NUM_THREADS=1': must be a mapping of variables"),
-        ({"env": {"A=B": "1"}}, "no variable can be called or hold 'A=B=1'"),
-        ({"env": {"A": "a\0b"}}, "no variable can be called or hold"),
+        ({"env": {"A=B": "1"}}, "a name has no ="),
+        ({"env": {"A": "a\0b"}}, "nothing a NUL"),
         ({"resources": 3}, "options.resources = 3: must be a mapping of names to numbers"),
         ({"local_directory": 3}, "options.local_directory = 3: must be a path"),
         ({"security": 3}, "options.security = 3: must be true, false or a distributed.Security"),
@@ -597,7 +573,7 @@ def test_idle_timeout_may_be_zero():
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("slurm", "partition = 'gpu': unknown key: under options it is called queue here: queue: gpu"),
+        ("slurm", "partition = 'gpu': unknown key: under options it is called queue here: queue: 'gpu'"),
         (
             "local",
             "partition = 'gpu': unknown key: it is called queue under options of slurm, pbs, sge, lsf, moab, oar",

@@ -1,14 +1,18 @@
-"""The cluster class of a row, imported when it is used, and what an import of Dask's packages does to Ctrl-C."""
+"""What a row names of its package, imported when it is used: the cluster class, and the options that it takes."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.errors import MissingPackageError
 
 
@@ -52,6 +55,43 @@ def interrupts_wait() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if len(heard) == 1:
             before(heard[0], None)
+
+
+def installed(package: str) -> bool:
+    """Whether a top-level package can be found; it is not imported."""
+    # find_spec raises for a module that is loaded and has no __spec__ (one made by hand).
+    return sys.modules.get(package) is not None or find_spec(package) is not None
+
+
+def parameters(reference: str) -> tuple[str, ...] | None:
+    """Return the names that a function takes as keywords; None where its package is not installed, or not whole."""
+    module, _, name = reference.partition(":")
+    if not installed(module.partition(".")[0]):
+        return None
+    try:
+        taken = signature(attrgetter(name)(load_module(module))).parameters.values()
+    except (ImportError, AttributeError):
+        return None
+    open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return tuple(one.name for one in taken if one.kind not in open_ended and one.name != "self")
+
+
+def has_option(row: Backend, name: str) -> bool | None:
+    """Return whether a row accepts an option; None where its package is not installed, and cannot be asked."""
+    if name in row.controlled:
+        return False
+    if name in row.required or name in row.known:
+        return True
+    answers = [parameters(reference) for reference in row.signatures]
+    if any(name in (names or ()) for names in answers):
+        return True
+    return None if None in answers else False
+
+
+def allowed_options(row: Backend) -> tuple[str, ...]:
+    """Return the options that a row accepts, as far as its packages are installed."""
+    found = [name for reference in row.signatures for name in parameters(reference) or ()]
+    return tuple(name for name in dict.fromkeys(found) if name not in row.controlled)
 
 
 def require_package(row: Backend) -> None:

@@ -9,8 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.loading import interrupts_wait
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.loading import installed, interrupts_wait
 from espnet3.parallel.checks import search_path
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import

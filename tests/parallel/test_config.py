@@ -532,7 +532,7 @@ def holding_itself():
         ({"setup_timeout": 10**5000}, "setup_timeout = <a value of type int"),
         (
             {"env": "slurm", "options": JOB, "adapt": {"minimum": 0, "maximum": 10**400}},
-            "at most; write adapt",
+            "such as adapt: {minimum: 0, maximum: 64}",
         ),
         ({"env": Unshowable()}, "Unknown env <a value of type Unshowable"),
         ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),

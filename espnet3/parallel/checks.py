@@ -59,11 +59,7 @@ def as_python(value: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class _Optional:
-    """A kind whose value may be left open.
-
-    Attributes:
-        none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
-    """
+    """A kind whose value may be left open: `none` is how None is called where it is allowed, such as "null"."""
 
     none: str = ""
 
@@ -80,42 +76,8 @@ class _Optional:
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Whole(_Optional):
-    """A whole number.
-
-    Attributes:
-        least: The smallest; None: any.
-        most: The largest; None: any.
-        example: One that is right, for the message.
-        called: What it is called in the message; "" words it by `least`.
-    """
-
-    least: int | None = None
-    most: int | None = None
-    example: str = ""
-    called: str = ""
-
-    def _refusal(self, value: Any) -> str:
-        if is_whole(value) and (self.least is None or value >= self.least):
-            if self.most is None or value <= self.most:
-                return ""
-            return f"must be {self.most} at most"
-        words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
-        called = self.called or words.get(self.least, f"an integer, {self.least} or more")
-        return self._must_be(called, self.example)
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Number(_Optional):
-    """A finite number.
-
-    Attributes:
-        above: It must be greater than this; None: any.
-        least: It must be at least this; None: any.
-        most: The largest; None: any.
-        example: As of `Whole`.
-        called: As of `Whole`; "" words it by `above` and `least`.
-    """
+    """A finite number within bounds; `called` names it in the message, which the bounds do otherwise."""
 
     above: float | None = None
     least: float | None = None
@@ -125,16 +87,31 @@ class Number(_Optional):
 
     def _refusal(self, value: Any) -> str:
         if (
-            is_number(value)
-            and (self.above is None or value > self.above)
-            and (self.least is None or value >= self.least)
+            not self._is_one(value)
+            or (self.above is not None and value <= self.above)
+            or (self.least is not None and value < self.least)
         ):
-            if self.most is None or value <= self.most:
-                return ""
-            return f"must be {self.most:,.0f} at most{f', or {self.none}' if self.none else ''}"
+            return self._must_be(self.called or self._words(), self.example)
+        return "" if self.most is None or value <= self.most else self._must_be(f"{self.most:,.0f} at most")
+
+    def _is_one(self, value: Any) -> bool:
+        return is_number(value)
+
+    def _words(self) -> str:
         bound = f" above {self.above:g}" if self.above is not None else ""
-        bound += f", {self.least:g} or more" if self.least is not None else ""
-        return self._must_be(self.called or f"a number{bound}", self.example)
+        return f"a number{bound}{f', {self.least:g} or more' if self.least is not None else ''}"
+
+
+class Whole(Number):
+    """A whole number."""
+
+    def _is_one(self, value: Any) -> bool:
+        return is_whole(value)
+
+    def _words(self) -> str:
+        if self.least == 1:
+            return "a positive integer"
+        return "an integer" if self.least is None else f"an integer, {self.least} or more"
 
 
 @dataclass(slots=True, eq=False, repr=False)

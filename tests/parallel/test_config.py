@@ -527,7 +527,7 @@ def holding_itself():
     [
         ({"n_workers": "9" * 5000}, "n_workers = '999"),
         ({"n_workers": 10**5000}, "n_workers = <a value of type int"),
-        ({"n_workers": 10**7}, "must be 1000000 at most"),
+        ({"n_workers": 10**7}, "must be 1,000,000 at most"),
         ({"start_timeout": 10**400}, "start_timeout = 1000"),
         ({"setup_timeout": 10**5000}, "setup_timeout = <a value of type int"),
         (

@@ -266,14 +266,8 @@ def is_path(value: Any) -> bool:
 def search_path() -> list[str]:
     """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
 
-    It skips a `Path`, and a relative entry where the working directory is deleted.
+    It skips what is no text, and a relative entry where the working directory is deleted.
     """
-    for at, entry in enumerate(sys.path):
-        if not isinstance(entry, str) and (isinstance(entry, bytes) or not isinstance(entry, os.PathLike)):
-            raise ConfigError(
-                f"sys.path[{at}] = {shown(entry)}: must be text, and Python itself skips it; take it out, or put the "
-                "folder's name there as a str"
-            )
     here = working_folder()
     entries = [entry for entry in sys.path if isinstance(entry, str)]
     return [

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_151, ["espnet3/parallel/"]),
     (
-        3_373,
+        3_301,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -50,7 +50,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_295, ["tests/"]),
+    (52_287, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

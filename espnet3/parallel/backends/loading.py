@@ -25,6 +25,7 @@ from espnet3.parallel.errors import MissingPackageError
 
 def load_module(name: str) -> ModuleType:
     """Import a module of a backend's package, as `interrupts_wait` does."""
+    _name_the_user()
     with interrupts_wait():
         return import_module(name)
 
@@ -82,10 +83,14 @@ def has_option(row: Backend, name: str) -> bool | None:
         return False
     if name in row.required or name in row.known:
         return True
-    answers = [parameters(reference) for reference in row.signatures]
-    if any(name in (names or ()) for names in answers):
-        return True
-    return None if None in answers else False
+    readable = True
+    for reference in row.signatures:
+        names = parameters(reference)
+        if names is None:
+            readable = False
+        elif name in names:
+            return True
+    return False if readable else None
 
 
 def allowed_options(row: Backend) -> tuple[str, ...]:
@@ -94,14 +99,19 @@ def allowed_options(row: Backend) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(found) if name not in row.controlled)
 
 
+def _name_the_user() -> None:
+    """Give this user a name where no line of passwd has one, as in many containers."""
+    try:
+        getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = submitter()
+
+
 def require_package(row: Backend) -> None:
     """Raise unless the package of a row is installed."""
     if not installed(row.package):
         raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
-    try:
-        getpass.getuser()  # as asyncssh and dask-kubernetes do
-    except (KeyError, OSError):  # no line of passwd names this user, as in many containers
-        os.environ["LOGNAME"] = submitter()
+    _name_the_user()
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:

@@ -242,19 +242,13 @@ def refuse_incomplete(cls: type, base: type) -> None:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if not missing:
         return
-    ours = {
-        name for each in cls.__mro__ if _is_of_espnet3(each) for name in vars(each)
-    }  # overridden: no slips
+    own_classes = [each for each in cls.__mro__ if each.__module__.startswith("espnet3.")]
+    ours = {name for each in own_classes for name in vars(each)}  # overridden: no slips
     users = [each for each in cls.__mro__ if not issubclass(base, each)]
     own = {name for each in users for name in vars(each) if not name.startswith("__")} - ours
     guess = did_you_mean(missing[0], own)
     its = f" It has {guess.split(chr(39))[1]!r}: is that its name misspelt?" if guess else ""
     raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}.{its}")
-
-
-def _is_of_espnet3(cls: type) -> bool:
-    """Whether a class is one of this package: what it has is no slip of the user's."""
-    return cls.__module__.startswith("espnet3.")
 
 
 def is_path(value: Any) -> bool:

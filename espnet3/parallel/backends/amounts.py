@@ -46,15 +46,12 @@ def clock(seconds: int, *, writes_seconds: bool = True) -> str:
 
 def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
     """Return a walltime as a scheduler reads it; one that nobody understands as it is."""
-    seconds = walltime_seconds(value, minutes_last=minutes_last)
-    if seconds is None or (is_clock(value) and writes_seconds):
-        return str(value)
+    text, seconds = str(value), walltime_seconds(value, minutes_last=minutes_last)
+    if seconds is None or (
+        writes_seconds and (":" in text or "-" in text)
+    ):  # each scheduler reads colons in its own way
+        return text
     return clock(seconds, writes_seconds=writes_seconds)
-
-
-def is_clock(value: Any) -> bool:
-    """Whether a walltime is written with colons, which each scheduler reads in its own way."""
-    return ":" in str(value) or "-" in str(value)
 
 
 def is_size(value: Any) -> bool:

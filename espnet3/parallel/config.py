@@ -162,7 +162,10 @@ def _checked(config: Any) -> dict[str, Any]:
         raise ConfigError(
             "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
         )
-    backend = _check_env(raw, problems)
+    env = raw.get("env", "local")
+    backend = BACKENDS.get(env) if isinstance(env, str) else None
+    if backend is None and not is_missing(env):
+        problems.append(f"env: {unknown_env(env)}")
     _check_keys(raw, backend, problems)
     for name, kind in _KINDS.items():
         if name in raw:
@@ -195,14 +198,6 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
     error = ConfigError(message if len(problems) > 1 else f"The {block} config is wrong: {problems[0]}")
     error.problems = tuple(problems)
     return error
-
-
-def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:
-    env = raw.get("env", "local")
-    found = BACKENDS.get(env) if isinstance(env, str) else None
-    if found is None and not is_missing(env):
-        problems.append(f"env: {unknown_env(env)}")
-    return found
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:

@@ -47,9 +47,8 @@ def clock(seconds: int, *, writes_seconds: bool = True) -> str:
 def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
     """Return a walltime as a scheduler reads it; one that nobody understands as it is."""
     text, seconds = str(value), walltime_seconds(value, minutes_last=minutes_last)
-    if seconds is None or (
-        writes_seconds and (":" in text or "-" in text)
-    ):  # each scheduler reads colons in its own way
+    has_colons = ":" in text or "-" in text  # each scheduler reads those in its own way
+    if seconds is None or (has_colons and writes_seconds):
         return text
     return clock(seconds, writes_seconds=writes_seconds)
 

@@ -243,8 +243,6 @@ def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
     ("env", "number", "quoted"),
     [
         ("slurm", 14400, '"04:00:00"'),
-        ("pbs", 86400, '"24:00:00"'),
-        ("sge", 1800, '"00:30:00"'),
         ("moab", 90061.0, '"25:01:01"'),
         ("oar", 0, '"04:00:00"'),
         ("lsf", 240, '"04:00"'),

@@ -1,4 +1,4 @@
-"""What a user gives, checked: one kind for each sort of value, which words every refusal of it.
+"""Values that users give, checked: one kind for each sort of value words every refusal of it.
 
     Whole(least=1, example="4")     "must be a positive integer, such as 4"
     argument("batch_size", 0, ...)  raises "batch_size must be a positive integer, not 0"
@@ -143,7 +143,7 @@ RESUME = Choice((True, False, "force"), quoted=True)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Fits(_Optional):
-    """What passes a test.
+    """A value that passes a test.
 
     Attributes:
         test: Returns whether a value is right.
@@ -209,12 +209,12 @@ def _unusable_path(path: str) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number; True and False are none, and 2.0 is none either."""
+    """Whether a value is a whole number; True, False and 2.0 are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number; True and False are none."""
+    """Whether a value is a finite number; True and False are not."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -260,7 +260,7 @@ def is_path(value: Any) -> bool:
 def search_path() -> list[str]:
     """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
 
-    It skips what is no text, and a relative entry where the working directory is deleted.
+    It skips entries that are not text, and a relative entry where the working directory is deleted.
     """
     here = working_folder()
     entries = [entry for entry in sys.path if isinstance(entry, str)]
@@ -289,7 +289,7 @@ def working_folder() -> str | None:
 def own_attribute(value: Any, name: str) -> Any:
     """Return an attribute that an object or a module has of its own, or None, without running any code of its class.
 
-    What a `__getattr__` answers is none: it may answer to any name, load what it stands for, or raise anything.
+    An answer of `__getattr__` does not count: the method may answer to any name, load a module, or raise anything.
     """
     try:
         return object.__getattribute__(value, "__dict__").get(name)

@@ -237,7 +237,7 @@ def _check_value(raw: dict[str, Any], name: str, kind: Sort, problems: list[str]
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
     if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value) if len(value) < _LONG_NUMBER else value
-    if name == "security" and isinstance(value, bool):  # what YAML makes of on and off
+    if name == "security" and isinstance(value, bool):  # YAML reads on and off so
         value = "on" if value else "off"
     if refusal := kind.refusal(value):
         problems.append(problem(name, given, refusal))
@@ -343,7 +343,7 @@ def _is_omegaconf(value: Any) -> bool:
 
 
 def _is_none(config: Any) -> bool:
-    """Tell whether it is None or the DictConfig of an empty file."""
+    """Whether a config is None or the DictConfig of an empty file."""
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

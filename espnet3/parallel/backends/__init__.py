@@ -1,4 +1,4 @@
-"""What each `env` is: one table of records, and the readers of it.
+"""One table of records, a row for each `env`, and its readers.
 
 In: the name of an `env` and its options. Out: its row, and everything that is wrong with the options.
 

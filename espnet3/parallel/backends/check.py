@@ -117,7 +117,7 @@ _OF_DASK: dict[str, Sort] = {
     ),
 }
 _MODES = ("CREATE_ONLY", "CREATE_OR_CONNECT", "CONNECT_ONLY")
-# What is read here before the API server sees it, which checks the rest of a pod itself.
+# Fields of pods that are read here; the API server checks the rest itself.
 _OF_PODS: dict[str, Sort] = {
     **_MAPPINGS,
     "create_mode": Fits(

@@ -1,4 +1,4 @@
-"""Where a name that is not accepted here belongs: another backend, `trainer`, another key, or a slip of the pen."""
+"""The right place of a name that is not accepted: another backend, `trainer`, another key, or a slip of the pen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from espnet3.parallel.messages import did_you_mean, shown
 TO_TRAINER = "belongs to trainer, not to parallel: move it to the trainer block"
 TO_PARALLEL = "belongs to parallel, not to trainer: move it to the parallel block"
 
-# What lightning.Trainer takes, which takes seconds to import; the last two are keys of a recipe's configuration.
+# Parameters of lightning.Trainer, which takes seconds to import, and two keys of a recipe's configuration.
 _TRAINER_WORDS = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "logger", "callbacks", "fast_dev_run"),
     *("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "limit_train_batches", "profiler"),
@@ -35,7 +35,7 @@ _OF_JOBS = {
     *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
     "worker_extra_args",
 }
-# What ESPnet2 scripts called it.
+# Names of ESPnet2 scripts.
 _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_workers"}
 _COMMAND = (
     "there is no such key: env chooses what starts the work (local for run.pl, sge for queue.pl, slurm for "
@@ -51,7 +51,7 @@ _REPLACED = {
     **dict.fromkeys(("train_cmd", "cuda_cmd", "decode_cmd", "cmd"), _COMMAND),
     **dict.fromkeys(("gpu_inference", "ngpu", "gpu"), _GPUS),
 }
-# What job scripts (#SBATCH --partition, --gres, --time) call it: an option of dask-jobqueue's, or a directive.
+# Words of job scripts (#SBATCH --partition, --gres, --time): an option of dask-jobqueue, or a directive.
 _JOB_OPTIONS = {
     "partition": "queue",
     **dict.fromkeys(("time", "time_limit", "h_rt"), "walltime"),
@@ -136,7 +136,7 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
 
 
 def _job_word(row: Backend, name: str, value: Any) -> str:
-    """Return how a word of job scripts is written as an option of a scheduler; "" where it is none."""
+    """Return how a word of job scripts is written as an option of a scheduler; "" for another word."""
     word = name.lstrip("-").replace("-", "_").lower()
     if row.scheduler is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a row names of its package, imported when it is used: the cluster class, and the options that it takes."""
+"""Names of a row's package, imported at their first use: the cluster class, and the options that it takes."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ _REMOTE_ROWS = (
     ),
 )
 
-# What Kaldi's scripts, which ESPnet2 recipes name as their command, are called here.
+# Kaldi's scripts, which ESPnet2 recipes name as their command, and the env that does the same.
 KALDI_SCRIPTS = {
     "run.pl": "local",
     "queue.pl": "sge",

@@ -1,4 +1,4 @@
-"""What a runner is given: checked before anything is done with it."""
+"""Arguments of a runner, checked before anything is done with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run was or is, read from its folder alone: for a terminal, a page, and a person's next step.
+"""A run read from its folder alone: for a terminal, a page, and a person's next step.
 
 In: a run folder, of a run that is at work, dead or finished. Out: facts in plain records, an HTML page of them, an
 item run once more in this process, and the size of a job that is still to come. Nothing here changes a run's folder.

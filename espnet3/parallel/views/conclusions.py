@@ -1,4 +1,4 @@
-"""What a run's facts come to: how it is, what failed, and where its time went."""
+"""Three sentences on a run: its state, its trouble, and where its time went."""
 
 from __future__ import annotations
 

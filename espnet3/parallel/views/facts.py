@@ -53,7 +53,7 @@ class RunFacts:
     failed: int
     state: str  # "complete", "at work" or "unfinished"
     driver: str  # the one that is at work; "" where none is
-    sampled: str  # what was estimated or left out because there is too much of it; "" where nothing was
+    sampled: str  # says what was estimated, or left out as too much; "" where nothing was
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
@@ -102,7 +102,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
     found, unknown = read_ends(run) if ends else ([], [])
-    # its driver, or one of its jobs
+    # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
     notes = [*counts.notes, *unknown]

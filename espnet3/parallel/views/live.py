@@ -1,4 +1,4 @@
-"""How a run is at this moment, for somebody who watches it: the facts of `status`, and what changes between looks."""
+"""The state of a run at this moment: the facts of `status`, and the changes between looks."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Worker:
     done: int
     doing: str = ""
     since: float = 0.0  # when that began, in seconds since the epoch; 0 where nothing says so
-    note: str = ""  # what it ended with, or what the scheduler says
+    note: str = ""  # how it ended, or the scheduler's word
     memory: int = 0  # bytes that it and its children use; 0 where they are not on this machine
     peak: int = 0  # bytes that one process of it has used at most, as it has recorded
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """A run, as somebody sees it who watches it."""
+    """The state of a run at one look."""
 
-    status: RunStatus | FolderStatus  # what `espnet3 status` says
+    status: RunStatus | FolderStatus  # as of `espnet3 status`
     time: float  # in seconds since the epoch
     rate: float  # items per second over the last minute of watching
     workers: tuple[Worker, ...]  # those that have something to do or to say come first
@@ -108,14 +108,14 @@ class Watcher:
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
-            if worker.since and worker.doing.startswith("item "):  # one: a step of several is none
+            if worker.since and worker.doing.startswith("item "):  # a single item, no step of several
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
         timed: dict[str, float] = {}
         for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
             timed[f"item {index}"] = max(seconds, timed.get(f"item {index}", 0.0))
-        # what was seen in progress counts until it is timed
+        # an item seen in progress counts until it is timed
         seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
         longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]
         slow = sorted(longest, reverse=True)[:_SLOW]
@@ -255,7 +255,7 @@ def memory_of(pid: int | None) -> int:
     """Return the memory that a process of this machine and its children use, in bytes; 0 where it is not here."""
     if pid is None:
         return 0
-    import psutil  # here: only who watches needs it
+    import psutil  # here: nothing else needs it
 
     try:
         process = psutil.Process(pid)

@@ -95,7 +95,7 @@ class Failures:
 
 
 class Outcomes:
-    """What the splits of a run hold so far.
+    """The outcomes that the splits of a run hold so far.
 
     Attributes:
         state: One byte a position: 0 where it has no outcome yet.

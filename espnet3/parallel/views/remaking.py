@@ -30,13 +30,13 @@ _KNOWN = ("indices:", "config: a masked value")
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """What a run was run with, as far as it could be made again."""
+    """Runner, provider and settings of a run, as far as they could be made again."""
 
     runner: Any
     setup: Callable[[], dict[str, Any]]  # builds the env
     seed: int | None
     batched: int | None  # its batch size, where its items went through `batch_forward`
-    differences: tuple[str, ...]  # a line for everything that is not what it was
+    differences: tuple[str, ...]  # a line for each thing that has changed
 
 
 def remake(run: Path, own: bool = True) -> Remade:

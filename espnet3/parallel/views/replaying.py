@@ -35,7 +35,7 @@ _PLANNED = 100_000  # indices among which a similar one is looked for
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """What the folder says of an item: its result, or the facts of its failure as plain data."""
+    """The outcome of an item in the folder: a result, or the facts of a failure as plain data."""
 
     result: Any = None
     failure: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of an item."""
+    """An item that was run again."""
 
     index: Any
     seconds: float
@@ -79,7 +79,7 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """What else is to be known of how items run here."""
+        """Further differences between a run and its items run here."""
         found = []
         if self._remade.batched:
             found.append(

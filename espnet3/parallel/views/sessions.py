@@ -1,4 +1,4 @@
-"""What a run's folder says of its past: sessions, who held a lease and when, when items came in, how jobs ended."""
+"""The past of a run as its folder tells it: sessions, leases, when items came in, and how jobs ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Session:
     error: str = ""  # type and message of what stopped it
     figures: dict[str, Any] | None = None  # its `RunSummary`, of one that "computed"
     submitted: dict[str, Any] | None = None  # backend, shards and workers of the jobs it handed over
-    repaired: tuple[str, ...] = ()  # what it found damaged, and what was done
+    repaired: tuple[str, ...] = ()  # damage that it found, and the repair
     missed_beats: int = 0  # signs of life that it could not write
 
     def figure(self, name: str) -> float:
@@ -168,7 +168,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
+        """Its length."""
         return max(0.0, self.end - self.begin)
 
 
@@ -241,7 +241,7 @@ class JobEnds:
     state: str  # as `espnet3 status` calls it
     shards: tuple[int, ...]
     noticed: float | None  # when a retry found them so, in seconds since the epoch; None: they are so now
-    sentence: str  # what the state means
+    sentence: str  # the meaning of the state
 
 
 def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:

@@ -1,4 +1,4 @@
-"""How large a job should be: the sums over what an earlier run of the same runner has measured."""
+"""The size of a job, from the times and the memory that an earlier run of the same runner has measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB_START = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one item and one worker cost, in seconds and bytes."""
+    """The cost of one item and of one worker, in seconds and bytes."""
 
     seconds: float  # per item, without start-up
     start: float  # until a worker begins with its first item

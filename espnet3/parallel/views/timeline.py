@@ -1,4 +1,4 @@
-"""Who worked when: a row for each of a driver's workers, or for each shard of detached jobs."""
+"""Workers over time: a row for each of a driver's workers, or for each shard of detached jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
         bars = rows.setdefault(span.name, [])
         did = [bar for bar in bars if span.begin <= bar.end <= span.end]
         kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
-        if kind != "work" or not did:  # what it did after its last record is not known
+        if kind != "work" or not did:  # its time after the last record is not known
             end = max((bar.end for bar in did), default=span.begin)
             how = f"on {span.host}, process {span.pid}: {duration(span.seconds)}, {_ENDED[span.ended]}"
             bars.append(Bar(end, max(end, span.end), kind, how))

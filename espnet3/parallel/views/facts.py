@@ -15,8 +15,7 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, read_times
 from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
@@ -167,10 +166,9 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
         return _Counts(
             receipt.ok, failed, True, failures, failures.groups(), _unread(failures.unread, failed)
         )
-    kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
-    splits = split_folders(run, kind)
+    outcomes = Outcomes(run, said)
+    splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
-    outcomes = Outcomes(run, said.get("indices") or {}, kind)
     if n_bytes > _MOST_BYTES:
         ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
         failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))

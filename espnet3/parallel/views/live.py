@@ -17,8 +17,6 @@ from espnet3.parallel.detached.marks import read_mark
 from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
@@ -92,9 +90,7 @@ class Watcher:
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
             folder_status(run)  # says what is wrong with the folder
-        found = read_run(run) if (run / RUN).exists() else {}
-        kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
-        self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
+        self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
         self._times = TimesReader(run)
         self._items = None if self._detached is None else _indices(run)
 

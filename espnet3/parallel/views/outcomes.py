@@ -15,7 +15,8 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
@@ -103,9 +104,10 @@ class Outcomes:
         foreign: Names of splits of another index list, which are not counted.
     """
 
-    def __init__(self, run: Path, indices: dict[str, Any], kind: str) -> None:
+    def __init__(self, run: Path, said: dict[str, Any]) -> None:
         self.run = run
-        self.kind = kind
+        self.kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
+        indices = said.get("indices") or {}
         try:
             self.state = bytearray(indices.get("count", 0))
         except (TypeError, ValueError, OverflowError, MemoryError) as error:

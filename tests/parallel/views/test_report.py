@@ -241,9 +241,15 @@ def test_items_are_spread_evenly_over_their_stretch() -> None:
 
 
 def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
-    """A message that looks like HTML is shown as it is."""
+    """A message, a worker and an item that look like HTML are shown as they are."""
     facts_of(tmp_path, on_error="record")
+    script = "<script>alert(1)</script>"
     errors = tmp_path / "run/errors.jsonl"
-    errors.write_text(errors.read_text().replace("no square", "<script>alert(1)</script>"))
-    page = page_of(read_facts(tmp_path / "run"))
-    assert "<script>" not in page and "&lt;script&gt;" in page
+    errors.write_text(errors.read_text().replace("no square", script))
+    facts = read_facts(tmp_path / "run")
+    times = RunTimes(
+        stints=(Stint(f"worker {script}", 1.0, 2.0, 1.0, 2),), counts={0: 2}, slow=((1.0, 0, script),)
+    )
+    page = page_of(replace(facts, times=times, slowest=((1.0, script),)))
+    Checked(page)
+    assert "<script>" not in page and page.count("&lt;script&gt;") >= 5

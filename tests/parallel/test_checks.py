@@ -149,13 +149,8 @@ def test_a_runner_takes_numpys_numbers(name: str, value: Any) -> None:
 
 def test_a_run_with_numpys_numbers() -> None:
     """Batches of a numpy length give every result."""
-    assert Double(Nothing({}), batch_size=np.int64(2), seed=np.int64(1), progress=False)(range(5)) == [
-        0,
-        2,
-        4,
-        6,
-        8,
-    ]
+    run = Double(Nothing({}), batch_size=np.int64(2), seed=np.int64(1), progress=False)
+    assert run(range(3)) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(

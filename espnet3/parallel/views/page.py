@@ -97,7 +97,12 @@ def _throughput(facts: RunFacts) -> str:
     top = f"{max(rates):,.3g}/s"
     label = f"Items per second from {charts.clock(begin)} to {charts.clock(end)}, at most {top}"
     shown = [
-        (charts.clock(one.begin), charts.clock(one.end), f"{one.items:,}", _rate(one))
+        (
+            charts.clock(one.begin),
+            charts.clock(one.end),
+            f"{one.items:,}",
+            f"{one.items / max(1e-3, one.end - one.begin):,.3g}",
+        )
         for one in facts.stretches[:200]
     ]
     return (
@@ -253,9 +258,8 @@ def _sessions(facts: RunFacts) -> str:
 def _recorded(facts: RunFacts) -> str:
     said, origin = facts.recorded, facts.recorded.get("origin") or {}
     git = origin.get("git") or {}
-    state = {"True": ", with changes that were not committed", "False": ", clean"}.get(
-        str(git.get("dirty")), ""
-    )
+    states = {"True": ", with changes that were not committed", "False": ", clean"}
+    state = states.get(str(git.get("dirty")), "")
     rows = [
         ("runner", facts.runner),
         ("provider", facts.provider),
@@ -310,21 +314,10 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def _numbers(values: Sequence[int]) -> str:
-    """Return numbers as text, stretches of them by their ends."""
-    parts: list[list[int]] = []
-    for value in values:
-        if parts and value == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], value]
-        else:
-            parts.append([value])
-    shown = ", ".join("-".join(map(str, part)) for part in parts[:_MOST_GROUPS])
-    return f"{shown}, …" if len(parts) > _MOST_GROUPS else shown
+    shown = ", ".join(map(str, values[:_MOST_GROUPS]))
+    return f"{shown}, … ({len(values):,})" if len(values) > _MOST_GROUPS else shown
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 300 else f"{text[:300]}…"
-
-
-def _rate(one: Stretch) -> str:
-    return f"{one.items / (one.end - one.begin):,.3g}" if one.end > one.begin else ""

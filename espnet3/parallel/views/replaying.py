@@ -56,15 +56,11 @@ class Replayed:
 class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
-    Args:
-        run: The run's folder, absolute. This process takes over its working directory and search path.
-        trust: Also where others own it or may write to it.
+    This process takes over the run's working directory and search path. With `trust` the folder may be one that others
+    own or may write to.
 
     Attributes:
-        differences: A line for everything that is not what it was.
-
-    Raises:
-        ConfigError: Its classes cannot be imported, or its provider not be made again; or it is not this user's alone.
+        differences: A line for each thing that has changed.
     """
 
     def __init__(self, run: Path, trust: bool = False) -> None:
@@ -104,9 +100,7 @@ class Replay:
                     result = call(index)
             except KeyboardInterrupt:
                 raise
-            except (
-                BaseException
-            ) as raised:  # whatever an item may raise, SystemExit too: it is what was asked for
+            except BaseException as raised:  # SystemExit too: the error is the answer
                 error = raised
             seconds = time.perf_counter() - begin
         return Replayed(index, seconds, result, error, then, _same(result, error, then))
@@ -129,10 +123,10 @@ class Replay:
 
     def _entries(self) -> dict[str, Any]:
         """Return what the run folder adds to the env, with an empty folder in its place."""
-        called = [self.runner.batch_forward if self._remade.batched else self.runner.forward]
-        named = {name for one in called for name in inspect.signature(one).parameters}
+        called = self.runner.batch_forward if self._remade.batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
-        wanted = wanted if writes_files(self.runner) else wanted & named
+        if not writes_files(self.runner):
+            wanted &= inspect.signature(called).parameters.keys()
         if not wanted:
             return {}
         self._scratch = tempfile.TemporaryDirectory(prefix="espnet3-replay-")

@@ -91,24 +91,14 @@ def _throughput(facts: RunFacts) -> str:
         return "<p>Nothing is recorded yet of when items came in.</p>"
     begin, end, rates = binned(facts.stretches, facts.sessions[0].begin if facts.sessions else None)
     width = (end - begin) / len(rates)
-    found = [
-        (rate, f"{charts.clock(begin + place * width)}: {rate:,.3g}/s") for place, rate in enumerate(rates)
-    ]
+    shown = [(charts.clock(begin + place * width), f"{rate:,.3g}") for place, rate in enumerate(rates)]
+    drawn = [(rate, f"{moment}: {text}/s") for rate, (moment, text) in zip(rates, shown, strict=True)]
     top = f"{max(rates):,.3g}/s"
     label = f"Items per second from {charts.clock(begin)} to {charts.clock(end)}, at most {top}"
-    shown = [
-        (
-            charts.clock(one.begin),
-            charts.clock(one.end),
-            f"{one.items:,}",
-            f"{one.items / max(1e-3, one.end - one.begin):,.3g}",
-        )
-        for one in facts.stretches[:200]
-    ]
     return (
-        charts.columns(found, top, charts.moments(begin, end), label)
+        charts.columns(drawn, top, charts.moments(begin, end), label)
         + '<p class="dim">Items are spread evenly between two recorded moments.</p>'
-        + _folded("As a table", _table(("from", "to", "items", "items/s"), shown))
+        + _folded("As a table", _table(("from", "items/s"), shown))
     )
 
 

@@ -23,8 +23,6 @@ from espnet3.parallel.messages import did_you_mean, shown
 MOST_SECONDS = 1e9  # thirty years; systems refuse to wait for some hundred
 _LONGEST_NAME = 255  # bytes, on nearly all systems
 _LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
-
-
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 

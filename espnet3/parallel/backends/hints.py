@@ -35,6 +35,7 @@ _OF_JOBS = {
     *("job_extra_directives", "job_directives_skip", "job_script_prologue", "job_name", "log_directory"),
     "worker_extra_args",
 }
+_OF_MACHINES = {"hosts", "connect_options", "remote_python", "image", "namespace", "node_selector"}
 # Names of ESPnet2 scripts.
 _RENAMED = {"nj": "n_workers", "inference_nj": "n_workers", "num_workers": "n_workers"}
 _COMMAND = (
@@ -106,8 +107,9 @@ def unknown_key(row: Backend | None, name: str, value: Any, known: tuple[str, ..
         return _REPLACED[name]
     if name in _RENAMED:
         return f"unknown key: it is called {_RENAMED[name]} here"
-    having = owners(name)
-    if row is not None and row.name in having:
+    # a block with a key of its own imports no package but that of its env
+    having = owners(name) if name in _OF_JOBS or name in _OF_MACHINES else ()
+    if row is not None and (row.name in having or has_option(row, name)):
         return f"belongs under options: write options: {{{name}: {shown(value, name)}}}"
     if row is not None and (told := _job_word(row, name, value)):
         return f"unknown key: under options {told}"

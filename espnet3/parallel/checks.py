@@ -1,4 +1,4 @@
-"""What a user gives, checked: one kind for each sort of value, which words every refusal of it.
+"""Values that users give, checked: one kind for each sort of value words every refusal of it.
 
     Whole(least=1, example="4")     "must be a positive integer, such as 4"
     argument("batch_size", 0, ...)  raises "batch_size must be a positive integer, not 0"
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol
@@ -23,8 +23,6 @@ from espnet3.parallel.messages import did_you_mean, shown
 MOST_SECONDS = 1e9  # thirty years; systems refuse to wait for some hundred
 _LONGEST_NAME = 255  # bytes, on nearly all systems
 _LONGEST_PATH = 4000  # bytes; a run folder's own files need some of 4096
-
-
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # sysconfig would say it too, and takes a millisecond to load
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -59,11 +57,7 @@ def as_python(value: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class _Optional:
-    """A kind whose value may be left open.
-
-    Attributes:
-        none: How None is called, where it is allowed: "None", "null", "null for no limit"; "": it is not.
-    """
+    """A kind whose value may be left open: `none` is how None is called where it is allowed, such as "null"."""
 
     none: str = ""
 
@@ -80,42 +74,8 @@ class _Optional:
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Whole(_Optional):
-    """A whole number.
-
-    Attributes:
-        least: The smallest; None: any.
-        most: The largest; None: any.
-        example: One that is right, for the message.
-        called: What it is called in the message; "" words it by `least`.
-    """
-
-    least: int | None = None
-    most: int | None = None
-    example: str = ""
-    called: str = ""
-
-    def _refusal(self, value: Any) -> str:
-        if is_whole(value) and (self.least is None or value >= self.least):
-            if self.most is None or value <= self.most:
-                return ""
-            return f"must be {self.most} at most"
-        words = {None: "an integer", 0: "an integer, 0 or more", 1: "a positive integer"}
-        called = self.called or words.get(self.least, f"an integer, {self.least} or more")
-        return self._must_be(called, self.example)
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Number(_Optional):
-    """A finite number.
-
-    Attributes:
-        above: It must be greater than this; None: any.
-        least: It must be at least this; None: any.
-        most: The largest; None: any.
-        example: As of `Whole`.
-        called: As of `Whole`; "" words it by `above` and `least`.
-    """
+    """A finite number within bounds; `called` names it in the message, which the bounds do otherwise."""
 
     above: float | None = None
     least: float | None = None
@@ -125,16 +85,31 @@ class Number(_Optional):
 
     def _refusal(self, value: Any) -> str:
         if (
-            is_number(value)
-            and (self.above is None or value > self.above)
-            and (self.least is None or value >= self.least)
+            not self._is_one(value)
+            or (self.above is not None and value <= self.above)
+            or (self.least is not None and value < self.least)
         ):
-            if self.most is None or value <= self.most:
-                return ""
-            return f"must be {self.most:,.0f} at most{f', or {self.none}' if self.none else ''}"
+            return self._must_be(self.called or self._words(), self.example)
+        return "" if self.most is None or value <= self.most else self._must_be(f"{self.most:,.0f} at most")
+
+    def _is_one(self, value: Any) -> bool:
+        return is_number(value)
+
+    def _words(self) -> str:
         bound = f" above {self.above:g}" if self.above is not None else ""
-        bound += f", {self.least:g} or more" if self.least is not None else ""
-        return self._must_be(self.called or f"a number{bound}", self.example)
+        return f"a number{bound}{f', {self.least:g} or more' if self.least is not None else ''}"
+
+
+class Whole(Number):
+    """A whole number."""
+
+    def _is_one(self, value: Any) -> bool:
+        return is_whole(value)
+
+    def _words(self) -> str:
+        if self.least == 1:
+            return "a positive integer"
+        return "an integer" if self.least is None else f"an integer, {self.least} or more"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -165,27 +140,35 @@ RESUME = Choice((True, False, "force"), quoted=True)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Flag:
-    """True or false."""
-
-    def refusal(self, value: Any) -> str:
-        """As `Kind`."""
-        return "" if isinstance(value, bool) else "must be true or false"
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Names(_Optional):
-    """A list of texts.
+class Fits(_Optional):
+    """A value that passes a test.
 
     Attributes:
-        of: What they are names of.
+        test: Returns whether a value is right.
+        called: What it must be.
     """
 
-    of: str
+    test: Callable[[Any], bool]
+    called: str
 
     def _refusal(self, value: Any) -> str:
-        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return "" if good else self._must_be(f"a list of names of {self.of}")
+        return "" if self.test(value) else self._must_be(self.called)
+
+
+class Flag(Fits):
+    """True or false."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda value: isinstance(value, bool), "true or false")
+
+
+def names_of(what: str, none: str = "") -> Fits:
+    """Return the kind of a list of texts, which are names of something."""
+    return Fits(
+        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        f"a list of names of {what}",
+        none=none,
+    )
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -224,12 +207,12 @@ def _unusable_path(path: str) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number; True and False are none, and 2.0 is none either."""
+    """Whether a value is a whole number; True, False and 2.0 are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number; True and False are none."""
+    """Whether a value is a finite number; True and False are not."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -257,19 +240,13 @@ def refuse_incomplete(cls: type, base: type) -> None:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if not missing:
         return
-    ours = {
-        name for each in cls.__mro__ if _is_of_espnet3(each) for name in vars(each)
-    }  # overridden: no slips
+    own_classes = [each for each in cls.__mro__ if each.__module__.startswith("espnet3.")]
+    ours = {name for each in own_classes for name in vars(each)}  # overridden: no slips
     users = [each for each in cls.__mro__ if not issubclass(base, each)]
     own = {name for each in users for name in vars(each) if not name.startswith("__")} - ours
     guess = did_you_mean(missing[0], own)
     its = f" It has {guess.split(chr(39))[1]!r}: is that its name misspelt?" if guess else ""
     raise TypeError(f"{cls.__qualname__} must define {' and '.join(missing)}.{its}")
-
-
-def _is_of_espnet3(cls: type) -> bool:
-    """Whether a class is one of this package: what it has is no slip of the user's."""
-    return cls.__module__.startswith("espnet3.")
 
 
 def is_path(value: Any) -> bool:
@@ -281,14 +258,8 @@ def is_path(value: Any) -> bool:
 def search_path() -> list[str]:
     """Return `sys.path` for another process: relative entries spelled out, and without those that Python skips.
 
-    It skips a `Path`, and a relative entry where the working directory is deleted.
+    It skips entries that are not text, and a relative entry where the working directory is deleted.
     """
-    for at, entry in enumerate(sys.path):
-        if not isinstance(entry, str) and (isinstance(entry, bytes) or not isinstance(entry, os.PathLike)):
-            raise ConfigError(
-                f"sys.path[{at}] = {shown(entry)}: must be text, and Python itself skips it; take it out, or put the "
-                "folder's name there as a str"
-            )
     here = working_folder()
     entries = [entry for entry in sys.path if isinstance(entry, str)]
     return [
@@ -316,7 +287,7 @@ def working_folder() -> str | None:
 def own_attribute(value: Any, name: str) -> Any:
     """Return an attribute that an object or a module has of its own, or None, without running any code of its class.
 
-    What a `__getattr__` answers is none: it may answer to any name, load what it stands for, or raise anything.
+    An answer of `__getattr__` does not count: the method may answer to any name, load a module, or raise anything.
     """
     try:
         return object.__getattribute__(value, "__dict__").get(name)

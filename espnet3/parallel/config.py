@@ -12,7 +12,8 @@ from espnet3.parallel.backends.check import MISSING, is_missing, option_problems
 from espnet3.parallel.backends.detached_settings import settings_problems
 from espnet3.parallel.backends.hints import misplaced_in_trainer, unknown_key
 from espnet3.parallel.backends.table import BACKENDS, unknown_env
-from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, Whole, as_python, is_whole, problem
+from espnet3.parallel.checks import MOST_SECONDS, Choice, Fits, Number, Whole, as_python, is_whole, problem
+from espnet3.parallel.checks import Kind as Sort
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import masked, named, shown, warn_caller
 
@@ -29,15 +30,8 @@ _LONG_NUMBER = 20  # digits of a number in text form; Python refuses to read one
 def registered(config: Any) -> Any:
     """Return what `get_parallel_config` is to give back for a caller's object: checked, and a copy of it.
 
-    Args:
-        config: As for `ParallelConfig.parse`.
-
-    Returns:
-        For a `DictConfig` another one, with its own keys, resolved, and `env`, `n_workers` and `options` in any case;
-        for anything else a `ParallelConfig`.
-
-    Raises:
-        ConfigError: As `ParallelConfig.parse`.
+    It is a `ParallelConfig`; for a `DictConfig` another one, with its own keys, resolved, and `env`, `n_workers` and
+    `options` in any case.
     """
     parsed = ParallelConfig.parse(config)
     if not _is_omegaconf(config) or _is_none(config):
@@ -168,15 +162,15 @@ def _checked(config: Any) -> dict[str, Any]:
         raise ConfigError(
             "This is a configuration that holds a parallel block, not the block itself: pass config.parallel"
         )
-    backend = _check_env(raw, problems)
+    env = raw.get("env", "local")
+    backend = BACKENDS.get(env) if isinstance(env, str) else None
+    if backend is None and not is_missing(env):
+        problems.append(f"env: {unknown_env(env)}")
     _check_keys(raw, backend, problems)
-    _check_n_workers(raw, problems)
-    _check_timeout(raw, "setup_timeout", problems, or_none=True)
-    _check_timeout(raw, "start_timeout", problems)
-    _check_timeout(raw, "frozen_timeout", problems, or_none=True, above=2)
-    _check_timeout(raw, "idle_timeout", problems, least=0)
-    _check_security(raw, backend, problems)
-    _check_adapt(raw, backend, problems)
+    for name, kind in _KINDS.items():
+        if name in raw:
+            _check_value(raw, name, kind, problems)
+    _check_backends_own(raw, backend, problems)
     _check_options(raw, backend, problems)
     if raw.get("detached") is None:  # a line `detached:` with nothing after it
         raw["detached"] = {}
@@ -187,14 +181,7 @@ def _checked(config: Any) -> dict[str, Any]:
 
 
 def check_trainer(block: Any) -> None:
-    """Check that a `trainer` block holds nothing that belongs to `parallel`.
-
-    Args:
-        block: Any mapping or a `DictConfig`; what is neither is left to whoever makes the trainer.
-
-    Raises:
-        ConfigError: It does; the message holds all of it.
-    """
+    """Raise a ConfigError where a `trainer` block, a mapping or a `DictConfig`, holds what belongs to `parallel`."""
     if not isinstance(block, Mapping) and not (_is_omegaconf(block) and hasattr(block, "keys")):
         return
     problems: list[str] = []
@@ -211,14 +198,6 @@ def _wrong(problems: list[str], block: str = "parallel") -> ConfigError:
     error = ConfigError(message if len(problems) > 1 else f"The {block} config is wrong: {problems[0]}")
     error.problems = tuple(problems)
     return error
-
-
-def _check_env(raw: dict[str, Any], problems: list[str]) -> Backend | None:
-    env = raw.get("env", "local")
-    found = BACKENDS.get(env) if isinstance(env, str) else None
-    if found is None and not is_missing(env):
-        problems.append(f"env: {unknown_env(env)}")
-    return found
 
 
 def _check_keys(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
@@ -251,77 +230,63 @@ def _warn_once(key: str, message: str) -> None:
         warn_caller(f"The parallel config: {message}")
 
 
-def _check_n_workers(raw: dict[str, Any], problems: list[str]) -> None:
-    value = raw.get("n_workers", 1)
+def _check_value(raw: dict[str, Any], name: str, kind: Sort, problems: list[str]) -> None:
+    given = value = raw[name]
     if is_missing(value):
         return
     # An interpolation such as ${oc.env:N} gives text; int() alone would also take "+4" and "4_0".
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _LONG_NUMBER:
-        value = int(value)
-    if refusal := Whole(least=1, most=_MOST_WORKERS, example="4").refusal(value):
-        problems.append(problem("n_workers", raw["n_workers"], refusal))
-    elif "n_workers" in raw:
-        raw["n_workers"] = value
-
-
-def _check_timeout(
-    raw: dict[str, Any],
-    name: str,
-    problems: list[str],
-    *,
-    or_none: bool = False,
-    above: float = 0,
-    least: float | None = None,
-) -> None:
-    value = raw.get(name, above + 1.0)
-    if is_missing(value):
-        return
-    none = "null for no limit" if or_none else ""
-    called = f"a number of seconds above {above:g}" if above else "a positive number of seconds"
-    kind = Number(above=above, most=MOST_SECONDS, none=none, example="600", called=called)
-    if least is not None:
-        kind = Number(
-            least=least, most=MOST_SECONDS, example="5", called=f"a number of seconds, {least:g} or more"
-        )
+    if name == "n_workers" and isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value) if len(value) < _LONG_NUMBER else value
+    if name == "security" and isinstance(value, bool):  # YAML reads on and off so
+        value = "on" if value else "off"
     if refusal := kind.refusal(value):
-        problems.append(problem(name, value, refusal))
-    elif name in raw and value is not None:
-        raw[name] = float(value)
+        problems.append(problem(name, given, refusal))
+    else:
+        raw[name] = float(value) if name.endswith("_timeout") and value is not None else value
 
 
-def _check_security(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
-    value = raw.get("security", "auto")
-    if isinstance(value, bool):  # what YAML makes of on and off
-        value = raw["security"] = "on" if value else "off"
-    if is_missing(value):
-        return
-    refusal = Choice(("auto", "on", "off")).refusal(value)
-    if value == "on" and backend is not None and backend.kind is Kind.KUBERNETES:
-        refusal = (
-            "pods have no certificate of the run; leave it out, and keep others away by a network policy"
-        )
-    if refusal:
-        problems.append(problem("security", value, refusal))
-
-
-def _check_adapt(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+def _check_backends_own(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
+    """Refuse what the kind of a backend cannot do: TLS of pods, and adapting without jobs."""
+    if raw.get("security") == "on" and backend is not None and backend.kind is Kind.KUBERNETES:
+        fix = "pods have no certificate of the run; leave it out, and keep others away by a network policy"
+        problems.append(problem("security", "on", fix))
     value = raw.get("adapt")
     if value is None or is_missing(value):
         return
-    example = "write adapt: {minimum: 0, maximum: 64}"
-    refusal = ""
-    if not isinstance(value, dict) or set(value) != {"minimum", "maximum"}:
-        refusal = example
-    elif not all(is_whole(n) for n in value.values()):
-        refusal = f"minimum and maximum are numbers of workers; {example}"
-    elif not 0 <= value["minimum"] <= value["maximum"] or not value["maximum"]:
-        refusal = f"0 <= minimum <= maximum, and maximum > 0; {example}"
-    elif value["maximum"] > _MOST_WORKERS:
-        refusal = f"the maximum must be {_MOST_WORKERS} at most; {example}"
-    elif backend is not None and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
+    refusal = _ADAPT.refusal(value)
+    if not refusal and backend is not None and backend.kind not in (Kind.BATCH, Kind.KUBERNETES):
         refusal = f"only batch schedulers and kube adapt; {backend.name} has n_workers"
     if refusal:
         problems.append(problem("adapt", value, refusal))
+
+
+def _is_adapt(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"minimum", "maximum"}
+        and all(is_whole(n) for n in value.values())
+        and 0 <= value["minimum"] <= value["maximum"] <= _MOST_WORKERS
+        and value["maximum"] > 0
+    )
+
+
+def _seconds(called: str, **bounds: Any) -> Number:
+    return Number(most=MOST_SECONDS, called=called, example="600", **bounds)
+
+
+_KINDS: dict[str, Sort] = {
+    "n_workers": Whole(least=1, most=_MOST_WORKERS, example="4"),
+    "setup_timeout": _seconds("a positive number of seconds", above=0, none="null for no limit"),
+    "start_timeout": _seconds("a positive number of seconds", above=0),
+    "frozen_timeout": _seconds("a number of seconds above 2", above=2, none="null for no limit"),
+    "idle_timeout": _seconds("a number of seconds, 0 or more", least=0),
+    "security": Choice(("auto", "on", "off")),
+}
+_ADAPT = Fits(
+    _is_adapt,
+    f"such as adapt: {{minimum: 0, maximum: 64}}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
+    f"to {_MOST_WORKERS}",
+)
 
 
 def _check_options(raw: dict[str, Any], backend: Backend | None, problems: list[str]) -> None:
@@ -378,7 +343,7 @@ def _is_omegaconf(value: Any) -> bool:
 
 
 def _is_none(config: Any) -> bool:
-    """Tell whether it is None or the DictConfig of an empty file."""
+    """Whether a config is None or the DictConfig of an empty file."""
     if not _is_omegaconf(config):
         return config is None
     return sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False) is None

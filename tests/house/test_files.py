@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET: list[tuple[int, list[str]]] = [
     (2_151, ["espnet3/parallel/"]),
     (
-        3_547,
+        3_296,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_610, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
-    (1_787, ["espnet3/parallel/local/"]),
+    (1_786, ["espnet3/parallel/local/"]),
     (
         5_585,
         [
@@ -45,12 +45,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (6_158, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (2_606, ["espnet3/parallel/runner/"]),
-    (2_863, ["espnet3/parallel/views/"]),
+    (2_603, ["espnet3/parallel/runner/"]),
+    (2_195, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_500, ["espnet3/cli/"]),
-    (4_855, ["espnet3/components/", "espnet3/systems/"]),
-    (52_034, ["tests/"]),
+    (4_865, ["espnet3/components/", "espnet3/systems/"]),
+    (51_720, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -14,6 +14,7 @@ import espnet3
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.config import ParallelConfig, check_trainer
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.messages import shown
 
 JOB = {"cores": 4, "memory": "32GB"}  # what dask-jobqueue requires
 
@@ -172,55 +173,32 @@ def test_the_constructor_checks_too():
 
 
 @pytest.mark.parametrize(
-    ("env", "guess"),
-    [("lcoal", "local"), ("SLURM", "slurm"), ("gpu", "local_gpu"), ("kubernetes", "kube")],
+    ("env", "fix"),
+    [
+        ("lcoal", "Did you mean 'local'?"),
+        ("gpu", "Did you mean 'local_gpu'?"),
+        ("kubernetes", "Did you mean 'kube'?"),
+        ("queue.pl --mem 4G", "env: sge here"),
+        ("utils/slurm.pl", "env: slurm here"),
+        (None, "Unknown env None."),
+        (["local"], "Unknown env ['local']."),
+    ],
 )
-def test_unknown_env_names_the_closest_and_lists_all(env, guess):
-    """An unknown env is refused with the value, the closest name and all names."""
+def test_an_unknown_env_is_refused_with_the_right_one_and_all(env, fix):
+    """An unknown env is refused with the value, what was meant (a script of Kaldi's has an env too) and all names."""
     message = refusal({"env": env})
-    assert f"Unknown env {env!r}. Did you mean {guess!r}?" in message
+    assert f"Unknown env {env!r}" in message and fix in message
     assert ", ".join(BACKENDS) in message
-
-
-@pytest.mark.parametrize("env", [None, 5, ["local"], "zzz"])
-def test_an_env_like_no_other_is_refused_without_a_guess(env):
-    """An env that is close to none, or no text, is refused without a guess."""
-    message = refusal({"env": env})
-    assert f"Unknown env {env!r}" in message
-    assert "Did you mean" not in message
-
-
-@pytest.mark.parametrize(
-    ("env", "instead"),
-    [("run.pl", "local"), ("queue.pl --mem 4G", "sge"), ("utils/slurm.pl", "slurm"), ("pbs.pl", "pbs")],
-)
-def test_a_script_of_kaldi_is_refused_with_its_env(env, instead):
-    """What ESPnet2 recipes name as their command is refused with the env that does the same."""
-    message = refusal({"env": env})
-    assert f"Unknown env {env!r}: what " in message
-    assert (
-        f"does is env: {instead} here (espnet3 migrate cmd.sh makes the whole block). Known: local, "
-        in message
-    )
+    assert ("Did you mean" in message) == ("Did you mean" in fix)
 
 
 @pytest.mark.parametrize(
     ("block", "says"),
     [
-        (
-            {"env": "slurm"},
-            "env = 'slurm': belongs to parallel, not to trainer: move it to the parallel block",
-        ),
-        ({"n_workers": 4}, "n_workers = 4: belongs to parallel"),
-        (
-            {"nj": 4},
-            "nj = 4: belongs to parallel, not to trainer: move it to the parallel block, where it is",
-        ),
-        (
-            {"walltime": "4h"},
-            "walltime = '4h': belongs to parallel, not to trainer: move it to the parallel block, u",
-        ),
-        ({"parallel": {"env": "local"}}, "is a block of its own: move it out of the trainer block"),
+        ({"env": "slurm"}, "env = 'slurm': belongs to parallel, not to trainer"),
+        ({"nj": 4}, "it is called n_workers"),
+        ({"walltime": "4h"}, "the parallel block, under options"),
+        ({"parallel": {"env": "local"}}, "move it out of the trainer block"),
         (OmegaConf.create({"options": {"queue": "a"}}), "options = {'queue': 'a'}: belongs to parallel"),
     ],
 )
@@ -239,36 +217,34 @@ def test_a_trainer_block_of_its_own_keys_passes():
         check_trainer({"env": "slurm", "n_workers": 2, "devices": 1})
 
 
-@pytest.mark.parametrize("value", [0, -1, "4x", "", "0", "-1", "+4", "4_0", "٤", 2.5, 2.0, True, None, [4]])
-def test_n_workers_must_be_a_positive_integer(value):
-    """Anything but a positive integer is refused, with the value as it was given."""
-    assert f"n_workers = {value!r}: must be a positive integer" in refusal({"n_workers": value})
+@pytest.mark.parametrize(
+    ("name", "fix", "values"),
+    [
+        ("n_workers", "a positive integer, such as 4", [0, "4x", "-1", "4_0", "٤", 2.0, True, None, [4]]),
+        ("setup_timeout", "a positive number of seconds", [0, "60", True, float("nan"), float("inf"), [1]]),
+        ("start_timeout", "a positive number of seconds", [-1, None]),
+        ("frozen_timeout", "a number of seconds above 2", [0, 2, "60"]),
+        ("idle_timeout", "a number of seconds, 0 or more", [-1, "soon", None]),
+        ("security", "auto, on or off", ["yes", 3]),
+        (
+            "adapt",
+            "{minimum: 0, maximum: 64}",
+            [4, {"minimum": 5, "maximum": 4}, {"minimum": 0, "maximum": 10**400}],
+        ),
+    ],
+)
+def test_a_field_that_is_wrong_is_refused_with_its_value_and_what_it_must_be(name, fix, values):
+    """A number of workers is a whole one, a timeout has seconds within its bounds, a choice is one of a few."""
+    for value in values:
+        message = refusal({"env": "slurm", "options": JOB, name: value})
+        assert f"{name} = {shown(value)}: must be " in message and fix in message
 
 
-@pytest.mark.parametrize("name", ["setup_timeout", "start_timeout"])
-@pytest.mark.parametrize("value", [0, -1, "60", True, float("nan"), float("inf"), [1]])
-def test_timeouts_must_be_positive_numbers(name, value):
-    """A timeout that is not a positive, finite number is refused, with its name and value."""
-    assert f"{name} = {value!r}: must be a positive number of seconds" in refusal({name: value})
-
-
-@pytest.mark.parametrize("value", [0, 2, -1, "60", True, float("inf")])
-def test_frozen_timeout_is_longer_than_a_heartbeat(value):
-    """A worker at rest gives a sign of life every two seconds: a limit that is not above that is refused."""
-    assert f"frozen_timeout = {value!r}: must be a number of seconds above 2" in refusal(
-        {"frozen_timeout": value}
-    )
-
-
-def test_frozen_timeout_may_be_null():
-    """It is 300 seconds, and null turns it off."""
-    assert ParallelConfig.parse({}).frozen_timeout == 300.0
-    assert ParallelConfig.parse({"frozen_timeout": None}).frozen_timeout is None
-
-
-def test_start_timeout_cannot_be_null():
-    """Waiting for a first worker always ends: `start_timeout: null` is refused."""
-    assert "start_timeout = None" in refusal({"start_timeout": None})
+def test_timeouts_that_may_be_left_open():
+    """`frozen_timeout: null` turns it off, and worker processes can be told not to stay."""
+    assert (ParallelConfig.parse({}).frozen_timeout, ParallelConfig.parse({}).idle_timeout) == (300.0, 5.0)
+    parsed = ParallelConfig.parse({"frozen_timeout": None, "idle_timeout": 0})
+    assert (parsed.frozen_timeout, parsed.idle_timeout) == (None, 0.0)
 
 
 @pytest.mark.parametrize("config", [[1], "conf.yaml", 3, OmegaConf.create([1]), object])
@@ -298,34 +274,16 @@ def test_options_must_be_a_mapping(options):
     ("config", "says"),
     [
         ({"nworkers": 4}, "nworkers = 4: unknown key. Did you mean 'n_workers'?"),
-        ({"nj": 4}, "nj = 4: unknown key: it is called n_workers here"),
-        ({"gpu_inference": True}, "gpu_inference = True: there is no such key: GPUs come with the backend"),
-        (
-            {"train_cmd": "run.pl"},
-            "train_cmd = 'run.pl': there is no such key: env chooses what starts the work",
-        ),
-        ({"cuda_cmd": "queue.pl"}, "cuda_cmd = 'queue.pl': there is no such key: env chooses"),
+        ({"nj": 4}, "it is called n_workers here"),
+        ({"gpu_inference": True}, "env: local_gpu"),
         ({"options": {"cuda_cmd": "x"}}, "options.cuda_cmd = 'x': there is no such key: env chooses"),
         ({"thread_per_worker": 1}, "Did you mean 'threads_per_worker', under options?"),
-        (
-            {"allow_overwrite_lck": 1},
-            "allow_overwrite_lck = 1: unknown key. Did you mean 'allow_overwrite_lock'?",
-        ),
         ({"allow_overwrite_lock": "yes"}, "allow_overwrite_lock = 'yes': must be true or false"),
         ({7: 1}, "7 = 1: unknown key"),
-        ({"threads_per_worker": 1}, "belongs under options: write options: {threads_per_worker: 1}"),
-        (
-            {"env": "slurm", "queue": "gpu", "options": JOB},
-            "belongs under options: write options: {queue: 'gpu'}",
-        ),
-        (
-            {"queue": "gpu"},
-            "queue = 'gpu': belongs under options of slurm, pbs, sge, lsf, moab, oar, not of local",
-        ),
-        (
-            {"job_extra_directives": []},
-            "belongs under options of slurm, pbs, sge, lsf, htcondor, moab, oar, not of local",
-        ),
+        ({"env": "slurm", "queue": "gpu", "options": JOB}, "write options: {queue: 'gpu'}"),
+        ({"queue": "gpu"}, "under options of slurm, pbs, sge, lsf, moab, oar, not of local"),
+        ({"env": "slurm", "partition": "gpu", "options": JOB}, "under options it is called queue here"),
+        ({"partition": "gpu"}, "it is called queue under options of slurm, pbs, sge"),
         ({"worker_class": "x"}, "worker_class = 'x': unknown key: espnet3.parallel chooses"),
     ],
 )
@@ -446,24 +404,18 @@ print(sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_parsing_loads_neither_dask_nor_omegaconf():
-    """Importing the module and parsing right and wrong configurations of any env imports no heavy package."""
+def test_parsing_a_block_of_this_machine_loads_neither_dask_nor_omegaconf():
+    """Importing the module, and parsing blocks that need no look at a package, imports no heavy one."""
     code = f"""
 from espnet3.parallel.config import ParallelConfig
-job = {JOB!r} | {{"disk": "1GB"}}
 ParallelConfig.parse(None)
-ParallelConfig.parse({{"n_workers": 2, "options": {{"threads_per_worker": 1, "lifetime": "1h"}}}})
+options = {{"threads_per_worker": 1, "memory_limit": "1GB", "processes": True, "env": {{"A": "1"}}}}
+ParallelConfig.parse({{"n_workers": 2, "options": options}})
 for env in ("slurm", "pbs", "sge", "lsf", "moab", "oar", "htcondor"):
     job = {JOB!r} | ({{"disk": "1GB"}} if env == "htcondor" else {{}})
     ParallelConfig.parse({{"env": env, "options": job}})
 ParallelConfig.parse({{"env": "ssh", "options": {{"hosts": ["a", "b"]}}}})
 ParallelConfig.parse({{"env": "kube"}})
-try:
-    ParallelConfig.parse({{"env": "local", "devices": 1, "options": {{"queue": "gpu", "zzz": 1}}}})
-except ValueError as error:
-    assert "3 problems" in str(error)
-else:
-    raise SystemExit("accepted")
 {LOADED}"""
     assert run_python(code) == "[]\n"
 
@@ -478,36 +430,18 @@ ParallelConfig.parse(OmegaConf.create({{"env": "slurm", "options": {JOB!r}}}))
     assert run_python(code) == "['omegaconf']\n"
 
 
-def test_the_large_worker_module_is_read_only_when_needed():
-    """`distributed/worker.py` is opened for an option that only Worker has, and for no other."""
-    code = """
-import sys
-opened = []
-sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from espnet3.parallel.config import ParallelConfig
-def reads_worker():
-    return any(name.replace("\\\\", "/").endswith("distributed/worker.py") for name in opened)
-ParallelConfig.parse({"options": {"threads_per_worker": 1, "memory_limit": "1GB", "interface": "lo"}})
-print(reads_worker())
-ParallelConfig.parse({"options": {"lifetime": "1h"}})
-print(reads_worker())
-"""
-    assert run_python(code) == "False\nTrue\n"
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"memory_limit": "lots"}, "options.memory_limit = 'lots': write a size with its unit"),
-        ({"memory_limit": 32}, "options.memory_limit = 32: write a size with its unit"),
-        ({"memory_limit": -1}, "options.memory_limit = -1: write a size"),
+        ({"memory_limit": "lots"}, "options.memory_limit = 'lots': must be a size with its unit"),
+        ({"memory_limit": 32}, "options.memory_limit = 32: must be a size with its unit"),
         ({"threads_per_worker": -1}, "options.threads_per_worker = -1: must be a positive integer"),
         ({"threads_per_worker": "2"}, "options.threads_per_worker = '2': must be a positive integer"),
         ({"processes": "false"}, "options.processes = 'false': must be true or false"),
-        ({"protocol": 3}, "options.protocol = 3: must be text, not int"),
+        ({"protocol": 3}, "options.protocol = 3: must be text"),
         ({"env": "OMP_NUM_THREADS=1"}, "options.env = 'OMP_NUM_THREADS=1': must be a mapping of variables"),
-        ({"env": {"A=B": "1"}}, "no variable can be called or hold 'A=B=1'"),
-        ({"env": {"A": "a\0b"}}, "no variable can be called or hold"),
+        ({"env": {"A=B": "1"}}, "a name has no ="),
+        ({"env": {"A": "a\0b"}}, "nothing a NUL"),
         ({"resources": 3}, "options.resources = 3: must be a mapping of names to numbers"),
         ({"local_directory": 3}, "options.local_directory = 3: must be a path"),
         ({"security": 3}, "options.security = 3: must be true, false or a distributed.Security"),
@@ -551,13 +485,9 @@ def holding_itself():
     [
         ({"n_workers": "9" * 5000}, "n_workers = '999"),
         ({"n_workers": 10**5000}, "n_workers = <a value of type int"),
-        ({"n_workers": 10**7}, "must be 1000000 at most"),
+        ({"n_workers": 10**7}, "must be 1,000,000 at most"),
         ({"start_timeout": 10**400}, "start_timeout = 1000"),
         ({"setup_timeout": 10**5000}, "setup_timeout = <a value of type int"),
-        (
-            {"env": "slurm", "options": JOB, "adapt": {"minimum": 0, "maximum": 10**400}},
-            "at most; write adapt",
-        ),
         ({"env": Unshowable()}, "Unknown env <a value of type Unshowable"),
         ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
         ({"options": {10**5000: 1}}, "options.<a value of type int"),
@@ -576,37 +506,3 @@ def test_pods_have_no_certificate_and_say_so():
     with pytest.raises(ConfigError, match="security = 'on': pods have no certificate of the run"):
         ParallelConfig.parse({"env": "kube", "security": "on"})
     assert ParallelConfig.parse({"env": "kube"}).security == "auto"
-
-
-@pytest.mark.parametrize("value", [-1, "soon", None, True])
-def test_idle_timeout_is_a_number_of_seconds_from_zero(value):
-    """Anything else than 0 or more seconds is refused, with the value."""
-    assert f"idle_timeout = {value!r}: must be a number of seconds, 0 or more" in refusal(
-        {"idle_timeout": value}
-    )
-
-
-def test_idle_timeout_may_be_zero():
-    """Worker processes can be told not to stay."""
-    assert (
-        ParallelConfig.parse({}).idle_timeout,
-        ParallelConfig.parse({"idle_timeout": 0}).idle_timeout,
-    ) == (5.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        ("slurm", "partition = 'gpu': unknown key: under options it is called queue here: queue: gpu"),
-        (
-            "local",
-            "partition = 'gpu': unknown key: it is called queue under options of slurm, pbs, sge, lsf, moab, oar",
-        ),
-    ],
-)
-def test_a_word_of_job_scripts_beside_env_is_sent_to_options(env, said):
-    """`partition` at the top of a block is answered with options.queue, and not with a key that is spelt alike."""
-    with pytest.raises(ConfigError) as caught:
-        ParallelConfig.parse({"env": env, "partition": "gpu"})
-    assert said in str(caught.value)
-    assert "Did you mean" not in str(caught.value)

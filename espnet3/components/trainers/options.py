@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from espnet3.components.instantiate import as_plain, instantiate_block, require
-from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.config import check_trainer
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown

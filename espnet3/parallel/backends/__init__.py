@@ -1,13 +1,12 @@
-"""What each `env` is: one table of records, and the readers of it.
+"""One table of records, a row for each `env`, and its readers.
 
 In: the name of an `env` and its options. Out: its row, and everything that is wrong with the options.
 
 `backend.py` is the record of a row and `scheduler.py` that of a batch scheduler, with `queue_states.py` for what a
 job's state means. `schedulers.py` holds the rows of the batch schedulers, `table.py` the others and those of other
-packages. `signatures.py` reads which options a row takes from the parameters of installed classes, without importing
-them, `hints.py` finds where another name belongs, `check.py` gathers all that is wrong,
-`ssh_hosts.py` reads the hosts of `env: ssh`, `detached_settings.py` the block `detached`, `amounts.py` times and sizes,
-`gpus.py` counts the GPUs of this machine, `loading.py` imports a cluster class.
+packages. `loading.py` imports a cluster class, and reads from it which options a row takes, `hints.py` finds where
+another name belongs, `check.py` gathers all that is wrong, `ssh_hosts.py` reads the hosts of `env: ssh`,
+`detached_settings.py` the block `detached`, `amounts.py` times and sizes, `gpus.py` counts the GPUs of this machine.
 
 What has to do with batch schedulers is imported when one is named: a run on this machine would wait for it in vain.
 """
@@ -18,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel.backends.backend import Backend, Kind, batch_backend
 from espnet3.parallel.backends.check import option_problems
-from espnet3.parallel.backends.loading import load_cluster_class
-from espnet3.parallel.backends.signatures import allowed_options, has_option, installed
+from espnet3.parallel.backends.loading import allowed_options, has_option, installed, load_cluster_class
 from espnet3.parallel.backends.table import BACKENDS, row
 
 if TYPE_CHECKING:

@@ -45,16 +45,12 @@ def clock(seconds: int, *, writes_seconds: bool = True) -> str:
 
 
 def walltime_text(value: Any, *, minutes_last: bool, writes_seconds: bool) -> str:
-    """Return a walltime as a scheduler reads it; one that nobody understands as it is."""
-    seconds = walltime_seconds(value, minutes_last=minutes_last)
-    if seconds is None or (is_clock(value) and writes_seconds):
-        return str(value)
+    """Return a walltime as a scheduler reads it; one that is not understood stays as it is."""
+    text, seconds = str(value), walltime_seconds(value, minutes_last=minutes_last)
+    has_colons = ":" in text or "-" in text  # each scheduler reads those in its own way
+    if seconds is None or (has_colons and writes_seconds):
+        return text
     return clock(seconds, writes_seconds=writes_seconds)
-
-
-def is_clock(value: Any) -> bool:
-    """Whether a walltime is written with colons, which each scheduler reads in its own way."""
-    return ":" in str(value) or "-" in str(value)
 
 
 def is_size(value: Any) -> bool:
@@ -62,7 +58,7 @@ def is_size(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, (int, float)):
-        return value >= 1 << 20  # "memory: 32" means 32 bytes to Dask, and to nobody else
+        return value >= 1 << 20  # "memory: 32" means 32 bytes to Dask alone
     return (
         isinstance(value, str) and _SIZE.fullmatch(value.strip()) is not None and not value.strip().isdigit()
     )

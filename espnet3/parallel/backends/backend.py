@@ -41,8 +41,7 @@ class Backend:
         controlled: Parameters that are not options here, with the reason.
         instead: Options of other backends, with what means the same here.
         scheduler: The batch scheduler, for rows of the kind `BATCH` and for no other.
-        remembered: The options that its package adds, for where that is not installed and cannot be asked; empty:
-            nobody knows then. A test compares them with the package.
+        known: Options for which the package need not be imported to know that they are some.
 
     Raises:
         ValueError: A row of the kind `BATCH` has no scheduler, or another one has one.
@@ -59,7 +58,7 @@ class Backend:
     controlled: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     scheduler: Scheduler | None = None
-    remembered: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.BATCH) != (self.scheduler is not None):
@@ -79,40 +78,6 @@ LAYER = {
 }
 
 
-_OF_EVERY_JOB = frozenset(  # of dask-jobqueue 0.9
-    {
-        "config_name",
-        "cores",
-        "death_timeout",
-        "env_extra",
-        "extra",
-        "header_skip",
-        "interface",
-        "job_directives_skip",
-    }
-    | {
-        "job_extra",
-        "job_extra_directives",
-        "job_name",
-        "job_script_prologue",
-        "local_directory",
-        "log_directory",
-    }
-    | {
-        "memory",
-        "name",
-        "nanny",
-        "processes",
-        "protocol",
-        "python",
-        "scheduler_cls",
-        "scheduler_options",
-        "security",
-    }
-    | {"shared_temp_directory", "shebang", "silence_logs", "worker_command", "worker_extra_args"}
-)
-
-
 def batch_backend(
     name: str,
     title: str,
@@ -123,7 +88,6 @@ def batch_backend(
     required: Mapping[str, str] | None = None,
     package: str = "dask_jobqueue",
     extra: str | None = "jobqueue",
-    remembered: frozenset[str] = frozenset(),
 ) -> Backend:
     """Make the row of a batch scheduler, whose cluster and job are classes of dask-jobqueue's kind."""
     return Backend(
@@ -152,5 +116,4 @@ def batch_backend(
             "memory_limit": "use memory, which is per job and shared by its processes",
         },
         scheduler=scheduler,
-        remembered=remembered | _OF_EVERY_JOB if remembered else remembered,
     )

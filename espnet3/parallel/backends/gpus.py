@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espnet3.parallel.backends.backend import GPU_VARIABLE
-from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.backends.signatures import has_option, installed
+from espnet3.parallel.backends.loading import has_option, installed, pip_line
 from espnet3.parallel.backends.table import row
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 

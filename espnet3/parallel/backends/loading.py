@@ -1,14 +1,18 @@
-"""The cluster class of a row, imported when it is used, and what an import of Dask's packages does to Ctrl-C."""
+"""Names of a row's package, imported at their first use: the cluster class, and the options that it takes."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +20,12 @@ from urllib.parse import unquote, urlsplit
 
 from espnet3.parallel.backends.backend import Backend
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.backends.signatures import installed
 from espnet3.parallel.errors import MissingPackageError
 
 
 def load_module(name: str) -> ModuleType:
     """Import a module of a backend's package, as `interrupts_wait` does."""
+    _name_the_user()
     with interrupts_wait():
         return import_module(name)
 
@@ -54,14 +58,60 @@ def interrupts_wait() -> Iterator[None]:
             before(heard[0], None)
 
 
+def installed(package: str) -> bool:
+    """Whether a top-level package can be found; it is not imported."""
+    # find_spec raises for a module that is loaded and has no __spec__ (one made by hand).
+    return sys.modules.get(package) is not None or find_spec(package) is not None
+
+
+def parameters(reference: str) -> tuple[str, ...] | None:
+    """Return the names that a function takes as keywords; None where its package is not installed, or not whole."""
+    module, _, name = reference.partition(":")
+    if not installed(module.partition(".")[0]):
+        return None
+    try:
+        taken = signature(attrgetter(name)(load_module(module))).parameters.values()
+    except (ImportError, AttributeError):
+        return None
+    open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return tuple(one.name for one in taken if one.kind not in open_ended and one.name != "self")
+
+
+def has_option(row: Backend, name: str) -> bool | None:
+    """Return whether a row accepts an option; None where its package is not installed, and cannot be asked."""
+    if name in row.controlled:
+        return False
+    if name in row.required or name in row.known:
+        return True
+    readable = True
+    for reference in row.signatures:
+        names = parameters(reference)
+        if names is None:
+            readable = False
+        elif name in names:
+            return True
+    return False if readable else None
+
+
+def allowed_options(row: Backend) -> tuple[str, ...]:
+    """Return the options that a row accepts, as far as its packages are installed."""
+    found = [name for reference in row.signatures for name in parameters(reference) or ()]
+    return tuple(name for name in dict.fromkeys(found) if name not in row.controlled)
+
+
+def _name_the_user() -> None:
+    """Give this user a name where no line of passwd has one, as in many containers."""
+    try:
+        getpass.getuser()  # as asyncssh and dask-kubernetes do when they are imported
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = submitter()
+
+
 def require_package(row: Backend) -> None:
     """Raise unless the package of a row is installed."""
     if not installed(row.package):
         raise _missing(row, f"env {row.name!r} needs {row.package}, which is not installed.")
-    try:
-        getpass.getuser()  # as asyncssh and dask-kubernetes do
-    except (KeyError, OSError):  # no line of passwd names this user, as in many containers
-        os.environ["LOGNAME"] = submitter()
+    _name_the_user()
 
 
 def load_cluster_class(row: Backend) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What a scheduler says about a job: listed, ended, no such job, or nothing that can be relied on.
+"""A scheduler's answer about a job: listed, ended, no such job, or nothing that can be relied on.
 
 A job that a listing leaves out is *not known*: a listing may be cut short, stale or empty, or come from a server that
 has just started. Only a word for its end, or the scheduler's answer to a question about this very job, says more.
@@ -37,7 +37,7 @@ class JobView:
 
     @property
     def state(self) -> QueueState:
-        """What the state means for a job that holds workers."""
+        """The meaning of the state for a job that holds workers."""
         return self.meaning.job
 
     @property
@@ -57,7 +57,7 @@ NEW = JobView(WAITING)
 
 
 class Known(Enum):
-    """What is known of a job; the value completes the sentence "the scheduler ..."."""
+    """The knowledge of a job; the value completes the sentence "the scheduler ..."."""
 
     LISTED = "lists it as waiting or running"
     ENDED = "says how it ended"
@@ -67,7 +67,7 @@ class Known(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """What a scheduler says about one job.
+    """A scheduler's answer about one job.
 
     Attributes:
         known: What kind of answer it is.
@@ -162,7 +162,7 @@ def given(text: str) -> str:
 def submitter() -> str:
     """Return the name by which a scheduler knows this process's user, or the number where no line of passwd has it.
 
-    Not `getpass.getuser`, which believes LOGNAME: under sudo that is somebody else, who has no such jobs.
+    Not `getpass.getuser`, which believes LOGNAME: under sudo that is another user, without such jobs.
     """
     try:
         return pwd.getpwuid(os.getuid()).pw_name

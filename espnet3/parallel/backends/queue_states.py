@@ -1,4 +1,4 @@
-"""What a job's state in a scheduler's queue means, for a driver that waits for workers and for a detached run.
+"""The meaning of a job's state in a scheduler's queue, for a driver that waits for workers and for a detached run.
 
 A driver asks whether a job can still bring a worker; a detached run asks what became of a shard. The scheduler's word
 for the state answers both.
@@ -29,7 +29,7 @@ class QueueState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a scheduler's word for a state means.
+    """The meaning of a scheduler's word for a state.
 
     Attributes:
         job: For a job that holds workers of a driver.

@@ -23,7 +23,6 @@ from espnet3.parallel.backends.queue_states import (
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 
 _NAME = r"[ =]*(\"[^\"]*\"|'[^']*'|[^\s\"']+)"  # of a job, behind the option for it
-_OF_PBS = frozenset({"account", "project", "queue", "resource_spec", "walltime"})  # and of Moab
 
 SLURM = batch_backend(
     "slurm",
@@ -95,7 +94,6 @@ SLURM = batch_backend(
         rerun=("--requeue",),
         requeue='scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
     ),
-    remembered=frozenset({"account", "job_cpu", "job_mem", "project", "queue", "walltime"}),
 )
 
 PBS = batch_backend(
@@ -153,7 +151,6 @@ PBS = batch_backend(
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
         rerun=("-r y",),
     ),
-    remembered=_OF_PBS,
 )
 
 SGE = batch_backend(
@@ -208,7 +205,6 @@ SGE = batch_backend(
         rerun=("-r y",),
         again=99,
     ),
-    remembered=frozenset({"project", "queue", "resource_spec", "walltime"}),
 )
 
 LSF = batch_backend(
@@ -265,7 +261,6 @@ LSF = batch_backend(
         expired="TERM_RUNLIMIT",
         rerun=("-r",),
     ),
-    remembered=frozenset({"lsf_units", "mem", "ncpus", "project", "queue", "use_stdin", "walltime"}),
 )
 
 HTCONDOR = batch_backend(
@@ -345,7 +340,6 @@ HTCONDOR = batch_backend(
         again=75,
     ),
     required={"disk": "disk: 4GB (per job)"},
-    remembered=frozenset({"cancel_command_extra", "disk", "submit_command_extra"}),
 )
 
 MOAB = batch_backend(
@@ -392,7 +386,6 @@ MOAB = batch_backend(
         printed=("*.o{job}", "*.o{job}-{index}", "*.o{job}[[]{index}[]]*"),
         expired=r"PBS: job killed: walltime \d+ exceeded limit",
     ),
-    remembered=_OF_PBS,
 )
 
 OAR = batch_backend(
@@ -431,7 +424,6 @@ OAR = batch_backend(
         rerun=("-t idempotent",),
         again=99,
     ),
-    remembered=frozenset({"memory_per_core_property_name", "project", "queue", "resource_spec", "walltime"}),
 )
 
 SCHEDULERS = (SLURM, PBS, SGE, LSF, HTCONDOR, MOAB, OAR)

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from espnet3.parallel.backends.backend import LAYER, Backend, Kind
+from espnet3.parallel.backends.backend import GPU_VARIABLE, LAYER, Backend, Kind
 from espnet3.parallel.backends.loading import load_module
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "espnet3.parallel.backends"
+
+# Options that worker processes of our own understand; any other is one of Dask's cluster.
+WITHOUT_DASK = frozenset({"threads_per_worker", "memory_limit", "env", "processes", "silence_logs"})
 
 _LOCAL = {
     **LAYER,
@@ -63,6 +66,7 @@ _LOCAL_ROWS = (
         signatures=_LOCAL_SIGNATURES,
         controlled=_LOCAL,
         instead=_LOCAL_INSTEAD,
+        known=WITHOUT_DASK,
     ),
     Backend(
         name="local_gpu",
@@ -80,6 +84,7 @@ _LOCAL_ROWS = (
             "plugins": "LocalCUDACluster overwrites it with its own",
         },
         instead=_LOCAL_INSTEAD,
+        known=(WITHOUT_DASK - {"env", "processes"}) | {GPU_VARIABLE},
     ),
 )
 _REMOTE_ROWS = (
@@ -126,30 +131,10 @@ _REMOTE_ROWS = (
             "threads_per_worker": "use worker_command: [dask, worker, --nthreads, ...]",
             "memory_limit": "use resources: {limits: {memory: ...}}",
         },
-        remembered=frozenset(
-            {
-                "name",
-                "namespace",
-                "image",
-                "resources",
-                "env",
-                "worker_command",
-                "port_forward_cluster_ip",
-                "quiet",
-            }
-            | {
-                "create_mode",
-                "shutdown_on_close",
-                "idle_timeout",
-                "resource_timeout",
-                "scheduler_service_type",
-            }
-            | {"custom_cluster_spec", "scheduler_forward_port", "jupyter"}
-        ),
     ),
 )
 
-# What Kaldi's scripts, which ESPnet2 recipes name as their command, are called here.
+# Kaldi's scripts, which ESPnet2 recipes name as their command, and the env that does the same.
 KALDI_SCRIPTS = {
     "run.pl": "local",
     "queue.pl": "sge",

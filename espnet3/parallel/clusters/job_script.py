@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 
 from espnet3.parallel.backends import Backend
-from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.backends.loading import parameters
 from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.commands import refuse_elsewhere
 from espnet3.parallel.clusters.jobs import watched_cluster

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from espnet3.parallel.backends.job_text import quoted_word
-from espnet3.parallel.backends.signatures import installed
+from espnet3.parallel.backends.loading import installed
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.ledger.errors import LedgerError

@@ -7,6 +7,7 @@ from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.table import WITHOUT_DASK
 from espnet3.parallel.config import ParallelConfig
 
 # Options of `LocalCluster` that the calling process keeps anyway, and with which values; any other asks for a worker
@@ -39,10 +40,6 @@ def own_processes(config: ParallelConfig) -> bool:
     return not only_dask_cuda(config.options)
 
 
-# Options that a process needs no Dask for; any other is one of Dask's cluster
-_WITHOUT_DASK = {"threads_per_worker", "memory_limit", "env", "processes", "silence_logs", GPU_VARIABLE}
-
-
 def without_dask(config: ParallelConfig) -> bool:
     """Whether a block's workers can be processes without Dask: of this machine, and nothing asked that is Dask's."""
     options = config.options
@@ -50,7 +47,9 @@ def without_dask(config: ParallelConfig) -> bool:
         own_processes(config)
         and options.get("processes", True) is not False
         and all(
-            name in _WITHOUT_DASK or (name == "dashboard_address" and options[name] is None)
+            name in WITHOUT_DASK
+            or name == GPU_VARIABLE
+            or (name == "dashboard_address" and options[name] is None)
             for name in options
         )
     )

@@ -1,4 +1,4 @@
-"""What a runner is given: checked before anything is done with it."""
+"""Arguments of a runner, checked before anything is done with them."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def check_indices(indices: Any) -> None:
     )
 
 
-_WARNED: set[tuple[type, int]] = (
-    set()
-)  # runners whose lists have been spoken of: a recipe makes one per test set
+_WARNED: set[tuple[type, int]] = set()  # runners and sizes: a recipe makes a runner for each test set
 
 
 def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
@@ -227,18 +225,7 @@ def _elsewhere(name: str, value: Any, known: list[str]) -> str:
     return ""
 
 
-_CALLED_BY = (
-    "run",
-    "start",
-    "execute",
-    "map",
-    "submit",
-    "process",
-    "infer",
-    "__iter__",
-    "launch",
-    "forward_all",
-)
+_CALLED_BY = ("run", "start", "execute", "map", "submit", "process", "infer")
 
 
 def no_attribute(runner: Any, name: str) -> AttributeError:

@@ -9,9 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.loading import interrupts_wait
-from espnet3.parallel.backends.signatures import installed
-from espnet3.parallel.checks import search_path
+from espnet3.parallel.backends.loading import installed, interrupts_wait
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.settling import Block
@@ -79,7 +77,6 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     process does the same.
     """
     refuse_in_import()
-    search_path()
     if not installed("distributed"):
         raise MissingPackageError(
             f"a client, and env {config.env!r} with these options, need Dask, and distributed is not installed: "

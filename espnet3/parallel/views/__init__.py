@@ -1,10 +1,9 @@
-"""What a run was or is, read from its folder alone: for a terminal, a page, and a person's next step.
+"""A run read from its folder alone: for a terminal, a page, and a person's next step.
 
 In: a run folder, of a run that is at work, dead or finished. Out: facts in plain records, an HTML page of them, an
 item run once more in this process, and the size of a job that is still to come. Nothing here changes a run's folder.
 
-`sessions.py` reads the events, `outcomes.py` the lines of items, `spans.py` who worked when; `live.py` puts them
-together for a terminal, `facts.py` for a report, of which `conclusions.py`, `timeline.py`, `latency.py`, `charts.py`
-and `page.py` make sentences, pictures and HTML. `replaying.py` runs an item again, `sizing.py` does the sums for a
-bigger run.
+`sessions.py` reads events and leases, `outcomes.py` the lines of items; `live.py` puts them together for a terminal,
+`facts.py` for a report, of which `conclusions.py`, `timeline.py`, `charts.py` and `page.py` make sentences, pictures
+and HTML. `replaying.py` runs an item again, `sizing.py` does the sums for a bigger run.
 """

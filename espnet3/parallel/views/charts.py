@@ -1,24 +1,23 @@
-"""Charts as inline SVG: no script, colours from the page's style sheet, each with a name for screen readers."""
+"""Charts as inline SVG, with the page's style sheet, and how moments, lengths of time and memory are written.
+
+Places across are percent of the width, so that a chart needs no script to fit any. Each has a name for screen readers.
+"""
 
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 860, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 26
-_ROW = 18
-_LETTER = 6.5  # width of one, of those that are wide
-_CLOCK = 75  # width of a clock's time and the next number beside it
-_NAME = 96  # width of the names of a timeline's rows
+_HEIGHT, _TOP, _ROW = 150, 18, 18  # pixels
+_NAME = 18.0  # percent of the width: names of rows on the left, and as much for values on the right
+_LONGEST_NAME = 24  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a timeline's row: in seconds, with a style class and what a pointer is told."""
+    """A stretch of a row, with a style class and what a pointer is told."""
 
     begin: float
     end: float
@@ -26,106 +25,68 @@ class Bar:
     title: str
 
 
-def throughput(points: Sequence[tuple[float, float]]) -> str:
-    """Draw items per second over time."""
-    begin, end = points[0][0], points[-1][0]
-    most = nice(max(rate for _, rate in points))
-    x, y = _scale(begin, end, _LEFT, WIDTH - _RIGHT), _scale(0, most, HEIGHT - _BOTTOM, _TOP)
-    path = [f"M{x(begin):.1f} {y(0):.1f}"]
-    for at, (when, rate) in enumerate(points[:-1]):
-        path.append(f"V{y(rate):.1f}H{x(points[at + 1][0]):.1f}")
-        del when
-    path.append(f"V{y(0):.1f}Z")
-    body = [
-        *_levels(most, y, "/s"),
-        f'<path class="area" d="{"".join(path)}"/>',
-        *_clock(begin, end, x, HEIGHT),
-    ]
-    return _svg(body, HEIGHT, f"Items per second from {clock(begin)} to {clock(end)}, at most {most:,.3g}")
+def columns(found: Sequence[tuple[float, str]], top: str, scale: Sequence[str], label: str) -> str:
+    """Draw columns side by side.
+
+    Args:
+        found: The height of each, and what a pointer is told.
+        top: What the highest is called.
+        scale: Texts below, at equal distances.
+        label: The chart's name.
+    """
+    most = max(height for height, _ in found) or 1.0
+    width = 100 / len(found)
+    body = [_text(0, 12, top)]
+    for place, (height, title) in enumerate(found):
+        if height:
+            tall = max(1.0, height / most * _HEIGHT)
+            body.append(_rect("work", place * width, width * 0.94, _TOP + _HEIGHT - tall, tall, title))
+    return _svg(body, scale, _HEIGHT, label)
 
 
-def timeline(rows: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """Draw who worked when: a row for each worker, session or shard, with its stretches."""
-    begin = min(bar.begin for _, bars in rows for bar in bars)
-    end = max(*(bar.end for _, bars in rows for bar in bars), begin + 0.001)
-    x = _scale(begin, end, _NAME, WIDTH - _RIGHT)
-    height = _TOP + _ROW * len(rows) + _BOTTOM
+def rows(
+    found: Sequence[tuple[str, Sequence[Bar]]],
+    label: str,
+    scale: Sequence[str] = (),
+    shown: Sequence[str] = (),
+) -> str:
+    """Draw a row for each name, with its bars and, where `shown` has it, a text behind them."""
+    begin = min(bar.begin for _, bars in found for bar in bars)
+    end = max(bar.end for _, bars in found for bar in bars)
+    percent = (100 - _NAME * (2 if shown else 1)) / max(end - begin, 1e-9)
     body = []
-    for place, (name, bars) in enumerate(rows):
+    for place, (name, bars) in enumerate(found):
         top = _TOP + place * _ROW
-        body.append(f'<text x="{_NAME - 8}" y="{top + 12}" class="end">{escape(name)}</text>')
+        body.append(_text(_NAME - 1, top + 12, name[:_LONGEST_NAME], "end"))
         for bar in bars:
-            width = max(1.5, x(bar.end) - x(bar.begin))
-            body.append(
-                f'<rect class="{bar.kind}" x="{x(bar.begin):.1f}" y="{top + 2}" width="{width:.1f}" '
-                f'height="{_ROW - 5}" rx="2"><title>{escape(bar.title)}</title></rect>'
-            )
-    body += _clock(begin, end, x, height)
-    return _svg(body, height, f"Timeline of {len(rows)} rows from {clock(begin)} to {clock(end)}")
+            left, width = _NAME + (bar.begin - begin) * percent, max(0.2, (bar.end - bar.begin) * percent)
+            body.append(_rect(bar.kind, left, width, top + 2, _ROW - 5, bar.title))
+        if shown:
+            body.append(_text(_NAME + (bars[-1].end - begin) * percent + 1, top + 12, shown[place]))
+    return _svg(body, scale, _ROW * len(found), label, _NAME)
 
 
-def histogram(values: Sequence[float]) -> str:
-    """Draw how often lengths of time occur; over a logarithmic axis where they span more than a factor of thirty."""
-    low, high = min(values), max(values)
-    logarithmic = low > 0 and high / low > 30
-    bins = max(5, min(30, math.ceil(math.sqrt(len(values))) * 2))
-    edges = _edges(low, high if high > low else low * 1.5 + 1e-9, bins, logarithmic)
-    counts = [0] * bins
-    for value in values:
-        place = next((k for k in range(bins) if value <= edges[k + 1]), bins - 1)
-        counts[place] += 1
-    return columns(list(zip(edges, edges[1:], counts, strict=False)), "times")
-
-
-def columns(found: Sequence[tuple[float, float, int]], what: str) -> str:
-    """Draw a histogram of lengths of time."""
-    bins, most = len(found), nice(max(count for _, _, count in found))
-    most += most % 2 if most < 10 else 0  # there is no half of an item
-    y, step = _scale(0, most, HEIGHT - _BOTTOM, _TOP), (WIDTH - _LEFT - _RIGHT) / bins
-    body = _levels(most, y, "")
-    for k, (begin, end, count) in enumerate(found):
-        if count:
-            title = f"{count:,} from {duration(begin)} to {duration(end)}"
-            body.append(
-                f'<rect class="work" x="{_LEFT + k * step + 1:.1f}" y="{y(count):.1f}" width="{step - 2:.1f}" '
-                f'height="{max(1.0, y(0) - y(count)):.1f}"><title>{title}</title></rect>'
-            )
-    edges = [begin for begin, _, _ in found] + [found[-1][1]]
-    for k in range(0, bins + 1, max(1, bins // 6)):
-        where = "end" if k == bins else "middle"
-        at = f'x="{_LEFT + k * step:.1f}" y="{HEIGHT - 8}"'
-        body.append(f'<text {at} class="{where}">{duration(edges[k])}</text>')
-    n = sum(count for _, _, count in found)
-    return _svg(body, HEIGHT, f"Histogram of {n:,} {what} from {duration(edges[0])} to {duration(edges[-1])}")
-
-
-def scatter(points: Sequence[tuple[float, float]], across: str, up: str) -> str:
-    """Draw points; both axes begin at 0, and are named."""
-    right, top = nice(max(x for x, _ in points)), nice(max(y for _, y in points))
-    x, y = _scale(0, right, _LEFT, WIDTH - _RIGHT), _scale(0, top, HEIGHT - _BOTTOM, _TOP)
-    body = _levels(top, y, f" {up}")
-    body += [f'<circle class="point" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points]
-    for k in range(5):
-        where = {0: "", 4: "end"}.get(k, "middle")
-        shown = f"{across} 0" if k == 0 else f"{right * k / 4:.4g}"
-        body.append(f'<text x="{x(right * k / 4):.1f}" y="{HEIGHT - 8}" class="{where}">{shown}</text>')
-    return _svg(body, HEIGHT, f"{len(points):,} items: time ({up}) against {across}")
-
-
-def bars(rows: Sequence[tuple[str, float, str]]) -> str:
+def bars(found: Sequence[tuple[str, float, str]]) -> str:
     """Draw one bar for each row: its name, its value, and the value as it is shown."""
-    most = max(value for _, value, _ in rows) or 1.0
-    height, left = _TOP + _ROW * len(rows) + 4, 160
-    room = _LETTER * max(len(shown) for _, _, shown in rows)  # behind the longest bar
-    body = []
-    for place, (name, value, shown) in enumerate(rows):
-        top, width = _TOP + place * _ROW, max(1.5, value / most * (WIDTH - left - 12 - room))
-        body.append(f'<text x="{left - 8}" y="{top + 12}" class="end">{escape(name[:24])}</text>')
-        body.append(
-            f'<rect class="work" x="{left}" y="{top + 2}" width="{width:.1f}" height="{_ROW - 5}" rx="2"/>'
-        )
-        body.append(f'<text x="{left + width + 6:.1f}" y="{top + 12}">{escape(shown)}</text>')
-    return _svg(body, height, "; ".join(f"{name}: {shown}" for name, _, shown in rows))
+    drawn = [(name, [Bar(0.0, value, "work", shown)]) for name, value, shown in found]
+    label = "; ".join(f"{name}: {shown}" for name, _, shown in found)
+    return rows(drawn, label, shown=[shown for _, _, shown in found])
+
+
+def points(found: Sequence[tuple[float, float]], across: str, up: str) -> str:
+    """Draw points; both axes begin at 0, and are named."""
+    right, top = max(x for x, _ in found) or 1.0, max(y for _, y in found) or 1.0
+    body = [_text(0, 12, f"{top:.4g} {up}")]
+    for x, y in found:
+        place = f'cx="{99 * x / right:.2f}%" cy="{_TOP + _HEIGHT * (1 - y / top):.1f}"'
+        body.append(f'<circle class="point" {place} r="2.5"/>')
+    scale = [f"{across} 0", f"{right / 2:.4g}", f"{right:.4g}"]
+    return _svg(body, scale, _HEIGHT, f"{len(found):,} items: time ({up}) against {across}")
+
+
+def moments(begin: float, end: float) -> list[str]:
+    """Return a scale of a time: when it begins, and lengths of time since then."""
+    return [clock(begin, date=False), *(f"+{duration((end - begin) * part / 4)}" for part in range(1, 5))]
 
 
 def clock(when: float, *, date: bool = True) -> str:
@@ -151,67 +112,59 @@ def amount(n_bytes: int) -> str:
     return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes < 2**30 else f"{n_bytes / 2**30:,.1f} GiB"
 
 
-def nice(value: float) -> float:
-    """Return the next of 1, 2, 3, 4, 5, 6, 8 and 10 times a power of ten."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(
-        factor * power for factor in (1, 2, 3, 4, 5, 6, 8, 10) if factor * power >= value * (1 - 1e-9)
-    )
+def _rect(kind: str, left: float, width: float, top: float, height: float, title: str) -> str:
+    place = f'x="{left:.2f}%" width="{width:.2f}%" y="{top:.1f}" height="{height:.1f}"'
+    return f'<rect class="{kind}" {place}><title>{escape(title)}</title></rect>'
 
 
-def _edges(low: float, high: float, bins: int, logarithmic: bool) -> list[float]:
-    if logarithmic:
-        ratio = (high / low) ** (1 / bins)
-        return [low * ratio**k for k in range(bins)] + [high]
-    return [low + (high - low) * k / bins for k in range(bins)] + [high]
+def _text(left: float, top: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{left:.2f}%" y="{top:.0f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-class _scale:  # noqa: N801  called like the function it stands for
-    """Maps values to places, linearly."""
-
-    __slots__ = ("_begin", "_factor", "_low")
-
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self._low, self._begin = low, start
-        self._factor = (end - start) / (high - low) if high > low else 0.0
-
-    def __call__(self, value: float) -> float:
-        return self._begin + (value - self._low) * self._factor
-
-
-def _levels(most: float, y: _scale, unit: str) -> list[str]:
-    body = []
-    for k in range(3):
-        value = most * k / 2
-        body.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        )
-        body.append(
-            f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" class="end">{value:,.4g}{unit if value else ""}</text>'
-        )
-    return body
-
-
-def _clock(begin: float, end: float, x: _scale, height: float) -> list[str]:
-    """Draw the axis of a time: when it begins, and round numbers of seconds, minutes or hours since then."""
-    long = end - begin
-    unit, seconds = ("s", 1.0) if long < 300 else ("min", 60.0) if long < 36_000 else ("h", 3600.0)
-    step = nice(long / seconds / 6)
-    body = [f'<text x="{x(begin):.1f}" y="{height - 8}">{clock(begin, date=False)}</text>']
-    for k in range(1, int(long / seconds / step) + 1):
-        place = x(begin + k * step * seconds)
-        where = "end" if place > WIDTH - _RIGHT - 30 else "middle"
-        if place > x(begin) + _CLOCK:
-            body.append(
-                f'<text x="{place:.1f}" y="{height - 8}" class="{where}">+{k * step:,.4g} {unit}</text>'
-            )
-    return body
-
-
-def _svg(body: Sequence[str], height: float, label: str) -> str:
+def _svg(body: Sequence[str], scale: Sequence[str], height: float, label: str, left: float = 0) -> str:
+    """Put a chart together: its body, a line below it from `left` on, and the texts of its scale."""
+    bottom = _TOP + height
+    line = f'<line class="grid" x1="{left}%" x2="100%" y1="{bottom}" y2="{bottom}"/>'
+    under = []
+    for place, text in enumerate(scale):
+        anchor = "start" if place == 0 else "end" if place == len(scale) - 1 else "middle"
+        under.append(_text(left + (100 - left) * place / (len(scale) - 1), bottom + 16, text, anchor))
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" '
-        f'preserveAspectRatio="xMinYMin">{"".join(body)}</svg>'
+        f'<div class="wide"><svg role="img" aria-label="{escape(label)}" height="{bottom + 22}">'
+        f"{''.join([*body, line, *under])}</svg></div>"
     )
+
+
+STYLE = """
+:root{--fg:#1c2128;--bg:#fff;--dim:#59636e;--line:#d5dbe1;--card:#f5f7f9;--work:#2f6fb3;--launch:#b9a3d9;--env:#d99a2b;
+--idle:#c9d1d9;--alive:#2f9e6e;--lost:#c93c37}
+@media (prefers-color-scheme:dark){:root{--fg:#e2e7ec;--bg:#14181d;--dim:#9aa5b1;--line:#323a43;--card:#1d232a;
+--work:#5b9be0;--launch:#8f7bb5;--env:#d9a441;--idle:#4b5661;--alive:#4cbf8c;--lost:#e5645e}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:920px;margin:0 auto;padding:24px 20px 60px}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2.2rem 0 .6rem;border-bottom:1px solid var(--line)}
+h3{font-size:.95rem;margin:1rem 0 .3rem}
+p{margin:.5rem 0}.dim{color:var(--dim);font-size:.88rem;overflow-wrap:anywhere}
+.note{border-left:3px solid var(--env);padding-left:10px}
+.conclusions{background:var(--card);border-radius:8px;padding:14px 16px 14px 36px;margin:16px 0}
+.conclusions li{margin:.3rem 0}
+code,pre{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}code{overflow-wrap:anywhere}
+pre{background:var(--card);border-radius:6px;padding:10px;overflow-x:auto}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(105px,1fr));gap:10px}
+.tiles div{background:var(--card);border-radius:8px;padding:10px 12px;display:flex;flex-direction:column}
+.tiles strong{font-size:1.15rem}.tiles span{color:var(--dim);font-size:.85rem}
+.wide{overflow-x:auto}.wide table{min-width:34rem}.wide svg{min-width:22rem}
+svg{width:100%;display:block}svg text{fill:var(--dim);font:11px system-ui,sans-serif}
+.grid{stroke:var(--line);stroke-width:1}.point{fill:var(--work);fill-opacity:.45}
+.work{fill:var(--work);background:var(--work)}.launch{fill:var(--launch);background:var(--launch)}
+.env{fill:var(--env);background:var(--env)}.idle{fill:var(--idle);background:var(--idle)}
+.alive{fill:var(--alive);background:var(--alive)}.lost{fill:var(--lost);background:var(--lost)}
+.legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;color:var(--dim)}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px}
+table{border-collapse:collapse;width:100%;font-size:.88rem}
+th{text-align:left;color:var(--dim);font-weight:600}
+th,td{padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+td:first-child{white-space:nowrap}
+details{margin:.4rem 0}summary{cursor:pointer}summary:focus-visible{outline:2px solid var(--work);outline-offset:2px}
+"""

@@ -15,14 +15,23 @@ from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import open_plain
 from espnet3.parallel.ledger.folder import read_run
 from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPLIT, split_folders
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.timing.reading import RunTimes, read_times
 from espnet3.parallel.views.outcomes import SLOWEST, FailureGroup, Failures, Outcomes, merged_failures
-from espnet3.parallel.views.rates import Stretch, stretches
-from espnet3.parallel.views.sessions import Session, read_sessions, seconds_of
-from espnet3.parallel.views.spans import JobEnds, Span, driver_spans, losses_of, read_ends, shard_spans
+from espnet3.parallel.views.sessions import (
+    JobEnds,
+    Session,
+    Span,
+    Stretch,
+    driver_spans,
+    losses_of,
+    read_ends,
+    read_sessions,
+    seconds_of,
+    shard_spans,
+    stretches,
+)
 
 _MOST_BYTES = 512 << 20  # of outcomes that are read line by line: some seconds
 _SAMPLE = 1 << 18  # bytes that are read of a larger file at a time, at so many places
@@ -31,67 +40,36 @@ _PLACES = 64
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run, as its folder shows it. Times are in seconds since the epoch.
-
-    Attributes:
-        run: Its folder.
-        runner: Import path of the runner's class.
-        provider: The same of the provider's.
-        read: When the folder was read.
-        created: When the run began; None where run.json does not say so.
-        items: Items of the run.
-        ok: Those with a result.
-        failed: Those whose outcome is a failure.
-        state: "complete", "at work" or "unfinished".
-        driver: The driver that is at work; "" where none is.
-        sampled: What was estimated or left out because there is too much of it; "" where nothing was.
-        exact: Whether `ok` and `failed` are counted, and not estimated.
-        sessions: The calls that opened the folder.
-        drivers: When drivers held it.
-        shards: When detached jobs worked on their shards.
-        stretches: How many items came in between when and when.
-        failures: Failed items by cause.
-        slowest: The slowest items, the slowest first: seconds and index.
-        times: When workers did what, and how long items took.
-        losses: Processes of detached jobs that ended with items in progress.
-        ends: How detached jobs ended that did not finish their shards.
-        recorded: The rest of run.json, secrets masked: config, seed, policy, origin, packages, history.
-        notes: What else is worth knowing.
-    """
+    """A run, as its folder shows it. Times are in seconds since the epoch."""
 
     run: str
-    runner: str
+    runner: str  # import path of its class
     provider: str
     read: float
-    created: float | None
+    created: float | None  # as run.json says
     items: int
     ok: int
     failed: int
-    state: str
-    driver: str
-    sampled: str
+    state: str  # "complete", "at work" or "unfinished"
+    driver: str  # the one that is at work; "" where none is
+    sampled: str  # says what was estimated, or left out as too much; "" where nothing was
     sessions: tuple[Session, ...]
     drivers: tuple[Span, ...]
     shards: tuple[Span, ...]
     stretches: tuple[Stretch, ...]
     failures: tuple[FailureGroup, ...]
-    slowest: tuple[tuple[float, str], ...]
-    losses: int
+    slowest: tuple[tuple[float, str], ...]  # seconds and index
+    losses: int  # processes of detached jobs that ended with items in progress
     ends: tuple[JobEnds, ...]
-    recorded: dict[str, Any]
+    recorded: dict[str, Any]  # the rest of run.json, secrets masked
     times: RunTimes = field(default_factory=RunTimes)
     notes: tuple[str, ...] = field(default=())
-    exact: bool = True
+    exact: bool = True  # `ok` and `failed` are counted, and not estimated
 
     @property
     def left(self) -> int:
         """Items without an outcome."""
         return max(0, self.items - self.ok - self.failed)
-
-    @property
-    def begin(self) -> float | None:
-        """When its first session began."""
-        return self.sessions[0].begin if self.sessions else self.created
 
     @property
     def computed(self) -> list[Session]:
@@ -112,15 +90,6 @@ class RunFacts:
         """Processes that ended with items in progress, of drivers' workers and of detached jobs."""
         return max(int(self.total("deaths")), len(self.times.losses)) + self.losses
 
-    def shard_seconds(self) -> list[tuple[float, str, int]]:
-        """Return of each shard with an outcome: its seconds of work over all attempts, its name, its items."""
-        seconds: dict[str, float] = {}
-        items: dict[str, int] = {}
-        for span in self.shards:
-            seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
-            items[span.name] = max(items.get(span.name, 0), span.items)
-        return sorted(((s, name, items[name]) for name, s in seconds.items() if items[name]), reverse=True)
-
 
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder."""
@@ -132,7 +101,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     sessions, drivers, shards = read_sessions(run), driver_spans(run), shard_spans(run)
     counts, times = _counts(run, said, items), read_times(run)
     found, unknown = read_ends(run) if ends else ([], [])
-    # its driver, or one of its jobs
+    # the driver lives, or one of the jobs
     alive = holder_lives(run, disk_now(run)) or any(span.ended == "alive" for span in shards)
     complete = counts.merged or (not alive and counts.exact and counts.ok + counts.failed == items)
     notes = [*counts.notes, *unknown]
@@ -153,7 +122,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         sessions=tuple(sessions),
         drivers=tuple(drivers),
         shards=tuple(shards),
-        stretches=tuple(stretches(run, sessions, drivers, shards, counts.ok + counts.failed, times.stints)),
+        stretches=tuple(stretches(sessions, counts.ok + counts.failed, times.stints)),
         failures=tuple(counts.groups),
         slowest=tuple(_slowest(counts.failures, times)),
         times=times,
@@ -197,10 +166,9 @@ def _counts(run: Path, said: dict[str, Any], items: int) -> _Counts:
         return _Counts(
             receipt.ok, failed, True, failures, failures.groups(), _unread(failures.unread, failed)
         )
-    kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
-    splits = split_folders(run, kind)
+    outcomes = Outcomes(run, said)
+    splits = split_folders(run, outcomes.kind)
     n_bytes = sum(_size(split / name) for split in splits for name in (RESULTS, ERRORS))
-    outcomes = Outcomes(run, said.get("indices") or {}, kind)
     if n_bytes > _MOST_BYTES:
         ok = min(items, sum(lines_estimated(split / RESULTS) for split in splits))
         failed = min(items - ok, sum(lines_estimated(split / ERRORS) for split in splits))

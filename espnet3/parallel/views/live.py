@@ -1,4 +1,4 @@
-"""How a run is at this moment, for somebody who watches it: the facts of `status`, and what changes between looks."""
+"""The state of a run at this moment: the facts of `status`, and the changes between looks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.layout import FOLDER, INDICES, PLAN, Layout
+from espnet3.parallel.detached.layout import FOLDER, INDICES, MARK, PLAN, Layout
 from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
 from espnet3.parallel.detached.looking.run import DetachedRun
 from espnet3.parallel.detached.looking.status import driver_of
+from espnet3.parallel.detached.marks import read_mark
 from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.session import SHARDS
-from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.outcomes import FailureGroup, Outcomes, merged_failures
 from espnet3.parallel.views.sessions import seconds_of
-from espnet3.parallel.views.spans import in_progress
 
 _SPAN = 60.0  # seconds over which the rate is taken
 _DEPTH = ("*/", "*/*/")  # folders below the one that was given in which runs are looked for
@@ -32,54 +30,31 @@ _FINISHED = (JobState.DONE, JobState.NEW, JobState.NOT_STARTED)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A shard's job, or the driver of a run without jobs and each of its workers.
-
-    Attributes:
-        name: "shard 3", or "driver".
-        state: What it is doing: a job state, or "running".
-        where: Host and process; "" where it has not started.
-        items: Items of its shard; 0 of a driver's worker, which has none of its own.
-        done: Those of them with an outcome.
-        doing: What it is in; "" where nothing says so.
-        since: When that began, in seconds since the epoch; 0 where nothing says so.
-        note: What it ended with, or what the scheduler says.
-        memory: Bytes that it and its children use; 0 where they are not on this machine.
-        peak: Bytes that one process of it has used at most, as it has recorded; 0 where it has not.
-    """
+    """A shard's job, or the driver of a run without jobs and each of its workers."""
 
     name: str
-    state: str
-    where: str
-    items: int
+    state: str  # a job state, or "running"
+    where: str  # host and process; "" where it has not started
+    items: int  # of its shard; 0 of a driver's worker, which has none of its own
     done: int
     doing: str = ""
-    since: float = 0.0
-    note: str = ""
-    memory: int = 0
-    peak: int = 0
+    since: float = 0.0  # when that began, in seconds since the epoch; 0 where nothing says so
+    note: str = ""  # how it ended, or the scheduler's word
+    memory: int = 0  # bytes that it and its children use; 0 where they are not on this machine
+    peak: int = 0  # bytes that one process of it has used at most, as it has recorded
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """A run, as somebody sees it who watches it.
+    """The state of a run at one look."""
 
-    Attributes:
-        status: What `espnet3 status` says.
-        time: When, in seconds since the epoch.
-        rate: Items per second over the last minute of watching; 0 where none ended.
-        workers: Its jobs or its driver; those that have something to do or to say come first.
-        failures: What failed, by its cause.
-        slow: What took longest, as far as that can be seen: seconds and a name.
-        memory: Bytes that the run uses on this machine; 0 where nothing of it is here.
-    """
-
-    status: RunStatus | FolderStatus
-    time: float
-    rate: float
-    workers: tuple[Worker, ...]
+    status: RunStatus | FolderStatus  # as of `espnet3 status`
+    time: float  # in seconds since the epoch
+    rate: float  # items per second over the last minute of watching
+    workers: tuple[Worker, ...]  # those that have something to do or to say come first
     failures: tuple[FailureGroup, ...]
-    slow: tuple[tuple[float, str], ...]
-    memory: int
+    slow: tuple[tuple[float, str], ...]  # seconds and a name
+    memory: int  # bytes that the run uses on this machine
 
     @property
     def left(self) -> int:
@@ -105,16 +80,7 @@ class LiveFacts:
 
 
 class Watcher:
-    """Looks at one run again and again; each look reads what is new.
-
-    Args:
-        run: The run's folder, absolute.
-        clock: Returns the seconds since some moment.
-
-    Raises:
-        ConfigError: There is no run in it.
-        DamagedFolderError: Its run.json is damaged.
-    """
+    """Looks at one run again and again; each look reads what is new."""
 
     def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
@@ -124,9 +90,7 @@ class Watcher:
         self._detached = DetachedRun.open(run) if is_detached(run) else None
         if self._detached is None:
             folder_status(run)  # says what is wrong with the folder
-        found = read_run(run) if (run / RUN).exists() else {}
-        kind = SESSION if SHARDS in (found.get("plan") or {}) else SPLIT
-        self._outcomes = Outcomes(run, found.get("indices") or {}, kind)
+        self._outcomes = Outcomes(run, read_run(run) if (run / RUN).exists() else {})
         self._times = TimesReader(run)
         self._items = None if self._detached is None else _indices(run)
 
@@ -140,14 +104,14 @@ class Watcher:
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
         for worker in workers:
-            if worker.since and worker.doing.startswith("item "):  # one: a step of several is none
+            if worker.since and worker.doing.startswith("item "):  # a single item, no step of several
                 name = f"{worker.doing} of {worker.name}"
                 self._longest[name] = max(self._longest.get(name, 0.0), now - worker.since)
         failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
         timed: dict[str, float] = {}
         for seconds, index in [*failures.slowest, *((s, name) for s, _, name in times.slow)]:
             timed[f"item {index}"] = max(seconds, timed.get(f"item {index}", 0.0))
-        # what was seen in progress counts until it is timed
+        # an item seen in progress counts until it is timed
         seen = {name: s for name, s in self._longest.items() if name.partition(" of ")[0] not in timed}
         longest = [*((seconds, name) for part in (timed, seen) for name, seconds in part.items())]
         slow = sorted(longest, reverse=True)[:_SLOW]
@@ -216,6 +180,29 @@ class Watcher:
         return [driver, *workers_of(times, since)]
 
 
+def in_progress(folder: Path, items: Sequence[Any] | None) -> tuple[str, float]:
+    """Return what a shard's worker is in by its mark, and since when in seconds since the epoch; "" for nothing."""
+    mark = read_mark(folder)
+    try:
+        since = (folder / MARK).stat().st_mtime
+    except OSError:
+        return "", 0.0
+    if mark.get("hook"):
+        return str(mark["hook"]), since
+    if mark.get("in_flight"):
+        begin, end = mark["in_flight"]
+        first, last = ((_named(k, items)) for k in (begin, end - 1))
+        return (f"item {first}" if end - begin == 1 else f"items {first} to {last}"), since
+    return "", since
+
+
+def _named(position: int, items: Sequence[Any] | None) -> str:
+    """Return an item's index as text."""
+    if items is None or position >= len(items):
+        return f"at position {position}"
+    return f"{items[position]!r:.60}"
+
+
 def _indices(run: Path) -> Sequence[Any] | None:
     """Return the indices of a detached run; None where there are too many to read them for their names."""
     layout = Layout(run)
@@ -264,7 +251,7 @@ def memory_of(pid: int | None) -> int:
     """Return the memory that a process of this machine and its children use, in bytes; 0 where it is not here."""
     if pid is None:
         return 0
-    import psutil  # here: only who watches needs it
+    import psutil  # here: nothing else needs it
 
     try:
         process = psutil.Process(pid)

@@ -15,7 +15,8 @@ from espnet3.parallel.ledger.errors import DamagedFolderError, damaged
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.folder import RUN
 from espnet3.parallel.ledger.lines import check_line, failure_of, merged_failure
-from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPEC, split_folders
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.records import ItemFailure
 
 MOST_FAILURES = 200_000  # failed items that are told apart: a report is for people
@@ -28,27 +29,16 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed items that have the same cause, type and, but for numbers and quoted texts, message.
+    """Failed items that have the same cause, type and, but for numbers and quoted texts, message."""
 
-    Attributes:
-        cause: "error", "poison", "timeout" or "result".
-        error_type: The exception's class.
-        message: The first one's.
-        count: How many items.
-        indices: The first ones, as text.
-        traceback: The first one's.
-        worker: Where the first one ran.
-        attempts: The most that one of them had.
-    """
-
-    cause: str
+    cause: str  # "error", "poison", "timeout" or "result"
     error_type: str
-    message: str
+    message: str  # of the first one, as is what follows
     count: int
-    indices: tuple[str, ...]
+    indices: tuple[str, ...]  # of the first ones
     traceback: str
     worker: str
-    attempts: int
+    attempts: int  # the most that one of them had
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data."""
@@ -106,12 +96,7 @@ class Failures:
 
 
 class Outcomes:
-    """What the splits of a run hold so far.
-
-    Args:
-        run: The run's folder.
-        indices: What its run.json says of the index list: `count` and `sha256`.
-        kind: What the folders of its sessions are called.
+    """The outcomes that the splits of a run hold so far.
 
     Attributes:
         state: One byte a position: 0 where it has no outcome yet.
@@ -119,9 +104,10 @@ class Outcomes:
         foreign: Names of splits of another index list, which are not counted.
     """
 
-    def __init__(self, run: Path, indices: dict[str, Any], kind: str) -> None:
+    def __init__(self, run: Path, said: dict[str, Any]) -> None:
         self.run = run
-        self.kind = kind
+        self.kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
+        indices = said.get("indices") or {}
         try:
             self.state = bytearray(indices.get("count", 0))
         except (TypeError, ValueError, OverflowError, MemoryError) as error:

@@ -9,17 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.messages import counted
-from espnet3.parallel.views import charts, latency, timeline
-from espnet3.parallel.views.charts import amount, duration
+from espnet3.parallel.timing.counts import PER_OCTAVE, edge_of
+from espnet3.parallel.timing.reading import RunTimes
+from espnet3.parallel.views import charts, timeline
+from espnet3.parallel.views.charts import STYLE, amount, duration
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts
-from espnet3.parallel.views.rates import binned
-from espnet3.parallel.views.style import STYLE
+from espnet3.parallel.views.sessions import Stretch
 
 _MOST_GROUPS = 50
 _MOST_CONFIG = 200_000  # characters
 _MOST_TRACEBACK = 8_000
-_QUANTILES = (0.5, 0.9, 0.99)
+_BINS = 80  # of the throughput
+_COLUMNS = 40  # of the histogram, at most
+_MOST_POINTS = 2000
+_QUANTILES = (0.5, 0.9, 0.99, 0.999)
+_HOW = (
+    "Items of less than some milliseconds are timed in steps of several, and those of a batch together: each counts "
+    "with the mean. An item that was tried again counts with all its attempts."
+)
 _NOT_RECORDED = (
     "How long items took and what workers did is recorded in sums over half a second or more, with the slowest items "
     "by name and the most memory that a worker's process has used; not which worker ran which item, nor the time of an "
@@ -56,12 +64,6 @@ def page_of(facts: RunFacts) -> str:
     )
 
 
-def quantiles(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the median, the 90 % and the 99 % quantile of values, each with its share."""
-    ordered = sorted(values)
-    return [(share, ordered[min(len(ordered) - 1, int(share * len(ordered)))]) for share in _QUANTILES]
-
-
 def _tiles(facts: RunFacts) -> str:
     last = facts.computed[-1] if facts.computed else None
     tiles = [
@@ -86,64 +88,95 @@ def _tiles(facts: RunFacts) -> str:
 
 def _throughput(facts: RunFacts) -> str:
     if not facts.stretches:
-        return "<p>No item has an outcome yet.</p>"
-    rows = [
-        (
-            charts.clock(one.begin),
-            charts.clock(one.end),
-            f"{one.items:,}",
-            _rate(one.items, one.end - one.begin),
-        )
-        for one in facts.stretches[:200]
-    ]
+        return "<p>Nothing is recorded yet of when items came in.</p>"
+    begin, end, rates = binned(facts.stretches, facts.sessions[0].begin if facts.sessions else None)
+    width = (end - begin) / len(rates)
+    shown = [(charts.clock(begin + place * width), f"{rate:,.3g}") for place, rate in enumerate(rates)]
+    drawn = [(rate, f"{moment}: {text}/s") for rate, (moment, text) in zip(rates, shown, strict=True)]
+    top = f"{max(rates):,.3g}/s"
+    label = f"Items per second from {charts.clock(begin)} to {charts.clock(end)}, at most {top}"
     return (
-        charts.throughput(binned(facts.stretches, facts.begin))
+        charts.columns(drawn, top, charts.moments(begin, end), label)
         + '<p class="dim">Items are spread evenly between two recorded moments.</p>'
-        + _folded("As a table", _table(("from", "to", "items", "items/s"), rows))
+        + _folded("As a table", _table(("from", "items/s"), shown))
     )
+
+
+def binned(found: Sequence[Stretch], begin: float | None = None) -> tuple[float, float, list[float]]:
+    """Return when stretches begin (or `begin`, if that is earlier) and end, and the items per second in each bin."""
+    first, end = min(one.begin for one in found), max(one.end for one in found)
+    first = first if begin is None else min(begin, first)
+    end = max(end, first + 1e-3)
+    width = (end - first) / _BINS
+    rates = [0.0] * _BINS
+    for one in found:
+        length = max(1e-3, one.end - one.begin)
+        start = min(one.begin, end - length)  # one that took no time has a bin all the same
+        at, last = int((start - first) / width), int((start + length - first) / width)
+        for place in range(max(0, at), min(last + 1, _BINS)):
+            low = first + place * width
+            overlap = min(low + width, start + length) - max(low, start)
+            rates[place] += one.items * max(0.0, overlap) / length / width
+    return first, end, rates
 
 
 def _timeline(facts: RunFacts) -> str:
     rows, left = timeline.rows_of(facts)
     if not rows:
-        return "<p>Nobody has worked on it yet.</p>"
-    more = f'<p class="dim">{escape(left)}</p>' if left else ""
-    used = {bar.kind for _, found in rows for bar in found}
+        return "<p>Nothing is recorded yet of any worker.</p>"
+    bars = [bar for _, found in rows for bar in found]
+    begin, end = min(bar.begin for bar in bars), max(bar.end for bar in bars)
+    used = {bar.kind for bar in bars}
     legend = "".join(
-        f'<span><i class="{k}"></i>{name}</span>' for k, name in timeline.KINDS.items() if k in used
+        f'<span><i class="{kind}"></i>{name}</span>' for kind, name in timeline.KINDS.items() if kind in used
     )
-    spoken = [(name, bar.title) for name, found in rows for bar in found]
-    return f'<p class="legend" aria-hidden="true">{legend}</p>{charts.timeline(rows)}{more}' + _folded(
-        "As a table", _table(("who", "what"), spoken)
+    label = f"Timeline of {len(rows)} rows from {charts.clock(begin)} to {charts.clock(end)}"
+    return (
+        f'<p class="legend" aria-hidden="true">{legend}</p>'
+        + charts.rows(rows, label, charts.moments(begin, end))
+        + (f'<p class="dim">{escape(left)}</p>' if left else "")
+        + _folded(
+            "As a table",
+            _table(("who", "what"), [(name, bar.title) for name, found in rows for bar in found]),
+        )
     )
 
 
 def _times(facts: RunFacts) -> str:
-    parts = [latency.item_times(facts.times)]
-    means = [
-        (session.figure("busy_seconds") / session.figure("items"), int(session.figure("items")))
-        for session in facts.computed
-    ]
-    if means and not parts[0]:
-        items = sum(n for _, n in means)
-        mean = sum(seconds * n for seconds, n in means) / items
-        parts.append(
-            f"<p>An item took <strong>{duration(mean)}</strong> on average, over {items:,} items.</p>"
-        )
-    shards = facts.shard_seconds()
-    per_item = [seconds / n for seconds, _, n in shards]
-    if len(per_item) >= 3:
-        shown = ", ".join(f"{share:.0%}: {duration(value)}" for share, value in quantiles(per_item))
-        parts.append(
-            f"<p>Seconds per item, averaged over each of {len(per_item)} shards. Quantiles {shown}.</p>"
-        )
-        parts.append(charts.histogram(per_item))
-        slow = [(name, seconds, f"{duration(seconds)}, {n:,} items") for seconds, name, n in shards[:10]]
-        parts.append(f"<h3>Slowest shards</h3>{charts.bars(slow)}")
-    if facts.slowest and not facts.times.slow:
-        slow = [(f"item {index}", seconds, duration(seconds)) for seconds, index in facts.slowest[:10]]
-        parts.append(f"<h3>Slowest of the failed items</h3>{charts.bars(slow)}")
+    times = facts.times
+    parts = []
+    if times.items:
+        found = times.quantiles([share for share in _QUANTILES if times.items * (1 - share) >= 1] or [0.5])
+        shares = ", ".join(f"{100 * share:.4g}% took at most {duration(value)}" for share, value in found)
+        mean = f"<strong>{duration(times.busy / times.items)}</strong> on average"
+        parts.append(f"<p>An item took {mean}, over {times.items:,} items: {shares}.</p>{_histogram(times)}")
+        parts.append(f'<p class="dim">{_HOW}</p>')
+    if facts.slowest:
+        slow = [(f"item {index}", seconds, duration(seconds)) for seconds, index in facts.slowest]
+        parts.append(f"<h3>Slowest items</h3>{charts.bars(slow)}")
+    if len(times.costs) > 1:
+        sample = times.costs[:: max(1, len(times.costs) // _MOST_POINTS)]
+        drawn = charts.points([(cost, seconds) for seconds, cost in sample], "item_cost", "s")
+        parts.append(f"<h3>Time against cost</h3>{drawn}")
     return "".join(parts) or "<p>No time is recorded yet.</p>"
+
+
+def _histogram(times: RunTimes) -> str:
+    """Draw how many items took how long, over bins whose ends grow by equal factors."""
+    first, last = min(times.counts), max(times.counts)
+    width = -(-(last - first + 1) // _COLUMNS)
+    if width > 1:
+        width = max(width, PER_OCTAVE // 4)
+    begins = range(first, last + 1, width)
+    found = []
+    for begin in begins:
+        n = sum(times.counts.get(number, 0) for number in range(begin, begin + width))
+        title = f"{n:,} from {duration(edge_of(begin))} to {duration(edge_of(begin + width))}"
+        found.append((float(n), title))
+    edges = [edge_of(begin) for begin in (*begins, begins[-1] + width)]
+    scale = [duration(edges[round(part * (len(edges) - 1) / 4)]) for part in range(5)]
+    label = f"Histogram of {times.items:,} items from {scale[0]} to {scale[-1]}"
+    return charts.columns(found, f"{max(n for n, _ in found):,.0f} items", scale, label)
 
 
 def _failures(facts: RunFacts) -> str:
@@ -200,29 +233,23 @@ def _sessions(facts: RunFacts) -> str:
         ]
         found.append("<h3>Jobs that did not finish their shards</h3>")
         found.append(_table(("seen", "how", "shards", "which means"), unfinished))
-    lost = [span for span in (*facts.drivers, *facts.shards) if span.ended == "died"]
+    lost = sum(span.ended == "died" for span in (*facts.drivers, *facts.shards))
     in_all = [
         (facts.retries, "time", "an item was tried again"),
         (facts.deaths, "process", "ended with items in progress, which were run again"),
-        (len(lost), "process", "ended without giving back what it held"),
+        (lost, "process", "ended without giving back what it held"),
     ]
     said = [f"{counted(n, one)} {what}." for n, one, what in in_all if n]
     if said:
         found.append(f"<p>In all: {escape(' '.join(said))}</p>")
-    if lost:
-        rows_lost = [
-            (s.name, s.host, str(s.pid), charts.clock(s.begin), charts.clock(s.end)) for s in lost[:50]
-        ]
-        found.append(_folded("Which", _table(("what", "host", "process", "from", "last sign"), rows_lost)))
     return "".join(found)
 
 
 def _recorded(facts: RunFacts) -> str:
     said, origin = facts.recorded, facts.recorded.get("origin") or {}
     git = origin.get("git") or {}
-    state = {"True": ", with changes that were not committed", "False": ", clean"}.get(
-        str(git.get("dirty")), ""
-    )
+    states = {"True": ", with changes that were not committed", "False": ", clean"}
+    state = states.get(str(git.get("dirty")), "")
     rows = [
         ("runner", facts.runner),
         ("provider", facts.provider),
@@ -277,21 +304,10 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def _numbers(values: Sequence[int]) -> str:
-    """Return numbers as text, stretches of them by their ends."""
-    parts: list[list[int]] = []
-    for value in values:
-        if parts and value == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], value]
-        else:
-            parts.append([value])
-    shown = ", ".join("-".join(map(str, part)) for part in parts[:_MOST_GROUPS])
-    return f"{shown}, …" if len(parts) > _MOST_GROUPS else shown
+    shown = ", ".join(map(str, values[:_MOST_GROUPS]))
+    return f"{shown}, … ({len(values):,})" if len(values) > _MOST_GROUPS else shown
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 300 else f"{text[:300]}…"
-
-
-def _rate(items: int, seconds: float) -> str:
-    return f"{items / seconds:,.3g}" if seconds > 0 else ""

@@ -30,21 +30,13 @@ _KNOWN = ("indices:", "config: a masked value")
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """What a run was run with, as far as it could be made again.
-
-    Attributes:
-        runner: The runner's class.
-        setup: Builds the env.
-        seed: The run's seed, or None.
-        batched: Its batch size, where its items went through `batch_forward`; else None.
-        differences: A line for everything that is not what it was.
-    """
+    """Runner, provider and settings of a run, as far as they could be made again."""
 
     runner: Any
-    setup: Callable[[], dict[str, Any]]
+    setup: Callable[[], dict[str, Any]]  # builds the env
     seed: int | None
-    batched: int | None
-    differences: tuple[str, ...]
+    batched: int | None  # its batch size, where its items went through `batch_forward`
+    differences: tuple[str, ...]  # a line for each thing that has changed
 
 
 def remake(run: Path, own: bool = True) -> Remade:

@@ -35,12 +35,7 @@ _PLANNED = 100_000  # indices among which a similar one is looked for
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """What the folder says of an item.
-
-    Attributes:
-        result: Its result, where it has one.
-        failure: The facts of its failure as plain data, where that is its outcome; else None.
-    """
+    """The outcome of an item in the folder: a result, or the facts of a failure as plain data."""
 
     result: Any = None
     failure: dict[str, Any] | None = None
@@ -48,37 +43,24 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of an item.
-
-    Attributes:
-        index: The item.
-        seconds: How long it took.
-        result: What it returned.
-        error: What it raised; None where it returned.
-        then: What the folder says of it; None where it says nothing.
-        same: Whether both came out alike: results are equal, or errors have one type and message; None: not known.
-    """
+    """An item that was run again."""
 
     index: Any
     seconds: float
     result: Any
     error: BaseException | None
-    then: Then | None
-    same: bool | None
+    then: Then | None  # None where the folder says nothing of it
+    same: bool | None  # results are equal, or errors have one type and message; None: not known
 
 
 class Replay:
     """A run whose items can be run again in this process; nothing is written to its folder.
 
-    Args:
-        run: The run's folder, absolute. This process takes over its working directory and search path.
-        trust: Also where others own it or may write to it.
+    This process takes over the run's working directory and search path. With `trust` the folder may be one that others
+    own or may write to.
 
     Attributes:
-        differences: A line for everything that is not what it was.
-
-    Raises:
-        ConfigError: Its classes cannot be imported, or its provider not be made again; or it is not this user's alone.
+        differences: A line for each thing that has changed.
     """
 
     def __init__(self, run: Path, trust: bool = False) -> None:
@@ -93,7 +75,7 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """What else is to be known of how items run here."""
+        """Further differences between a run and its items run here."""
         found = []
         if self._remade.batched:
             found.append(
@@ -118,9 +100,7 @@ class Replay:
                     result = call(index)
             except KeyboardInterrupt:
                 raise
-            except (
-                BaseException
-            ) as raised:  # whatever an item may raise, SystemExit too: it is what was asked for
+            except BaseException as raised:  # SystemExit too: the error is the answer
                 error = raised
             seconds = time.perf_counter() - begin
         return Replayed(index, seconds, result, error, then, _same(result, error, then))
@@ -143,10 +123,10 @@ class Replay:
 
     def _entries(self) -> dict[str, Any]:
         """Return what the run folder adds to the env, with an empty folder in its place."""
-        called = [self.runner.batch_forward if self._remade.batched else self.runner.forward]
-        named = {name for one in called for name in inspect.signature(one).parameters}
+        called = self.runner.batch_forward if self._remade.batched else self.runner.forward
         wanted = {"output_dir", "shard_subdir", "shard_id"}
-        wanted = wanted if writes_files(self.runner) else wanted & named
+        if not writes_files(self.runner):
+            wanted &= inspect.signature(called).parameters.keys()
         if not wanted:
             return {}
         self._scratch = tempfile.TemporaryDirectory(prefix="espnet3-replay-")

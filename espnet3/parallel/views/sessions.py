@@ -1,50 +1,43 @@
-"""The sessions of a run, from its `events.jsonl`: when each began, how it ended, and its figures."""
+"""The past of a run as its folder tells it: sessions, leases, when items came in, and how jobs ended."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.ledger.files import open_plain
+from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.looking.status import run_status
+from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, progress
+from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.ledger.files import open_plain, read_or_none
+from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.session import EVENTS
+from espnet3.parallel.timing.reading import Stint
 
 _MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One call that opened the run's folder.
-
-    Attributes:
-        begin: When, in seconds since the epoch.
-        end: When its last event was noted; None where it noted none after it had begun.
-        resumed: It went on with what another one had left.
-        ok_before: Items that had a result when it began.
-        failed_before: Those that had a failure.
-        ended: How: "computed", "submitted" (its items went to detached jobs), "stopped", "merged" where it only put
-            together what was there, or "" where it said nothing.
-        error: Type and message of what stopped it; else "".
-        figures: Its `RunSummary` as plain data; empty unless it is "computed".
-        submitted: Backend, shards and workers of the jobs it handed over; else empty.
-        repaired: What it found damaged, and what was done.
-        missed_beats: Signs of life that it could not write.
-    """
+    """One call that opened the run's folder. Times are in seconds since the epoch."""
 
     begin: float
-    end: float | None = None
+    end: float | None = None  # when its last event was noted; None where it noted none after it had begun
     resumed: bool = False
-    ok_before: int = 0
+    ok_before: int = 0  # items that had a result when it began
     failed_before: int = 0
-    ended: str = ""
-    error: str = ""
-    figures: dict[str, Any] | None = None
-    submitted: dict[str, Any] | None = None
-    repaired: tuple[str, ...] = ()
-    missed_beats: int = 0
+    ended: str = ""  # "computed", "submitted" to detached jobs, "stopped", "merged" where it did no more; "": not noted
+    error: str = ""  # type and message of what stopped it
+    figures: dict[str, Any] | None = None  # its `RunSummary`, of one that "computed"
+    submitted: dict[str, Any] | None = None  # backend, shards and workers of the jobs it handed over
+    repaired: tuple[str, ...] = ()  # damage that it found, and the repair
+    missed_beats: int = 0  # signs of life that it could not write
 
     def figure(self, name: str) -> float:
         """Return one of the figures; 0 where it is not recorded."""
@@ -123,3 +116,160 @@ def events_of(run: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(event, dict):
                 yield event
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Items that came in between two moments, in seconds since the epoch; they are taken to be spread evenly."""
+
+    begin: float
+    end: float
+    items: int
+
+
+def stretches(sessions: Sequence[Session], done: int, stints: Sequence[Stint]) -> list[Stretch]:
+    """Return when items came in: as their times say, and of those that have none while their session went on.
+
+    Args:
+        sessions: Those of the run.
+        done: Items with an outcome.
+        stints: What workers did.
+    """
+    found = [Stretch(one.begin, one.end, one.items) for one in stints]
+    for session, after in zip_longest(sessions, sessions[1:]):
+        if session.end is None or session.ended in ("submitted", "merged"):
+            continue
+        until = float("inf") if after is None else after.begin
+        left = -sum(one.items for one in stints if session.begin <= one.begin < until)
+        begin, end = session.begin, session.end
+        if session.figures:
+            left += int(session.figure("items"))
+            end = begin + session.figure("seconds")
+            begin = min(end, begin + session.figure("start_seconds"))
+        else:
+            have = done if after is None else after.ok_before + after.failed_before
+            left += have - session.ok_before - session.failed_before
+        if left > 0:
+            found.append(Stretch(begin, max(begin, end), left))
+    return sorted(found, key=lambda one: one.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which one process held a lease."""
+
+    name: str  # "shard 3", or "driver"
+    host: str
+    pid: int
+    begin: float  # in seconds since the epoch
+    end: float  # when it gave the lease back, or its last sign of life; of one that is alive, now
+    ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
+    items: int = 0  # with an outcome by it and those before it; 0 where that is not recorded
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return max(0.0, self.end - self.begin)
+
+
+def driver_spans(run: Path) -> list[Span]:
+    """Return the spans of the drivers of a run; a folder keeps the leases of the last ones."""
+    return list(_spans(run, "driver", 0))
+
+
+def shard_spans(run: Path) -> list[Span]:
+    """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
+    plan = read_or_none(run / FOLDER / PLAN, Plan)
+    if plan is None:
+        return []
+    layout = Layout(run)
+    found: list[Span] = []
+    for number in range(len(plan.get("bounds", [0])) - 1):
+        folder = layout.shard(number)
+        if folder.is_dir():
+            found += _spans(folder, f"shard {number}", sum(progress(folder)), folder / DONE)
+    return found
+
+
+def losses_of(run: Path) -> int:
+    """Return how many processes of detached jobs ended while they had items in progress."""
+    if not (run / FOLDER).is_dir():
+        return 0
+    return sum(len(LossFile(folder).losses) for folder in sorted((run / FOLDER).glob("shard.*")))
+
+
+def _spans(folder: Path, name: str, items: int, done: Path | None = None) -> Iterator[Span]:
+    """Yield the spans of a folder's leases; with its mark `done` a shard is over, though its job may not be yet."""
+    numbers = sorted(
+        int(file.name.split(".")[1])
+        for file in folder.glob("lease.*.json")
+        if file.name.split(".")[1].isdigit()
+    )
+    for number in numbers:
+        file = folder / f"lease.{number}.json"
+        held = read_or_none(file) or {}
+        begin = seconds_of(held.get("since"))
+        if begin is None:
+            continue
+        newest = number == numbers[-1]
+        released = seconds_of(held.get("released"))
+        now = disk_now(folder) if released is None and newest else 0
+        if released is not None:
+            end, how = released, "released"
+        elif newest and done is not None and done.exists():
+            end, how = done.stat().st_mtime, "released"
+        elif newest and holder_lives(folder, now):
+            end, how = now / 1e9, "alive"
+        else:
+            end, how = file.stat().st_mtime, "died"
+        pid = held.get("pid")
+        yield Span(
+            name,
+            str(held.get("host", "")),
+            pid if isinstance(pid, int) else 0,
+            begin,
+            max(begin, end),
+            how,
+            items if newest else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnds:
+    """Shards whose jobs ended in one way."""
+
+    state: str  # as `espnet3 status` calls it
+    shards: tuple[int, ...]
+    noticed: float | None  # when a retry found them so, in seconds since the epoch; None: they are so now
+    sentence: str  # the meaning of the state
+
+
+def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
+    """Return how jobs of a run ended, in the order in which it was noticed, and why it is not known of those of now.
+
+    The scheduler is not asked about a run that is merged, or has no detached jobs.
+    """
+    ends = [
+        ends
+        for event in events_of(run)
+        if event.get("event") == "retried"
+        for ends in _ends(event.get("ended"), seconds_of(event.get("time")))
+    ]
+    if not (run / FOLDER / PLAN).exists() or (run / RECEIPT).exists():
+        return ends, []
+    layout = Layout(run)
+    try:
+        status = run_status(layout, layout.plan())
+    except (ParallelError, OSError) as error:  # a damaged list of jobs: the folder still says all the rest
+        return ends, [f"how its jobs are now is not known here: {error}"]
+    return [*ends, *_ends(status.ended_early(), None)], []
+
+
+def _ends(found: Any, noticed: float | None) -> list[JobEnds]:
+    """Return what was noticed at one moment; what a newer version may have written is passed over."""
+    states = {state.value: state for state in JobState}
+    return [
+        JobEnds(name, tuple(shards), noticed, states[name].sentence)
+        for name, shards in (found.items() if isinstance(found, dict) else ())
+        if name in states and isinstance(shards, list)
+    ]

@@ -1,9 +1,10 @@
-"""How large a job should be: the sums over what an earlier run of the same runner has measured."""
+"""The size of a job, from the times and the memory that an earlier run of the same runner has measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,7 @@ from espnet3.parallel.timing.memory import peak_memory
 from espnet3.parallel.timing.reading import RunTimes, shard_of
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.replaying import Replay, first_indices
-from espnet3.parallel.views.spans import Span
+from espnet3.parallel.views.sessions import Span
 
 START_SHARE = 0.1  # of the workers' time that start-up may take where nothing else decides
 _MARGIN = 1.5  # on the walltime, and on memory: the next items are not the last ones
@@ -35,38 +36,23 @@ JOB_START = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one item and one worker cost.
+    """The cost of one item and of one worker, in seconds and bytes."""
 
-    Attributes:
-        seconds: Per item, without start-up.
-        start: Seconds until a worker begins with its first item.
-        env: The part of it that builds the env.
-        items: Over how many items this was measured.
-        memory: Bytes that a process took at most; 0 where nobody has measured it.
-    """
-
-    seconds: float
-    start: float
-    env: float
-    items: int
-    memory: int = 0
+    seconds: float  # per item, without start-up
+    start: float  # until a worker begins with its first item
+    env: float  # the part of it that builds the env
+    items: int  # over how many this was measured
+    memory: int = 0  # that a process took at most; 0 where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A job of so many workers.
-
-    Attributes:
-        workers: How many.
-        wall: Seconds from its start to its end, without waiting in a queue.
-        worker_hours: What all workers take together.
-        start_share: Share of that which is start-up.
-    """
+    """A job of so many workers."""
 
     workers: int
-    wall: float
+    wall: float  # seconds from its start to its end, without waiting in a queue
     worker_hours: float
-    start_share: float
+    start_share: float  # of the worker hours
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data."""
@@ -86,10 +72,6 @@ def measured_by(run: Path, sample: int = 0) -> Measured:
         items, seconds = float(times.items), times.busy / times.items
         env = max((one.env for one in times.arrivals), default=0.0)
         start = max([env, *job_starts(facts.shards, times)])
-    elif shards := facts.shard_seconds():
-        items = float(sum(n for _, _, n in shards))
-        # with the start of each: without recorded times the folder does not tell them apart
-        seconds = sum(s for s, _, _ in shards) / items
     memory = times.memory
     if sample:
         took, env_here, memory_here = _run_again(run, sample)
@@ -207,21 +189,15 @@ def memory(n_bytes: int) -> str:
 
 def _run_again(run: Path, sample: int) -> tuple[list[float], float, int]:
     """Run the first items of a run in this process; return their times, that of the env, and the peak of memory."""
-    import time
-
+    found = first_indices(run, sample)
+    if not found:
+        raise ConfigError(f"the run in {run} has no item with an outcome that could be run again")
     again = Replay(run)
     try:
         begin = time.perf_counter()
         again.prepare()
         env = time.perf_counter() - begin
-        took = [again(index).seconds for index in _some(run, sample)]
+        took = [again(index).seconds for index in found]
     finally:
         again.close()
     return took, env, peak_memory()
-
-
-def _some(run: Path, sample: int) -> Iterator[Any]:
-    found = first_indices(run, sample)
-    if not found:
-        raise ConfigError(f"the run in {run} has no item with an outcome that could be run again")
-    yield from found

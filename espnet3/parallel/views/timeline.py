@@ -1,22 +1,19 @@
-"""Who worked when: rows of stretches for sessions, for a driver's workers and for the shards of detached jobs."""
+"""Workers over time: a row for each of a driver's workers, or for each shard of detached jobs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint, shard_of, worker_name
+from espnet3.parallel.timing.reading import Stint, shard_of, worker_name
 from espnet3.parallel.views.charts import Bar, amount, duration
 from espnet3.parallel.views.facts import RunFacts
-from espnet3.parallel.views.sessions import Session
-from espnet3.parallel.views.spans import Span
 
 Row = tuple[str, list[Bar]]
 
-MOST_ROWS = 60
-_MOST_BARS = 60  # of a worker's row
+_MOST_ROWS = 60
+_MOST_BARS = 60  # of a row's items
 KINDS = {
-    "launch": "workers start",
+    "launch": "start",
     "env": "imports and env",
     "work": "items",
     "idle": "idle share",
@@ -27,109 +24,51 @@ _ENDED = {"died": "gave no more sign of life", "alive": "at work", "released": "
 
 
 def rows_of(facts: RunFacts) -> tuple[list[Row], str]:
-    """Return the rows, at most `MOST_ROWS`, and a sentence on those that are left out; "" if none are."""
-    rows = [
-        (f"session {number}", found)
-        for number, session in enumerate(facts.sessions)
-        if (found := session_bars(session, facts))
-    ]
-    of = shard_rows(facts.shards, facts.times) if facts.shards else worker_rows(facts.times)
-    rows += of
-    left = len(rows) - MOST_ROWS
+    """Return the rows by when they begin, the first ones, and a sentence on those that are left out; "" if none are."""
+    rows: dict[str, list[Bar]] = {}
+    for worker, bars in _worker_bars(facts).items():
+        rows.setdefault(shard_of(worker) if facts.shards else worker_name(worker), []).extend(bars)
+    for span in facts.shards:
+        bars = rows.setdefault(span.name, [])
+        did = [bar for bar in bars if span.begin <= bar.end <= span.end]
+        kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
+        if kind != "work" or not did:  # its time after the last record is not known
+            end = max((bar.end for bar in did), default=span.begin)
+            how = f"on {span.host}, process {span.pid}: {duration(span.seconds)}, {_ENDED[span.ended]}"
+            bars.append(Bar(end, max(end, span.end), kind, how))
+    for bars in rows.values():
+        bars.sort(key=lambda bar: bar.begin)
+    found = sorted(rows.items(), key=lambda row: row[1][0].begin)
+    left = len(found) - _MOST_ROWS
     what = "shards" if facts.shards else "workers"
-    return rows[:MOST_ROWS], f"{left:,} more {what} are left out." if left > 0 else ""
+    return found[:_MOST_ROWS], f"{left:,} more {what} are left out." if left > 0 else ""
 
 
-def shard_rows(spans: Sequence[Span], times: RunTimes) -> list[Row]:
-    """Return a row for each shard of a detached run, by when it began: what each of its jobs did, and how it ended."""
-    arrivals: dict[str, list[Arrival]] = {}
+def _worker_bars(facts: RunFacts) -> dict[str, list[Bar]]:
+    """Return what each worker did as `times.jsonl` has it: its start, its env, its items, and where it died."""
+    times = facts.times
+    found: dict[str, list[Bar]] = {}
+    begins: dict[str, list[float]] = {}  # moments from which on a worker or a shard's job was being started
+    for name, when in [*((span.name, span.begin) for span in facts.shards), *times.losses]:
+        begins.setdefault(name, []).append(when)
+    sessions = [session.begin for session in facts.sessions]
+    for one in times.arrivals:
+        ready = one.when - one.imports - one.env
+        moments = [*sessions, *begins.get(one.worker, ()), *begins.get(shard_of(one.worker), ())]
+        began = max((moment for moment in moments if moment <= ready), default=ready)
+        text = f"imports {duration(one.imports)}, env {duration(one.env)}"
+        found.setdefault(one.worker, []).append(Bar(ready, one.when, "env", text))
+        if began < ready:
+            found[one.worker].append(Bar(began, ready, "launch", f"its start: {duration(ready - began)}"))
     stints: dict[str, list[Stint]] = {}
-    for one in times.arrivals:
-        arrivals.setdefault(shard_of(one.worker), []).append(one)
     for stint in times.stints:
-        stints.setdefault(shard_of(stint.worker), []).append(stint)
-    rows: dict[str, list[Bar]] = {}
-    for span in spans:
-        came = [one for one in arrivals.get(span.name, ()) if span.begin <= one.when <= span.end]
-        did = [one for one in stints.get(span.name, ()) if span.begin <= one.begin <= span.end]
-        rows.setdefault(span.name, []).extend(_job_bars(span, came, did))
-    return sorted(rows.items(), key=lambda row: row[1][0].begin)
-
-
-def _job_bars(span: Span, came: Sequence[Arrival], did: Sequence[Stint]) -> list[Bar]:
-    """Return what a job did between its lease's begin and end; all of it is one stretch where no time is recorded."""
-    how = f"{span.name} on {span.host}, process {span.pid}: {duration(span.seconds)}, {_ENDED[span.ended]}"
-    kind = {"died": "lost", "alive": "alive"}.get(span.ended, "work")
-    found = [bar for one in came for bar in (_start_bar(span.begin, one), _env_bar(one)) if bar is not None]
-    found += [bar for stint in _fewer(did) for bar in _bars(stint)]
-    if not found:
-        return [Bar(span.begin, span.end, kind, how)]
-    end = max(bar.end for bar in found)
-    # what it did after its last record is not known; of one that left in order that is nothing
-    return found if kind == "work" else [*found, Bar(end, max(end, span.end), kind, how)]
-
-
-def _start_bar(begin: float, one: Arrival) -> Bar | None:
-    ready = one.when - one.imports - one.env
-    if ready <= begin:
-        return None
-    return Bar(begin, ready, "launch", f"the job starts: {duration(ready - begin)}")
-
-
-def _env_bar(one: Arrival) -> Bar:
-    text = f"imports {duration(one.imports)}, env {duration(one.env)}"
-    return Bar(one.when - one.imports - one.env, one.when, "env", text)
-
-
-def session_bars(session: Session, facts: RunFacts) -> list[Bar]:
-    """Return a session's stretches: its workers' start, their env, items and idle share; one if it noted no end."""
-    begin = session.begin
-    if not session.figure("seconds"):
-        if session.ended in ("submitted", "merged"):
-            return []
-        after = min((one.begin for one in facts.sessions if one.begin > begin), default=math.inf)
-        seen = (min(s.end, after) for s in facts.stretches if begin <= s.begin < after)
-        end = session.end or max(seen, default=begin)
-        alive = not session.ended and facts.state == "at work" and session is facts.sessions[-1]
-        text = session.error or ("at work" if alive else "it has noted no end: its driver was killed")
-        return [Bar(begin, facts.read if alive else end, "alive" if alive else "lost", text[:300])]
-    launch, start = session.figure("launch_seconds"), session.figure("start_seconds")
-    end, present = begin + session.figure("seconds"), session.figure("slot_seconds")
-    busy = session.figure("busy_seconds") / present if present else 1.0
-    turn = begin + start + (end - begin - start) * min(1.0, busy)
-    env = (
-        f"imports {duration(session.figure('import_seconds'))}, env {duration(session.figure('env_seconds'))}"
-    )
-    return [
-        Bar(begin, begin + launch, "launch", f"workers start: {duration(launch)}"),
-        Bar(begin + launch, begin + start, "env", f"until the first item: {env}"),
-        Bar(
-            begin + start,
-            turn,
-            "work",
-            f"items: workers busy for {busy:.0%} of {duration(end - begin - start)}",
-        ),
-        Bar(turn, end, "idle", f"the workers' idle share: {max(0.0, 1 - busy):.0%}"),
-    ]
-
-
-def worker_rows(times: RunTimes) -> list[Row]:
-    """Return a row for each worker: its start, its items and its idle time, and where it died; by when it came."""
-    rows: dict[str, list[Bar]] = {}
-    for one in times.arrivals:
-        rows.setdefault(one.worker, []).append(_env_bar(one))
-    by_worker: dict[str, list[Stint]] = {}
-    for stint in times.stints:
-        by_worker.setdefault(stint.worker, []).append(stint)
-    for worker, stints in by_worker.items():
-        for stint in _fewer(stints):
-            rows.setdefault(worker, []).extend(_bars(stint))
+        stints.setdefault(stint.worker, []).append(stint)
+    for worker, did in stints.items():
+        found.setdefault(worker, []).extend(bar for stint in _fewer(did) for bar in _bars(stint))
     for worker, when in times.losses:
         text = "its process ended with items in progress, which were run again"
-        rows.setdefault(worker, []).append(Bar(when, when, "lost", text))
-    return [
-        (worker_name(worker), bars) for worker, bars in sorted(rows.items(), key=lambda row: row[1][0].begin)
-    ]
+        found.setdefault(worker, []).append(Bar(when, when, "lost", text))
+    return found
 
 
 def _bars(stint: Stint) -> list[Bar]:
@@ -144,7 +83,7 @@ def _bars(stint: Stint) -> list[Bar]:
 
 def _fewer(stints: Sequence[Stint]) -> list[Stint]:
     """Join neighbours until there are no more than a row can show."""
-    each = max(1, -(-len(stints) // _MOST_BARS))
+    each = -(-len(stints) // _MOST_BARS)
     found = []
     for at in range(0, len(stints), each):
         part = stints[at : at + each]

@@ -23,9 +23,7 @@ from espnet3.parallel.backends import (
     row,
 )
 from espnet3.parallel.backends.backend import Backend, Kind
-from espnet3.parallel.backends.hints import remembered
-from espnet3.parallel.backends.loading import load_module, pip_line
-from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.backends.loading import pip_line
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.messages import did_you_mean, masked, shown
@@ -44,15 +42,6 @@ needs_jobqueue = pytest.mark.skipif(not installed("dask_jobqueue"), reason="dask
 def required(env: str) -> dict[str, object]:
     """Return the required options of an env."""
     return {name: GIVEN[name] for name in row(env).required}
-
-
-def live(reference: str) -> inspect.Signature:
-    """Return the signature of the imported function that a reference names."""
-    module, _, path = reference.partition(":")
-    found = load_module(module)  # which leaves Ctrl-C to the tests that come after this one
-    for name in path.split("."):
-        found = getattr(found, name)
-    return inspect.signature(found)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -93,17 +82,6 @@ def test_row_refuses_an_unknown_env():
 
 
 # --- signatures -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("env", INSTALLED)
-def test_parsed_parameters_are_those_of_the_imported_function(env):
-    """For each signature of a row, the names read from source are those of the live object."""
-    for reference in row(env).signatures:
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        named = [
-            p.name for p in live(reference).parameters.values() if p.kind not in kinds and p.name != "self"
-        ]
-        assert list(parameters(reference)) == named
 
 
 @needs_jobqueue
@@ -177,28 +155,6 @@ def test_a_real_local_cluster_takes_options_of_all_three_signatures():
 # --- options --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("interface", "memory_limit", "threads_per_worker", "dashboard_address", "processes", "name"),
-        *(
-            "silence_logs",
-            "local_directory",
-            "resources",
-            "env",
-            "preload",
-            "lifetime",
-            "death_timeout",
-            "host",
-        ),
-    ],
-)
-def test_local_takes_the_options_of_cluster_nanny_and_worker(name):
-    """Under local, the parameters of LocalCluster, Nanny and Worker are options."""
-    assert has_option(row("local"), name)
-    assert name in allowed_options(row("local"))
-
-
 @pytest.mark.parametrize("env", BACKENDS)
 def test_what_the_layer_controls_is_refused_under_every_env(env):
     """A parameter that the layer itself sets is refused with the reason, whatever is installed."""
@@ -227,14 +183,6 @@ def test_the_schedulers_address_belongs_to_scheduler_options(name):
     """Under dask-jobqueue host and dashboard_address are sent to scheduler_options, as it demands."""
     (problem,) = option_problems(row("slurm"), {"cores": 1, "memory": "1GB", name: "x"})
     assert "put it in scheduler_options" in problem
-
-
-def test_a_typing_error_gets_the_closest_option():
-    """A misspelt option is refused with its value and the closest option."""
-    (problem,) = option_problems(row("local"), {"thread_per_worker": 2})
-    assert problem == (
-        "options.thread_per_worker = 2: unknown option of local. Did you mean 'threads_per_worker'?"
-    )
 
 
 @needs_jobqueue
@@ -295,8 +243,6 @@ def test_what_the_site_sets_for_dask_jobqueue_is_not_required():
     ("env", "number", "quoted"),
     [
         ("slurm", 14400, '"04:00:00"'),
-        ("pbs", 86400, '"24:00:00"'),
-        ("sge", 1800, '"00:30:00"'),
         ("moab", 90061.0, '"25:01:01"'),
         ("oar", 0, '"04:00:00"'),
         ("lsf", 240, '"04:00"'),
@@ -350,77 +296,28 @@ def test_without_its_package_a_rows_options_are_left_open(monkeypatch):
     assert "belongs to trainer" in problems[0]
 
 
-@pytest.mark.parametrize(
-    ("env", "package"), [*((env, "dask_jobqueue") for env in JOBQUEUE), ("kube", "dask_kubernetes")]
-)
-def test_a_slip_is_found_without_the_package(env, package, monkeypatch):
-    """Where its package is absent a scheduler's options are known by heart: exactly those that the package has."""
-    if not installed(package):
-        pytest.skip(f"{package} is not installed")
-    options = set(allowed_options(row(env)))
-    monkeypatch.setitem(sys.modules, package, None)
-    assert remembered(row(env)) == options
-    assert option_problems(row(env), dict.fromkeys(options, "???")) == []
-    for name in options:
-        (problem,) = option_problems(row(env), {**required(env), f"{name}x": 1})
-        assert problem.startswith(f"options.{name}x = ")
-        assert f": unknown option of {env}. Did you mean" in problem
-
-
-@pytest.mark.parametrize(
-    ("env", "name", "said"),
-    [
-        ("pbs", "job_mem", "belongs to slurm, not to pbs"),
-        ("slurm", "resource_spec", "belongs to pbs, sge, moab, oar, not to slurm"),
-        ("htcondor", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to htcondor"),
-        ("slurm", "queu", "unknown option of slurm. Did you mean 'queue'?"),
-        ("kube", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to kube"),
-        ("kube", "imge", "unknown option of kube. Did you mean 'image'?"),
-        ("local_gpu", "queue", "belongs to slurm, pbs, sge, lsf, moab, oar, not to local_gpu"),
-    ],
-)
-def test_an_option_of_another_backend_is_refused_without_any_package(env, name, said, monkeypatch):
-    """With no backend's package installed an option of another one is sent there, and a slip is named."""
-    for package in ("dask_jobqueue", "dask_kubernetes", "dask_cuda"):
-        monkeypatch.setitem(sys.modules, package, None)
-    (problem,) = option_problems(row(env), {**required(env), name: "x"})
-    assert problem == f"options.{name} = 'x': {said}"
-
-
-@pytest.mark.parametrize(
-    "absent", [pytest.param(False, id="as-it-is", marks=needs_jobqueue), pytest.param(True, id="no-package")]
-)
+@needs_jobqueue
 @pytest.mark.parametrize(
     ("env", "name", "value", "said"),
     [
-        ("slurm", "partition", "gpu", "it is called queue here: queue: gpu"),
-        ("pbs", "partition", "gpu", "it is called queue here: queue: gpu"),
-        (
-            "slurm",
-            "gres",
-            "gpu:1",
-            'a line of job_extra_directives here: job_extra_directives: ["--gres=gpu:1"]',
-        ),
-        ("pbs", "gres", "gpu:1", 'resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"'),
-        ("htcondor", "gres", "gpu:1", "job_extra_directives: {request_gpus: 1}"),
-        ("slurm", "qos", "long", 'job_extra_directives: ["--qos=long"]'),
-        ("slurm", "cpus_per_task", 2, "cores: 2, and job_cpu where --cpus-per-task is to be another number"),
-        ("pbs", "cpus-per-task", 2, "it is called cores here: cores: 2"),
-        ("pbs", "job_cpu", 2, "it is called cores here: cores: 2"),
-        ("slurm", "time", "1:00:00", 'it is called walltime here: walltime: "1:00:00"'),
-        ("slurm", "mem", "4G", "it is called memory here: memory: 4G"),
-        ("sge", "mem", 4000, "it is called memory here: memory: 4000MB"),
-        ("slurm", "ntasks", 8, "the number of workers is n_workers, beside env"),
+        ("slurm", "partition", "gpu", ["queue: 'gpu'"]),
+        ("slurm", "gres", "gpu:1", ['job_extra_directives: ["--gres=gpu:1"]']),
+        ("pbs", "gres", "gpu:1", ['resource_spec: "select=1:ncpus=4:mem=16GB:ngpus=1"']),
+        ("htcondor", "gres", "gpu:1", ["job_extra_directives: {request_gpus: 1}"]),
+        ("pbs", "cpus-per-task", 2, ["cores: 2"]),
+        ("slurm", "time", "1:00:00", ["walltime: '1:00:00'"]),
+        ("slurm", "ntasks", 8, ["n_workers, beside env"]),
+        ("slurm", "queu", "a", ["Did you mean 'queue'?"]),
+        ("local", "thread_per_worker", 2, ["Did you mean 'threads_per_worker'?"]),
+        ("pbs", "job_mem", "1GB", ["belongs to slurm", "not to pbs"]),
+        ("local_gpu", "queue", "a", ["belongs to slurm, pbs, sge, lsf, moab, oar"]),
     ],
 )
-def test_a_word_of_job_scripts_is_refused_with_the_option(env, name, value, said, absent, monkeypatch):
-    """What #SBATCH lines call it is answered with the option and the value, with dask-jobqueue and without."""
-    if absent:
-        monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+def test_a_wrong_option_is_refused_with_the_right_one(env, name, value, said):
+    """What job scripts call it, a slip and another backend's option are each answered with what to write."""
     (problem,) = option_problems(row(env), {**required(env), name: value})
-    assert problem.startswith(f"options.{name} = {value!r}: unknown option of {env}: ")
-    assert said in problem
-    assert "Did you mean" not in problem
+    assert problem.startswith(f"options.{name} = {value!r}: ")
+    assert all(part in problem for part in said)
 
 
 def test_an_account_and_lsf_own_words_stay():

@@ -239,17 +239,11 @@ def test_a_whole_block_given_to_a_runner_is_sent_to_set_parallel():
         work.Echo(work.Whole(), parallel={"n_workers": 2})
 
 
-@pytest.mark.parametrize(
-    ("given", "more", "block"),
-    [
-        ((), {"env": "local", "n_workers": 2}, r"\{'env': 'local', 'n_workers': 2\}"),
-        (({"env": "local"},), {"n_workers": 2}, r"\{'env': 'local', 'n_workers': 2\}"),
-    ],
-)
-def test_keys_given_as_keywords_are_answered_with_the_block(given, more, block):
+def test_keys_given_as_keywords_are_answered_with_the_block():
     """set_parallel(env="local") is a TypeError with the call that is meant."""
-    with pytest.raises(TypeError, match=rf"^set_parallel takes one block, .*: set_parallel\({block}\)$"):
-        set_parallel(*given, **more)
+    for given, more in ((), {"env": "local", "n_workers": 2}), (({"env": "local"},), {"n_workers": 2}):
+        with pytest.raises(TypeError, match=r"set_parallel\(\{'env': 'local', 'n_workers': 2\}\)$"):
+            set_parallel(*given, **more)
 
 
 def test_a_call_without_indices_is_refused_by_the_runners_own_name():

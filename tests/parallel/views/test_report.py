@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,14 @@ from click.testing import CliRunner
 from espnet3.cli.reports import report
 from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.ledger.merge import RECEIPT
-from espnet3.parallel.ledger.split import TIMES
 from espnet3.parallel.timing.reading import Arrival, RunTimes, Stint
-from espnet3.parallel.views import charts
 from espnet3.parallel.views import facts as facts_module
 from espnet3.parallel.views.conclusions import conclusions
 from espnet3.parallel.views.facts import RunFacts, read_facts
-from espnet3.parallel.views.page import page_of
-from espnet3.parallel.views.rates import Stretch, binned
-from espnet3.parallel.views.spans import Span
-from espnet3.parallel.views.timeline import session_bars, shard_rows
-from tests.parallel.detached.work import ROOT, Files, Provider, Squares, held, hold, let_go, run_of, shut
+from espnet3.parallel.views.page import binned, page_of
+from espnet3.parallel.views.sessions import Span, Stretch
+from espnet3.parallel.views.timeline import rows_of
+from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 
 HELD = """
 import sys
@@ -149,16 +144,6 @@ def test_a_live_run_and_then_a_killed_one(tmp_path: Path) -> None:
     assert "without a word" in page and "1 process ended without giving back what it held." in page
 
 
-def test_a_killed_session_ends_before_the_next_one(tmp_path: Path) -> None:
-    """Of a session that has noted no end the timeline shows what it did, not what the next one did after it."""
-    facts_of(tmp_path)
-    facts = facts_of(tmp_path, on_error="record", retry_failed=True)
-    first, second = facts.sessions
-    killed = replace(first, figures={}, ended="", end=None)
-    (bar,) = session_bars(killed, replace(facts, sessions=(killed, second)))
-    assert first.begin == bar.begin < bar.end <= second.begin and bar.kind == "lost"
-
-
 def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
     """Each shard has its stretch with host and process, and the items add up; so does what a notebook shows."""
     hold(tmp_path, 5)
@@ -184,8 +169,9 @@ def test_the_jobs_of_a_detached_run_have_rows(tmp_path: Path) -> None:
     assert Checked(page).labels and "nobody has merged them yet" in page
 
 
-def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end() -> None:
+def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end(tmp_path: Path) -> None:
     """Of a shard whose first job died: each job's start and env, its items, and the time of which nothing is known."""
+    facts = facts_of(tmp_path)
     spans = [
         Span("shard 0", "here", 5, 0.0, 10.0, "died"),
         Span("shard 0", "here", 6, 11.0, 15.0, "released"),
@@ -195,7 +181,8 @@ def test_what_a_job_did_is_in_its_row_with_its_start_its_env_and_its_end() -> No
         stints=(Stint("shard 0 on here", 2, 8, 6, 60), Stint("shard 0 on here", 12, 15, 3, 30)),
         arrivals=(Arrival("shard 0 on here", 2, 0.0, 0.5), Arrival("shard 0 on here", 12, 0.0, 0.5)),
     )
-    (name, bars), other = shard_rows(spans, times)
+    ((name, bars), other), left = rows_of(replace(facts, shards=tuple(spans), times=times))
+    assert not left
     assert name == "shard 0" and [(bar.kind, bar.begin, bar.end) for bar in bars] == [
         ("launch", 0.0, 1.5),
         ("env", 1.5, 2),
@@ -219,27 +206,6 @@ def test_retries_of_detached_jobs_are_counted(tmp_path: Path) -> None:
         shut(run)
     facts = read_facts(run.path)
     assert facts.retries == 2 and "2 times an item was tried again." in page_of(facts)
-
-
-def test_no_label_of_a_chart_is_cut_and_times_are_round() -> None:
-    """The longest value beside the longest bar ends within the picture, and an axis of time counts in round steps."""
-    drawn = charts.bars([("shard 0", 6.9, "6.9 s, 1,000,000 items"), ("shard 1", 1.0, "1 s")])
-    ends = [
-        float(x) + 6 * len(text) for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+">([^<]+)<', drawn)
-    ]
-    assert len(ends) == 2 and max(ends) <= charts.WIDTH
-    for seconds, steps in ((18.6, "+4 s"), (250.0, "+50 s"), (7000.0, "+20 min"), (90_000.0, "+5 h")):
-        axis = charts.throughput([(1e9, 3.0), (1e9 + seconds, 3.0)])
-        assert re.findall(r">(\+[^<]+)<", axis)[0] == steps
-
-
-def test_shards_with_files_of_their_own_give_the_throughput_by_shard(tmp_path: Path) -> None:
-    """Of a runner with writer hooks the ends of its shards are known; without the times of items, that is used."""
-    facts_of(tmp_path, cls=Files, n=10)
-    (times,) = (tmp_path / "run").glob(f"*/{TIMES}")
-    times.unlink()
-    facts = read_facts(tmp_path / "run")
-    assert len(facts.stretches) == 10 and sum(stretch.items for stretch in facts.stretches) == 10
 
 
 def test_what_is_too_large_is_estimated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,16 +235,21 @@ def test_an_estimate_does_not_prove_that_no_item_is_missing(
 def test_items_are_spread_evenly_over_their_stretch() -> None:
     """The rates of all moments add up to the items, whatever the stretches' lengths and overlaps."""
     found = [Stretch(0.0, 10.0, 100), Stretch(5.0, 5.0, 7), Stretch(8.0, 20.0, 60)]
-    points = binned(found, begin=-5.0)
-    assert points[0][0] == -5.0 and points[-1][0] == 20.0
-    total = sum(rate * (after[0] - when) for (when, rate), after in pairwise(points))
-    assert total == pytest.approx(167, rel=0.01)
+    begin, end, rates = binned(found, begin=-5.0)
+    assert (begin, end) == (-5.0, 20.0)
+    assert sum(rates) * (end - begin) / len(rates) == pytest.approx(167, rel=0.01)
 
 
 def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
-    """A message that looks like HTML is shown as it is."""
+    """A message, a worker and an item that look like HTML are shown as they are."""
     facts_of(tmp_path, on_error="record")
+    script = "<script>alert(1)</script>"
     errors = tmp_path / "run/errors.jsonl"
-    errors.write_text(errors.read_text().replace("no square", "<script>alert(1)</script>"))
-    page = page_of(read_facts(tmp_path / "run"))
-    assert "<script>" not in page and "&lt;script&gt;" in page
+    errors.write_text(errors.read_text().replace("no square", script))
+    facts = read_facts(tmp_path / "run")
+    times = RunTimes(
+        stints=(Stint(f"worker {script}", 1.0, 2.0, 1.0, 2),), counts={0: 2}, slow=((1.0, 0, script),)
+    )
+    page = page_of(replace(facts, times=times, slowest=((1.0, script),)))
+    Checked(page)
+    assert "<script>" not in page and page.count("&lt;script&gt;") >= 5

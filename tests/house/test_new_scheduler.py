@@ -143,6 +143,7 @@ def test_a_job_that_dies_at_its_start_is_explained(queue: Any, tmp_path: Path) -
         parallel_map(str, [1])
 
 
+@pytest.mark.matrix
 class TestContract(BackendContract):
     """The contract of every backend, on jobs of the new one."""
 

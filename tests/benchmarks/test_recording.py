@@ -22,10 +22,9 @@ def test_pairs_begin_in_turn_and_give_the_ratio() -> None:
 def test_what_is_left_out_is_recorded_again_afterwards(tmp_path, monkeypatch) -> None:
     """A run with recording has times, one without has none, and the package is as it was."""
     monkeypatch.setattr(recording.tempfile, "TemporaryDirectory", lambda prefix: _Kept(tmp_path))
-    for workers in (1, 2):
-        for records in (True, False, True):
-            recording.seconds(workers, 40, records)
-            assert bool(read_times(_Kept.last).items) is records
+    for records in (True, False, True):
+        recording.seconds(2, 40, records)
+        assert bool(read_times(_Kept.last).items) is records
     assert ItemTimes.of_steps([(1, 0.5)]).counts
 
 

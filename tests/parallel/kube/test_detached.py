@@ -52,7 +52,7 @@ def submit(
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize(
     ("cluster", "jobs"),
-    [((1, 31), 1), pytest.param((1, 27), 1, marks=MATRIX), ((1, 20), 2)],
+    [((1, 31), 1), pytest.param((1, 20), 2, marks=MATRIX)],
     indirect=["cluster"],
 )
 def test_a_run_is_one_indexed_job_or_a_job_for_each_shard(
@@ -107,6 +107,7 @@ def test_a_pod_that_is_evicted_costs_no_attempt(
     assert not any(course.attempts for course in cluster.courses.values())
 
 
+@MATRIX
 @pytest.mark.filterwarnings("ignore:Kubernetes version")
 @pytest.mark.parametrize("cluster", [(1, 24)], indirect=True)
 def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
@@ -126,6 +127,7 @@ def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
     assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
+@MATRIX
 def test_a_pod_that_somebody_deletes_costs_no_attempt(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("env", ["local", "pbs", "ssh"])
+@pytest.mark.parametrize("env", rows(["local", "pbs", "ssh"], ("local", "pbs")))
 def test_no_listener_of_a_cluster_serves_another_account(
     env: str,
     mark: str,

@@ -101,8 +101,8 @@ def test_a_crafted_result_is_damage_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "facts",
-    ["5", '{"index":0}', '{"n":0,"index":0,"type":1,"message":2}', f'{{"n":{"9" * 5000},"index":0}}', "[]"],
-    ids=["no object", "no failure", "wrong types", "long position", "list"],
+    ["5", '{"n":0,"index":0,"type":1,"message":2}'],
+    ids=["no object", "wrong types"],
 )
 def test_a_crafted_failure_is_damage_in_words(facts: str, tmp_path: Path) -> None:
     """Results and report name the line of a merged failure that is none, and show no traceback."""

@@ -13,6 +13,7 @@ from espnet3.parallel import (
     parallel_map,
     parallel_submit,
 )
+from tests.habits import rows
 
 AT, N = 13, 40
 
@@ -107,8 +108,9 @@ def items_with(kind):
 
 
 @pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize("runner", [Names, NamesOfBatches])
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize(
+    ("runner", "kind"), [*((Names, kind) for kind in ERRORS), (NamesOfBatches, Unloadable)]
+)
 def test_a_bad_index_is_recorded_with_its_name(kind, runner):
     """The others have their results, and the failure has the index, its place and what is wrong with it."""
     items = items_with(kind)
@@ -121,7 +123,7 @@ def test_a_bad_index_is_recorded_with_its_name(kind, runner):
 
 
 @pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("kind", rows([*ERRORS], (Leaves, Locked)))
 def test_a_bad_index_stops_a_run_as_an_item_does(kind):
     """Where failures are not recorded it is an ItemError, and from `parallel_*` its own error, that names it."""
     items = items_with(kind)

@@ -84,10 +84,8 @@ def collected():
 
 
 CALLS = {
-    "done": (Uses, Keeps, [0, 1, 2], {}),
     "recorded": (Uses, Keeps, range(9), {"on_error": "record"}),
     "tried-again": (Uses, Keeps, range(9), {"on_error": "record", "max_retries": 1}),
-    "seeded": (Uses, Keeps, range(9), {"on_error": "record", "seed": 1}),
     "timed": (Uses, Keeps, range(9), {"on_error": "record", "item_timeout": 60.0}),
     "batches": (InBatches, Keeps, range(9), {"on_error": "record", "batch_size": 2}),
     "raised": (Uses, Keeps, range(9), {}),
@@ -97,9 +95,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "call", rows([*CALLS], ("recorded", "tried-again", "batches", "raised", "not-built", "writers"))
-)
+@pytest.mark.parametrize("call", rows([*CALLS], ("recorded", "raised", "not-built", "writers")))
 def test_an_env_is_gone_after_its_call(place, call, tmp_path, monkeypatch):
     """However a runner's call ends, its env is in no process any more when the next call runs there."""
     monkeypatch.chdir(tmp_path)

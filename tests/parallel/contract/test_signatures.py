@@ -14,7 +14,6 @@ class Plain(BaseRunner):
 
     @staticmethod
     def forward(idx: int) -> int:
-        """Return it."""
         return idx
 
 
@@ -30,7 +29,6 @@ class Nothing(EnvironmentProvider):
     """A provider without a constructor of its own."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return nothing."""
         return {}
 
 
@@ -55,9 +53,3 @@ def test_a_class_shows_the_arguments_of_its_constructor() -> None:
     assert names(Nothing) == ["config"]
     assert names(Fields) == ["path", "limit"]
     assert "output_dir" in (inspect.getdoc(BaseRunner) or "")
-
-
-def test_the_classes_are_still_made_with_them() -> None:
-    """As before."""
-    made = Own(Fields("a", limit=4), 5, batch_size=2)
-    assert (made.extra, made.batch_size, made.provider.limit) == (5, 2, 4)

@@ -148,8 +148,6 @@ def test_a_spec_that_cannot_be_used_is_refused(options, said):
 
 
 class NoServer:
-    """An API server that nobody asks."""
-
     def __init__(self, namespace):
         self.namespace = namespace
 

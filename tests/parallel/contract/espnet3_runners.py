@@ -12,8 +12,6 @@ from espnet3.parallel.base_runner import concatenate_shard_files
 
 
 class Provider(EnvironmentProvider):
-    """An env of one number."""
-
     def build_env_local(self):
         return {"factor": 3}
 
@@ -62,8 +60,6 @@ class MappingOfWriters(OneWriter):
 
 
 class NestedWriters(OneWriter):
-    """Opens a mapping of lists."""
-
     @staticmethod
     def open_writers(shard_dir):
         return {"texts": [opened(shard_dir, "a"), (opened(shard_dir, "b"),)], "count": 0}

@@ -19,8 +19,6 @@ AT, N = 13, 40
 
 
 class Unloadable:
-    """Can be pickled, and not unpickled."""
-
     def __reduce__(self):
         return refuse, ()
 
@@ -38,8 +36,6 @@ class Leaves(Unloadable):
 
 
 class Locked:
-    """Cannot be pickled."""
-
     def __init__(self):
         self.lock = threading.Lock()
 
@@ -72,24 +68,18 @@ def name_of(item):
 
 
 class Names(BaseRunner):
-    """Returns the names of types."""
-
     @staticmethod
     def forward(item, word):
         return word + name_of(item)
 
 
 class NamesOfBatches(Names):
-    """The same for several."""
-
     @staticmethod
     def batch_forward(items, word):
         return [Names.forward(item, word) for item in items]
 
 
 class Words(EnvironmentProvider):
-    """Gives a word."""
-
     def build_env_local(self):
         return {"word": "a "}
 

@@ -29,8 +29,6 @@ class Scaled(EnvironmentProvider):
 
 @dataclass
 class Options:
-    """Options as a record."""
-
     scale: int = 1
 
 

@@ -13,15 +13,11 @@ MODELS = weakref.WeakSet()  # of this process
 
 
 class Model:
-    """Stands for what is large."""
-
     def __init__(self):
         MODELS.add(self)
 
 
 class Keeps(EnvironmentProvider):
-    """Keeps its model on itself, too."""
-
     def build_env_local(self):
         gc.disable()  # a model has few objects, for which no collection begins
         self.model = Model()
@@ -29,16 +25,12 @@ class Keeps(EnvironmentProvider):
 
 
 class Fails(Keeps):
-    """Fails when the model is there."""
-
     def build_env_local(self):
         super().build_env_local()
         raise OSError("no such file")
 
 
 class Uses(BaseRunner):
-    """Uses the model; item 3 fails."""
-
     @staticmethod
     def forward(idx, model):
         if idx == 3:
@@ -58,8 +50,6 @@ class InBatches(Uses):
 
 
 class Writes(Uses):
-    """Writes its own files."""
-
     @staticmethod
     def open_writers(shard_dir, model):
         return model

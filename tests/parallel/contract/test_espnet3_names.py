@@ -86,8 +86,6 @@ def test_a_cluster_of_gpus_is_env_local_gpu():
 
 
 class Builds(InferenceProvider):
-    """Takes what it is given."""
-
     @staticmethod
     def build_dataset(config):
         return list(range(config["size"]))
@@ -129,8 +127,6 @@ class Newer(EnvironmentProvider):
 
 
 class Older(Newer):
-    """Overrides the older one."""
-
     build_worker_setup_fn = EnvironmentProvider.build_worker_setup_fn
 
     def make_worker_setup_fn(self):

@@ -31,8 +31,6 @@ BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
 
 
 class Fails(BaseRunner):
-    """Fails for some items."""
-
     @staticmethod
     def forward(idx):
         if idx in BAD:

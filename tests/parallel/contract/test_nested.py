@@ -107,8 +107,6 @@ def test_a_runner_beside_a_pending_future(client, tmp_path):
 
 
 class Nested(BaseRunner):
-    """Maps inside each item."""
-
     @staticmethod
     def forward(idx):
         return inner(idx)

@@ -30,8 +30,6 @@ class AttrDict(dict[str, Any]):
 
 
 class Anything(dict[str, Any]):
-    """Has every attribute."""
-
     def __getattr__(self, name: str) -> Any:
         return Anything()
 
@@ -65,8 +63,6 @@ class Unlike:
 
 
 class Disguised:
-    """Says that it is a dict."""
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return dict
@@ -86,15 +82,11 @@ odd = pytest.mark.parametrize("name", ODD)
 
 
 class Provider(EnvironmentProvider):
-    """Builds an env of nothing."""
-
     def build_env_local(self) -> dict[str, Any]:
         return {}
 
 
 class Same(BaseRunner):
-    """Returns the index."""
-
     kept: Any = None
 
     @staticmethod

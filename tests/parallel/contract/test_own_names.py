@@ -27,8 +27,6 @@ def with_every_name(cls):
 
 
 class Provider(EnvironmentProvider):
-    """An env of one number."""
-
     def build_env_local(self):
         return {"factor": self.config["factor"]}
 

@@ -37,8 +37,6 @@ def test_any_mapping_is_a_config(config):
 
 
 class Made(EnvironmentProvider):
-    """Takes other arguments than a config."""
-
     def __init__(self, base, *more, scale=1):
         super().__init__({"base": base})
         self.values = (base, *more)
@@ -55,8 +53,6 @@ def test_the_arguments_of_a_custom_constructor_reach_the_workers():
 
 @dataclass(frozen=True)
 class Settings(EnvironmentProvider):
-    """A provider written as a dataclass."""
-
     factor: int
     offset: int = 0
 
@@ -101,8 +97,6 @@ def test_inference_provider_builds_dataset_and_model_and_adds_params():
 
 
 class NoDict(EnvironmentProvider):
-    """Returns something else."""
-
     def build_env_local(self):
         return [("factor", 3)]
 
@@ -124,8 +118,6 @@ def test_the_env_is_built_once_in_every_process(tmp_path):
 
 
 class ByClass(BaseRunner):
-    """Uses a class attribute."""
-
     offset = 1000
 
     @classmethod
@@ -134,8 +126,6 @@ class ByClass(BaseRunner):
 
 
 class Inherited(ByClass):
-    """Changes the attribute."""
-
     offset = 2000
 
 
@@ -185,8 +175,6 @@ def test_a_missing_env_entry_is_named_with_what_there_is(tmp_path):
 
 
 class Open(BaseRunner):
-    """Takes the whole env."""
-
     @staticmethod
     def forward(idx, **env):
         return idx, sorted(env)
@@ -213,8 +201,6 @@ def test_an_env_entry_named_idx_does_not_replace_the_index():
 
 
 class Lengths(work.Times):
-    """Notes the length of each batch."""
-
     @staticmethod
     def batch_forward(indices, factor, folder):
         work.log(folder, len(indices), "batches")
@@ -222,8 +208,6 @@ class Lengths(work.Times):
 
 
 class Noting(EnvironmentProvider):
-    """Names a folder to the functions."""
-
     def build_env_local(self):
         return {"factor": 3, "folder": self.config}
 
@@ -237,8 +221,6 @@ def test_any_batch_size_gives_one_result_per_index(size, tmp_path):
 
 
 class Batches(work.Times):
-    """Returns what the env says."""
-
     @staticmethod
     def batch_forward(indices, make):
         return make(indices)
@@ -286,8 +268,6 @@ def test_batch_forward_with_another_number_of_results_is_refused(make):
 
 @dataclass(frozen=True)
 class Key:
-    """An index that is an object."""
-
     name: str
 
 
@@ -358,8 +338,6 @@ def test_an_invalid_cost_is_refused(cost):
 
 
 class Fails(BaseRunner):
-    """Fails at one index."""
-
     @staticmethod
     def forward(idx):
         if idx == "utt13":

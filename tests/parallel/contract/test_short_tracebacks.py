@@ -31,8 +31,6 @@ GUARD = threading.Lock()
 
 
 class Locked(EnvironmentProvider):
-    """Is made with what cannot travel."""
-
     def __init__(self, guard: Any) -> None:
         super().__init__({})
         self.guard = guard
@@ -42,8 +40,6 @@ class Locked(EnvironmentProvider):
 
 
 class Deep:
-    """Holds a lock."""
-
     def __init__(self) -> None:
         self.inner = {"guard": threading.Lock()}
 
@@ -129,8 +125,6 @@ def test_a_closed_client_shows_no_frames_of_ours() -> None:
 
 
 class Sleeps(EnvironmentProvider):
-    """Loads for ever."""
-
     def build_env_local(self) -> dict[str, Any]:
         time.sleep(1000)
         return {}
@@ -147,8 +141,6 @@ def test_a_setup_that_takes_too_long_shows_the_providers_frames(workers: int) ->
 
 
 class Bare(EnvironmentProvider):
-    """Forgets the constructor of its base."""
-
     def __init__(self, path: str) -> None:
         self.path = path
 

@@ -18,8 +18,6 @@ class Plain(BaseRunner):
 
 
 class Own(Plain):
-    """One that has its own."""
-
     def __init__(self, provider: Any, extra: int = 3, **options: Any) -> None:
         super().__init__(provider, **options)
         self.extra = extra
@@ -34,8 +32,6 @@ class Nothing(EnvironmentProvider):
 
 @dataclass
 class Fields(Nothing):
-    """One with fields."""
-
     path: str
     limit: int = 3
 

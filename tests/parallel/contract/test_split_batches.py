@@ -12,8 +12,6 @@ from tests.habits import rows
 
 
 class Provider(EnvironmentProvider):
-    """An env with room for four."""
-
     def build_env_local(self) -> dict[str, Any]:
         return {"room": 4}
 

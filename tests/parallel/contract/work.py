@@ -74,8 +74,6 @@ class TwoPartError(Exception):
 
 
 class Add:
-    """A callable with state."""
-
     def __init__(self, y):
         self.y = y
 
@@ -133,8 +131,6 @@ class Provider(EnvironmentProvider):
 
 
 class Times(BaseRunner):
-    """Multiplies each index."""
-
     @staticmethod
     def forward(idx, factor):
         return idx * factor
@@ -149,16 +145,12 @@ class TimesInBatches(Times):
 
 
 class Echo(BaseRunner):
-    """Returns the index."""
-
     @staticmethod
     def forward(idx):
         return idx
 
 
 class Whole(EnvironmentProvider):
-    """An env with nothing in it."""
-
     def build_env_local(self):
         return {}
 

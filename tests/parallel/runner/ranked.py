@@ -22,8 +22,6 @@ def note(folder, text):
 
 
 class Squares(BaseRunner):
-    """Returns squares."""
-
     @staticmethod
     def forward(idx, folder, bad):
         """Note that the item has run."""
@@ -35,8 +33,6 @@ class Squares(BaseRunner):
 
 
 class Writes(Squares):
-    """Writes them, and merges."""
-
     @staticmethod
     def open_writers(shard_dir):
         return open(shard_dir / "out", "w")

@@ -32,8 +32,6 @@ SPEAKS = """
 
 
 class Provider(EnvironmentProvider):
-    """No env."""
-
     def build_env_local(self):
         return {}
 

@@ -20,8 +20,6 @@ class Provider(EnvironmentProvider):
 
 
 class Honest(BaseRunner):
-    """The same answer anywhere."""
-
     @staticmethod
     def forward(idx, counter):
         return {"idx": idx, "array": numpy.full(3, idx)}
@@ -36,8 +34,6 @@ class Stateful(BaseRunner):
 
 
 class Drawing(BaseRunner):
-    """Draws random numbers, in batches too."""
-
     @staticmethod
     def forward(idx):
         return random.random(), numpy.random.rand()

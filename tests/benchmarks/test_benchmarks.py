@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks import ROOT, cases, rounds, summary
 from benchmarks.launch import contained
-from benchmarks.rounds import Measurement
 from benchmarks.systems import SYSTEMS, load
 from benchmarks.systems.base import System
 
@@ -135,12 +134,3 @@ def _runs(pid: int) -> bool:
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
-
-
-def test_a_hang_shows_beside_the_rounds_that_went_well() -> None:
-    """One bad round of two is the status of the row, with its share."""
-    case = cases.select(["W2"], quick=True)[0]
-    good = Measurement(1, "W2", "ours", "ok", n=5, figures={"efficiency": 0.9})
-    bad = Measurement(2, "W2", "ours", "hangs", n=5, outcome="hangs in run", detail="killed in phase 'run'")
-    (row,) = summary.summarise([case], ["ours"], [good, bad])
-    assert row.status == "hangs" and row.values == (0.9,) and "1 of 2" in row.note

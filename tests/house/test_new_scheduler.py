@@ -23,7 +23,6 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import BackendContract
 from espnet3.parallel.testing.standins.place import commands_on_path
-from tests.docs.test_docs import table_of_backends
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go, shut
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,13 +107,6 @@ def test_its_options_are_checked() -> None:
         ParallelConfig.parse({"env": "exampel"})
     adapted = {"env": "example", "options": OPTIONS, "adapt": {"minimum": 0, "maximum": 2}}
     assert ParallelConfig.parse(adapted).adapt == {"minimum": 0, "maximum": 2}
-
-
-def test_it_is_in_the_table_of_the_documentation() -> None:
-    """The table that the documentation is checked against has its line, after those of this package."""
-    assert table_of_backends()[-1] == (
-        "| `example` | jobs of Example | `example_scheduler.job.ExampleCluster` | nothing more | `cores`, `memory` |"
-    )
 
 
 def test_plan_prints_its_script(tmp_path: Path) -> None:

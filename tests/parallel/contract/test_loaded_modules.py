@@ -1,7 +1,5 @@
 """What stands in modules that no import leads to: the script of a spawned process, and modules loaded by their path."""
 
-import textwrap
-
 import pytest
 
 from tests.habits import rows
@@ -129,18 +127,3 @@ def test_a_detached_job_finds_it_or_says_that_none_could(tmp_path, way):
     else:
         assert "ConfigError: " in done.stderr.splitlines()[-1], done.stderr
         assert not (tmp_path / "detached").exists()
-
-
-@pytest.mark.matrix
-def test_tests_of_pytest_in_importlib_mode_work(tmp_path):
-    """A test module that pytest has not put on the search path uses what stands in it on workers."""
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    test = MODULE + textwrap.dedent("""
-        def test_it(tmp_path, monkeypatch):
-            monkeypatch.chdir(tmp_path)
-            assert everything() == "all is well"
-        """)
-    (tmp_path / "deep" / "er" / "test_it.py").write_text(test)
-    words = "-m pytest -q -p no:cacheprovider --import-mode=importlib --rootdir=. deep"
-    done = finish(start_script(tmp_path, "", python=words.split(), cwd=tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -36,12 +36,6 @@ def noted_and_stopped(x, folder):
     raise StopIteration(x)
 
 
-def noted_with(x, folder, model):
-    """Note that the item has run, with what the env gives."""
-    log(folder, x)
-    return x + model
-
-
 def until_open(x, pipe):
     """Item 0 waits until the driver opens a named pipe; the others are done at once."""
     if x == 0:

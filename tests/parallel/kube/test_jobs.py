@@ -160,7 +160,6 @@ CASES = {
     "complete": (job(["Complete"]), "", [pod("Succeeded")], JobState.FAILED, "its worker wrote no outcome"),
     "index failed": (FAILED_INDEX, "1", [pod("Failed", ended(1))], JobState.FAILED, "FailedIndexes"),
     "index done": (FAILED_INDEX, "3", [pod("Succeeded")], JobState.FAILED, "is complete"),
-    "index waits": (FAILED_INDEX, "4", [], JobState.PENDING, "has not made its pod yet"),
 }
 
 

@@ -127,3 +127,11 @@ def test_the_base_has_no_names_but_the_documented_ones():
 
     arguments = set(inspect.signature(BaseRunner.__init__).parameters) - {"self"}
     assert set(vars(Least(Provider({"factor": 1})))) == arguments
+
+
+def test_a_class_shows_the_arguments_of_its_constructor():
+    """`help()` and editors show a constructor's arguments, and not `*args, **kwargs`, whoever has defined it."""
+    assert list(inspect.signature(Times).parameters) == ["provider", "options"]
+    assert list(inspect.signature(Provider).parameters) == ["config"]
+    least = type("Least", (BaseRunner,), {"forward": staticmethod(lambda idx: idx)})
+    assert list(inspect.signature(least).parameters)[:3] == ["provider", "batch_size", "output_dir"]

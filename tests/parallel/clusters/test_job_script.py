@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import ConfigError, get_client, parallel_map
+from espnet3.parallel import ConfigError, get_client
 from espnet3.parallel.backends import row
 from espnet3.parallel.clusters.job_script import plan_jobs
 from espnet3.parallel.clusters.options import worker_argument_problems
@@ -167,21 +167,6 @@ def test_a_current_folder_with_a_space_is_refused_with_the_reason(
     config = ParallelConfig.parse(block("slurm"))
     with pytest.raises(ConfigError, match="the current folder.*slurm cannot be told"):
         plan_jobs(row("slurm"), config)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("env", ["pbs", "lsf"])
-def test_a_current_folder_with_a_space_works_with_another_for_the_logs(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The certificate, the prologue and the worker take such a folder."""
-    here = tmp_path / "my runs"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    options = {"interface": "lo", "log_directory": str(tmp_path / "logs"), "walltime": "10m"}
-    with standin(env), get_client(block(env, **options)) as client:
-        assert parallel_map(os.path.basename, ["a/b", "c"], client=client) == ["b", "c"]
-        assert set(client.run(os.getcwd).values()) == {str(here)}
 
 
 @pytest.mark.parametrize(

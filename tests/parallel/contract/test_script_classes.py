@@ -3,7 +3,7 @@
 import pytest
 
 from tests.habits import rows
-from tests.parallel.contract.helpers import finish, run_script, start_script
+from tests.parallel.contract.helpers import run_script
 from tests.parallel.contract.notebooks import notebook
 
 CLASSES = """
@@ -156,13 +156,6 @@ print("all is well")
 def test_of_a_script(tmp_path):
     """Instances, classes and exceptions of a script without a `__main__` guard keep their classes."""
     assert run_script(tmp_path, CLASSES + USES) == "all is well\n"
-
-
-@pytest.mark.matrix
-def test_of_a_script_piped_into_python(tmp_path):
-    """The same where the script has no file at all."""
-    done = finish(start_script(tmp_path, "", python=["-"], stdin=True), CLASSES + USES)
-    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr
 
 
 def test_of_the_cells_of_a_notebook(tmp_path):

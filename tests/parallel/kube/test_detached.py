@@ -127,21 +127,6 @@ def test_a_server_that_knows_no_evictions_counts_them_and_retry_goes_on(
     assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
 
 
-@MATRIX
-def test_a_pod_that_somebody_deletes_costs_no_attempt(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing says why it went but its exit status: with one attempt a shard is done after three deletions."""
-    monkeypatch.setattr(ATTEMPTS, 1)
-    for item in range(3):
-        hold(tmp_path, item)
-    run = submit(tmp_path)
-    for item in range(3):
-        held(tmp_path, item)
-        cluster.take(0, None, lambda item=item: let_go(tmp_path, item))
-    assert run.wait(600).done and [value["square"] for value in run.merge()] == SQUARES
-
-
 DIES_AS_FIRST = """#!/bin/sh
 for index; do :; done
 [ -e mended ] || [ "$index" != 0 ] || kill -KILL $$

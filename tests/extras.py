@@ -40,16 +40,7 @@ def lowest(extra: str) -> list[str]:
 
 
 def resolve(python: str, extra: str, constraints: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions that pip would install, by the name of the distribution.
-
-    Args:
-        python: Whose pip is asked.
-        extra: What is to be installed; of several, their names with commas.
-        constraints: Further ones.
-
-    Raises:
-        RuntimeError: pip finds none that fit together; the message is pip's.
-    """
+    """Return the versions that a Python's pip would install; a RuntimeError has pip's words where none fit."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]

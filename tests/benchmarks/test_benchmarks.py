@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks import ROOT, cases, rounds, summary
 from benchmarks.launch import contained
-from benchmarks.rounds import Measurement
 from benchmarks.systems import SYSTEMS, load
 from benchmarks.systems.base import System
 
@@ -38,6 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.matrix
 def test_report_holds_every_round_of_every_system_in_turn(report: dict[str, Any]) -> None:
     """Systems take turns within a round, and each round starts with another one."""
     ran = [(m["round"], m["system"]) for m in report["measurements"] if m["case"] == "W2"]
@@ -45,6 +45,7 @@ def test_report_holds_every_round_of_every_system_in_turn(report: dict[str, Any]
     assert report["complete"] and report["rounds"] == 2 and report["workers"] == 2 and report["quick"]
 
 
+@pytest.mark.matrix
 def test_summary_has_median_range_and_ratio(report: dict[str, Any]) -> None:
     """The ratio is that of the medians, above 1 where ours is better."""
     rows = {r["system"]: r for r in report["summary"] if r["case"] == "W2"}
@@ -55,6 +56,7 @@ def test_summary_has_median_range_and_ratio(report: dict[str, Any]) -> None:
     assert rows["loop"]["ratio"] == pytest.approx(rows["ours"]["median"] / rows["loop"]["median"])
 
 
+@pytest.mark.matrix
 def test_poison_item_is_named_and_what_is_left_out_says_why(report: dict[str, Any]) -> None:
     """Ours loses the poison item alone and names it; the loop cannot run it and has a reason."""
     rows = {
@@ -132,18 +134,3 @@ def _runs(pid: int) -> bool:
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
-
-
-@pytest.mark.parametrize(("lower", "theirs", "ratio"), [(True, 4.0, 2.0), (False, 4.0, 0.5)])
-def test_ratio_is_above_one_where_ours_is_better(lower: bool, theirs: float, ratio: float) -> None:
-    """The way a figure runs is taken into account."""
-    assert summary.better_by(cases.Figure("f", "", lower), theirs, 2.0) == ratio
-
-
-def test_a_hang_shows_beside_the_rounds_that_went_well() -> None:
-    """One bad round of two is the status of the row, with its share."""
-    case = cases.select(["W2"], quick=True)[0]
-    good = Measurement(1, "W2", "ours", "ok", n=5, figures={"efficiency": 0.9})
-    bad = Measurement(2, "W2", "ours", "hangs", n=5, outcome="hangs in run", detail="killed in phase 'run'")
-    (row,) = summary.summarise([case], ["ours"], [good, bad])
-    assert row.status == "hangs" and row.values == (0.9,) and "1 of 2" in row.note

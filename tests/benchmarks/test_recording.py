@@ -7,25 +7,12 @@ from espnet3.parallel.timing.counts import ItemTimes
 from espnet3.parallel.timing.reading import read_times
 
 
-def test_pairs_begin_in_turn_and_give_the_ratio() -> None:
-    """Each pair runs both, the other one first each time, after one small run of each."""
-    asked = []
-
-    def take(workers: int, items: int, records: bool) -> float:
-        asked.append((items, records))
-        return 3.0 if records else 2.0
-
-    assert recording.pairs(2, 5000, 2, take) == [1.5, 1.5]
-    assert [records for items, records in asked if items == 5000] == [False, True, True, False]
-
-
 def test_what_is_left_out_is_recorded_again_afterwards(tmp_path, monkeypatch) -> None:
     """A run with recording has times, one without has none, and the package is as it was."""
     monkeypatch.setattr(recording.tempfile, "TemporaryDirectory", lambda prefix: _Kept(tmp_path))
-    for workers in (1, 2):
-        for records in (True, False, True):
-            recording.seconds(workers, 40, records)
-            assert bool(read_times(_Kept.last).items) is records
+    for records in (True, False, True):
+        recording.seconds(2, 40, records)
+        assert bool(read_times(_Kept.last).items) is records
     assert ItemTimes.of_steps([(1, 0.5)]).counts
 
 

@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from benchmarks import ROOT, scale
 
 
+@pytest.mark.matrix
 def test_the_figures_of_a_few_workers_are_taken_and_no_process_stays(tmp_path):
     """Four workers: all results are right, half of them go, the figures are in the file, nothing runs on."""
     out = tmp_path / "scale.json"

@@ -64,7 +64,6 @@ class Lab:
             subprocess.run([HERE / self.name / "stop.sh", HOME / self.name], timeout=200, check=True)
 
     def block(self, n_workers: int = 2, **options: object) -> dict[str, object]:
-        """Return a `parallel` block."""
         return {
             "env": self.name,
             "n_workers": n_workers,
@@ -73,7 +72,6 @@ class Lab:
         }
 
     def queue(self) -> str:
-        """Return what the queue lists."""
         if not self.listing:
             return ""
         return subprocess.run(self.listing, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,4 +1,4 @@
-"""Runs Python code for whoever asks, as the user that it was started by: the second account of test_security.
+"""Runs Python code for whoever asks, as the user that it was started by: the second account of test_listeners.
 
 The tests run as an ordinary user, who cannot become another one; root starts this beside them.
 """

@@ -247,23 +247,6 @@ def test_cancel_takes_a_held_element_of_an_earlier_array(slurm: Lab, tmp_path: P
     slurm.wait_for_empty_queue()
 
 
-def test_a_scheduler_that_does_not_answer_is_reported(
-    slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`status` works without the scheduler, and says so."""
-    hold(tmp_path, 0)
-    run = submit(slurm, tmp_path, shards=8)
-    held(tmp_path, 0)
-    with monkeypatch.context() as away:
-        away.setenv("PATH", str(tmp_path))
-        status = run.status()
-        assert "the scheduler does not answer" in status.notes[0]
-        assert status.shards[0].state is JobState.RUNNING
-        assert JobState.UNKNOWN in status.counts
-    let_go(tmp_path, 0)
-    finished(run, slurm)
-
-
 def _asked(job: str) -> str:
     """Return the memory that a job asks for."""
     return _squeue(job, "%m")

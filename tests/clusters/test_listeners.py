@@ -11,12 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from espnet3.parallel import get_client, parallel_map, set_parallel
-from tests.clusters.labs import LABS, SLURM, STATE, Lab
+from espnet3.parallel import get_client, parallel_map
+from tests.clusters.labs import LABS, STATE, Lab
 from tests.clusters.second_account import ask
 from tests.parallel.clusters import stranger
 from tests.parallel.clusters.listening import Listener, listeners_of, named, on_the_page, tries_at, verdict
-from tests.parallel.detached.work import Provider, Squares, held, hold, let_go
 
 pytestmark = pytest.mark.clusters
 
@@ -88,18 +87,3 @@ def where(listener: Listener) -> str:
 def answer(listener: Listener, said: dict[tuple[str, str], str]) -> str:
     """Return what it answered to the second account."""
     return verdict(listener, {name: said[one] for name, one in tries_at(listener).items()})
-
-
-def test_a_detached_run_has_no_listener(started: Callable[[str], Lab], tmp_path: Path) -> None:
-    """Jobs that nobody waits for listen nowhere while they work."""
-    started("slurm")
-    hold(tmp_path, 0)
-    before = listeners_of(python())
-    set_parallel({**SLURM.block(2), "detached": {"shards": 2}})
-    folders = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs", "async_mode": True}
-    run = Squares(Provider({"folder": str(tmp_path)}), **folders, progress=False)(range(4))
-    job = held(tmp_path, 0)
-    assert job in {process.pid for process in python()}  # its listeners would be found
-    assert listeners_of(python()) == before
-    let_go(tmp_path, 0)
-    assert run.wait(150).done

@@ -19,8 +19,6 @@ def nap(x):
 
 
 class Env(EnvironmentProvider):
-    """An env that knows its configuration."""
-
     def build_env_local(self):
         return dict(self.config)
 

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,31 +185,6 @@ def commands(page: Path, program: str) -> list[list[str]]:
     lines = [line for block in blocks(page, "console") for line in block.lines if line.startswith("$ ")]
     typed = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
     return [words[words.index(program) + 1 :] for words in typed if program in words]
-
-
-def test_pytest_commands_on_the_pages_find_tests() -> None:
-    """Every pytest command of a page, typed or by `make test`, collects at least one test."""
-    found = 0
-    for page in PAGES:
-        wanted = [words for words in commands(page, "pytest") if words]
-        wanted += _arguments(page, "test")
-        for words in wanted:
-            found += 1
-            if words[0] == "-k" and words[1].isidentifier() and len(words) == 2:
-                assert _names_of_tests(words[1]), f"{name(page)}: {words}"
-                continue
-            options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
-            command = [sys.executable, "-m", "pytest", *options, *words]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{name(page)}: {words}\n{done.stdout[-500:]}{done.stderr}"
-    assert found >= 3
-
-
-def _names_of_tests(part: str) -> list[str]:
-    """Return the test files and functions with a word in their name: to collect the whole suite imports all of it."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    functions = (re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)
-    return [each for each in [*(path.stem for path in files), *chain(*functions)] if part in each]
 
 
 def _arguments(page: Path, target: str) -> list[list[str]]:

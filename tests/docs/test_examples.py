@@ -66,6 +66,7 @@ def test_slurm_detached_without_slurm(tmp_path: Path) -> None:
         assert "4203 primes" in said and "40 of 40 items done" in said
 
 
+@pytest.mark.matrix
 def test_slurm_detached_on_a_scheduler(tmp_path: Path) -> None:
     """The same file through the commands of a scheduler."""
     with standin("pbs", slots=4):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.habits import rows
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # As ESPnet's distribution has them: packages of a docstring each, and modules under the names of ours.
@@ -116,7 +118,7 @@ def make_place(folder: Path) -> Place:
     return Place(folder)
 
 
-@pytest.fixture(scope="session", params=["espnet first", "espnet last"])
+@pytest.fixture(scope="session", params=rows(["espnet last", "espnet first"], ["espnet last"]))
 def both(
     request: pytest.FixtureRequest, wheels: Wheels, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Place, str]:

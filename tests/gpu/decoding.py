@@ -49,7 +49,6 @@ class Recordings(EnvironmentProvider):
     """Recordings, and the model on the device of the config."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Load both."""
         model = recogniser(self.config["weights"], self.config["device"])
         return {"speech": recordings(self.config["n"]), "model": model}
 
@@ -59,12 +58,10 @@ class Decode(BaseRunner):
 
     @staticmethod
     def forward(idx: int, speech: list[Any], model: Any) -> dict[str, Any]:
-        """Decode one."""
         return Decode.batch_forward([idx], speech, model)[0]
 
     @staticmethod
     def batch_forward(indices: list[int], speech: list[Any], model: Any) -> list[dict[str, Any]]:
-        """Decode several at once."""
         device = str(next(model.model.parameters()).device)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         texts = model([speech[idx] for idx in indices])
@@ -75,7 +72,6 @@ class Device(EnvironmentProvider):
     """The device alone."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return its name."""
         return {"device": self.config["device"]}
 
 
@@ -84,12 +80,10 @@ class Fills(BaseRunner):
 
     @staticmethod
     def forward(idx: int, device: str) -> int:
-        """Take it for one."""
         return Fills.batch_forward([idx], device)[0]
 
     @staticmethod
     def batch_forward(indices: list[int], device: str) -> list[int]:
-        """Take it for several."""
         import torch
 
         if device == "cpu":  # rehearsed where there is no GPU

@@ -18,12 +18,11 @@ from typing import Any, ClassVar
 import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, NoWorkersError, get_client, parallel_map, set_parallel
-from espnet3.parallel.backends import BACKENDS, Backend, option_problems, row
+from espnet3.parallel.backends import BACKENDS, option_problems, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import BackendContract
 from espnet3.parallel.testing.standins.place import commands_on_path
-from tests.docs.test_docs import table_of_backends
 from tests.parallel.detached.work import Provider, Squares, calls, held, here, hold, let_go, shut
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,13 +109,6 @@ def test_its_options_are_checked() -> None:
     assert ParallelConfig.parse(adapted).adapt == {"minimum": 0, "maximum": 2}
 
 
-def test_it_is_in_the_table_of_the_documentation() -> None:
-    """The table that the documentation is checked against has its line, after those of this package."""
-    assert table_of_backends()[-1] == (
-        "| `example` | jobs of Example | `example_scheduler.job.ExampleCluster` | nothing more | `cores`, `memory` |"
-    )
-
-
 def test_plan_prints_its_script(tmp_path: Path) -> None:
     """`espnet3 plan` prints the job script and the command that would submit it, in a process of its own."""
     printed = espnet3("plan", conf(tmp_path), cwd=tmp_path)
@@ -143,6 +135,7 @@ def test_a_job_that_dies_at_its_start_is_explained(queue: Any, tmp_path: Path) -
         parallel_map(str, [1])
 
 
+@pytest.mark.matrix
 class TestContract(BackendContract):
     """The contract of every backend, on jobs of the new one."""
 
@@ -205,7 +198,6 @@ def test_a_detached_run_from_status_to_merge(queue: Any, tmp_path: Path) -> None
     [
         ("wrong = no_such_module:ROW", "cannot be loaded: No module named 'no_such_module'"),
         ("wrong = example_scheduler:NONE", "cannot be loaded: module 'example_scheduler' has no attribute"),
-        ("wrong = example_scheduler:words", "is function: it must be an espnet3.parallel.backends.Backend"),
         ("wrong = example_scheduler:BACKEND", "holds the backend 'example': both names must be the same"),
         ("example = other:ROW", "is also one of "),
         ("slurm = other:ROW", "env 'slurm' of wrong-package is also one of espnet3-parallel: uninstall one"),
@@ -222,15 +214,6 @@ def test_a_package_that_adds_a_wrong_row_is_named(
     assert says in str(caught.value)
     assert "wrong-package" in str(caught.value)
     assert ParallelConfig.parse({"env": "slurm", "options": {"cores": 1, "memory": "1GB"}}).env == "slurm"
-
-
-def test_rows_are_added_by_no_other_way() -> None:
-    """The table itself takes no row, and a row that is no batch scheduler has no scheduler's record."""
-    with pytest.raises(TypeError):
-        BACKENDS["mine"] = row("example")  # type: ignore[index]
-    example = row("example")
-    with pytest.raises(ValueError, match="the kind BATCH has a scheduler"):
-        Backend("x", "", row("local").kind, "x", None, "x:X", (), scheduler=example.scheduler)
 
 
 def test_code_asks_the_record_and_not_for_a_name() -> None:

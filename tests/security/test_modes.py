@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.habits import rows
+
 SCRIPT = """
 import os, sys
 os.umask(0)
@@ -49,7 +51,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("kind", ["driver", "files", "detached"])
+@pytest.mark.parametrize("kind", rows(["driver", "files", "detached"], ["files", "detached"]))
 def test_with_umask_0_every_file_of_a_run_is_its_owners(kind: str, tmp_path: Path) -> None:
     """Results, logs, specs, copies of code, supervisors' files and the folders they are in: 0600 and 0700."""
     (tmp_path / "script.py").write_text(SCRIPT)

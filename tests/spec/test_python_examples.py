@@ -107,7 +107,8 @@ def cells(tmp_path_factory):
         yield run
 
 
-@some
+@pytest.mark.matrix
+@each
 def test_in_a_notebook(example, cells):
     """Each example runs as a cell of a Jupyter kernel, on four workers."""
     code, wanted = EXAMPLES[example]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import pytest
 if os.environ.get("ESPNET3_TEST_DEMO"):  # by `make test-demo`: there, what is missing is a failure
     sync_api = import_module("playwright.sync_api")
 else:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="`make test-demo` installs it")
-    pytest.importorskip("gradio", reason="`make test-demo` installs it")
     if not shutil.which("chromium"):
         pytest.skip("needs chromium; `make test-demo` says so where it is missing", allow_module_level=True)
+    if find_spec("gradio") is None:  # to import it takes seconds, in each process that collects
+        pytest.skip("needs gradio; `make test-demo` installs it", allow_module_level=True)
+    sync_api = pytest.importorskip("playwright.sync_api", reason="`make test-demo` installs it")
 
 SECONDS = 600  # that an answer may take on a busy machine
 

@@ -15,7 +15,6 @@ class Provider(EnvironmentProvider):
     """The env is where to note, and how long an item takes."""
 
     def build_env_local(self) -> dict[str, Any]:
-        """Return the config."""
         return {"folder": Path(self.config["folder"]), "seconds": self.config["seconds"]}
 
 

@@ -116,7 +116,6 @@ class Round:
     # --- what the kinds use ---
 
     def say(self, line: str) -> None:
-        """Add to the story."""
         self.played.story.append(f"  {time.monotonic() - self._begin:6.1f} s  {line}")
 
     def expect(self, right: bool, what: str) -> None:
@@ -261,7 +260,6 @@ class Round:
         self.expect(not queue.elements(self.name), f"left in the queue: {queue.elements(self.name)}")
 
     def close(self) -> None:
-        """Leave nothing, however it went."""
         queue.start_controller()
         queue.resume()
         queue.said("scancel", "--user", str(os.getuid()))

@@ -130,12 +130,6 @@ def test_a_driver_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     wait_until(lambda: not left(), 90, every=0.3, said=lambda: kubectl("get", KINDS))
 
 
-def test_an_error_of_the_caller_leaves_nothing() -> None:
-    """An exception inside `get_client` closes the cluster on its way."""
-    with pytest.raises(RuntimeError, match="mine"), get_client(block(1)):
-        raise RuntimeError("mine")
-
-
 def workers() -> int:
     """Return how many worker pods there are that are not on their way out."""
     pods: list[Any] = json.loads(kubectl("get", "pods", "-l", WORKERS, "-o", "json"))["items"]

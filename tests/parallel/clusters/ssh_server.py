@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncssh
-
 ROOT = Path(__file__).resolve().parents[3]
 HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
@@ -62,6 +60,8 @@ async def _run(process: Any) -> None:
 
 async def _serve(folder: Path) -> None:
     """Make the keys, listen, print the port, and serve until standard input ends."""
+    import asyncssh  # takes half a second, which only the server's process needs
+
     key, host_key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     (folder / "key").touch(0o600)
     key.write_private_key(str(folder / "key"))

@@ -69,7 +69,6 @@ def test_a_missing_image_is_reported_with_the_python_it_needs(caplog):
     [
         ({"create_mode": "CREATE"}, "must be one of CREATE_ONLY, "),
         ({"resources": {"memory": "4Gi"}}, "must be such as resources: {requests: {cpu: 1}"),
-        ({"resources": "4Gi"}, "must be such as resources: {requests: {cpu: 1}"),
         ({"env": "A=b"}, "options.env = 'A=b': must be a mapping"),
         ({"volumes": {"name": "data"}}, "must be a list of mappings, as in a pod: volumes: [{name: data,"),
         ({"tolerations": ["gpu"]}, "must be a list of mappings, as in a pod: tolerations:"),
@@ -147,17 +146,7 @@ def test_a_spec_that_cannot_be_used_is_refused(options, said):
         kube_options(config(**options))
 
 
-def test_adapt_starts_with_the_minimum():
-    """The number of workers follows the work from there on."""
-    block = ParallelConfig.parse(
-        {"env": "kube", "options": {"image": "i"}, "adapt": {"minimum": 1, "maximum": 9}}
-    )
-    assert kube_options(block)["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 1
-
-
 class NoServer:
-    """An API server that nobody asks."""
-
     def __init__(self, namespace):
         self.namespace = namespace
 

@@ -97,6 +97,7 @@ def test_no_credentials_are_an_error_that_says_where_they_are_looked_for(
     assert "KUBECONFIG" in said and "~/.kube/config" in said and "kubectl config get-contexts" in said
 
 
+@pytest.mark.matrix
 def test_a_server_that_nobody_runs_is_named_with_its_context(message: Callable[[str | None], str]) -> None:
     """A refused connection names the address, the context and what asks it too."""
     with api_server({}) as gone:
@@ -106,6 +107,7 @@ def test_a_server_that_nobody_runs_is_named_with_its_context(message: Callable[[
     assert "kubectl get nodes" in said
 
 
+@pytest.mark.matrix
 def test_a_server_that_refuses_the_user_is_quoted(message: Callable[[str | None], str]) -> None:
     """What the server says to a user without rights is in the message."""
     refusal = (403, {"kind": "Status", "status": "Failure", "message": "forbidden: user u", "code": 403})

@@ -80,7 +80,7 @@ def answers(other: Stranger, listener: Listener) -> str:
 @contextmanager
 def local(tmp_path: Path, **options: Any) -> Iterator[Any]:
     """Open workers of this machine."""
-    with get_client({"env": "local", "n_workers": 2, "options": options}) as client:
+    with get_client({"env": "local", "n_workers": 1, "options": options}) as client:
         yield client
 
 
@@ -89,7 +89,7 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Open jobs of a stand-in for PBS, with a nanny each."""
     monkeypatch.chdir(tmp_path)
     options = {**ON_SCHEDULER, "nanny": True}
-    with standin("pbs"), get_client({"env": "pbs", "n_workers": 2, "options": options}) as client:
+    with standin("pbs"), get_client({"env": "pbs", "n_workers": 1, "options": options}) as client:
         yield client
 
 
@@ -97,11 +97,11 @@ def on_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def over_ssh(connect: dict[str, Any]) -> Iterator[Any]:
     """Open workers over SSH."""
     options = {"hosts": ["127.0.0.1", "127.0.0.2"], "connect_options": connect, **ON_HOSTS}
-    with get_client({"env": "ssh", "n_workers": 2, "start_timeout": 600, "options": options}) as client:
+    with get_client({"env": "ssh", "n_workers": 1, "start_timeout": 600, "options": options}) as client:
         yield client
 
 
-@pytest.mark.parametrize("env", ["local", "pbs", "ssh"])
+@pytest.mark.parametrize("env", rows(["local", "pbs", "ssh"], ("local", "pbs")))
 def test_no_listener_of_a_cluster_serves_another_account(
     env: str,
     mark: str,
@@ -118,7 +118,7 @@ def test_no_listener_of_a_cluster_serves_another_account(
     }
     before = listeners(mark)
     with start[env]() as client:
-        client.wait_for_workers(2, timeout=600)
+        client.wait_for_workers(1, timeout=600)
         assert parallel_map(abs, range(20)) == list(range(20))
         names = named(client)
         table = set()

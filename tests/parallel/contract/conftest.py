@@ -1,7 +1,6 @@
 """Every test starts from the default configuration; `place` runs a test in process and on two workers of each kind.
 
-On an open client only what calls and runners are promised runs by default, with the first row of each test; all else
-of that leg has the mark `matrix`.
+On an open client, and detached, the tests below run by default; the others have the mark `matrix` there.
 """
 
 import pytest
@@ -10,17 +9,31 @@ from espnet3.parallel import get_client, set_parallel
 from espnet3.parallel.local.idle import end_idle
 from tests.parallel.contract.helpers import TWO
 
-ON_A_CLIENT_BY_DEFAULT = ("test_calls_anywhere.py", "test_runner_anywhere.py")
+ON_A_CLIENT_BY_DEFAULT = {
+    "test_any_callable_can_be_mapped",
+    "test_an_endless_iterable_is_taken_as_it_is_needed",
+    "test_a_keyword_that_the_env_also_holds_is_refused_before_any_item",
+    "test_one_method_makes_a_provider",
+    "test_a_failed_item_stops_the_run_with_its_index_and_its_exception",
+    "test_an_exception_is_itself_with_a_note",
+}
+DETACHED_BY_DEFAULT = {
+    "test_every_writer_is_closed_by_default[detached-NestedWriters-ab]",
+    "test_overridden_state_hooks_are_called_in_place_of_the_writer_hooks[detached]",
+    "test_every_worker_has_an_id_in_its_environment[detached]",
+}
 _config = [None]  # what tests start from
 
 
 def pytest_collection_modifyitems(items):
-    seen = set()
     for item in items:
-        if getattr(item, "callspec", None) and item.callspec.params.get("place") == "client":
-            if item.path.name not in ON_A_CLIENT_BY_DEFAULT or item.function in seen:
-                item.add_marker(pytest.mark.matrix)
-            seen.add(item.function)
+        if not hasattr(item, "callspec"):
+            continue
+        where = {name: item.callspec.params.get(name) for name in ("place", "mode")}
+        if (where["place"] == "client" and item.originalname not in ON_A_CLIENT_BY_DEFAULT) or (
+            where["mode"] == "detached" and item.name not in DETACHED_BY_DEFAULT
+        ):
+            item.add_marker(pytest.mark.matrix)
 
 
 @pytest.fixture(autouse=True)

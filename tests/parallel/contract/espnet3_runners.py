@@ -12,10 +12,7 @@ from espnet3.parallel.base_runner import concatenate_shard_files
 
 
 class Provider(EnvironmentProvider):
-    """An env of one number."""
-
     def build_env_local(self):
-        """Return it."""
         return {"factor": 3}
 
 
@@ -29,17 +26,14 @@ class OneWriter(BaseRunner):
 
     @staticmethod
     def forward(idx, factor):
-        """Return a product."""
         return factor * idx
 
     @staticmethod
     def open_writers(shard_dir):
-        """Open one file."""
         return opened(shard_dir, "a")
 
     @staticmethod
     def write_record(writers, result, state):
-        """Write a line."""
         writers.write(f"{result}\n")
 
     def merge(self, shard_dirs):
@@ -52,56 +46,26 @@ class OneWriter(BaseRunner):
         return found
 
 
-class ListOfWriters(OneWriter):
-    """Opens a list of two."""
-
-    @staticmethod
-    def open_writers(shard_dir):
-        """Open them."""
-        return [opened(shard_dir, "a"), opened(shard_dir, "b")]
-
-    @staticmethod
-    def write_record(writers, result, state):
-        """Write a line to each."""
-        for one in writers:
-            one.write(f"{result}\n")
-
-
-class TupleOfWriters(ListOfWriters):
-    """Opens a tuple of two."""
-
-    @staticmethod
-    def open_writers(shard_dir):
-        """Open them."""
-        return opened(shard_dir, "a"), opened(shard_dir, "b")
-
-
 class MappingOfWriters(OneWriter):
     """Opens a mapping, with a path that is no writer."""
 
     @staticmethod
     def open_writers(shard_dir):
-        """Open them."""
         return {"a": opened(shard_dir, "a"), "b": opened(shard_dir, "b"), "folder": shard_dir}
 
     @staticmethod
     def write_record(writers, result, state):
-        """Write a line to each."""
         writers["a"].write(f"{result}\n")
         writers["b"].write(f"{result}\n")
 
 
 class NestedWriters(OneWriter):
-    """Opens a mapping of lists."""
-
     @staticmethod
     def open_writers(shard_dir):
-        """Open them."""
         return {"texts": [opened(shard_dir, "a"), (opened(shard_dir, "b"),)], "count": 0}
 
     @staticmethod
     def write_record(writers, result, state):
-        """Write a line to each."""
         first, (second,) = writers["texts"]
         first.write(f"{result}\n")
         second.write(f"{result}\n")
@@ -141,7 +105,6 @@ class NamesFolders(BaseRunner):
 
     @staticmethod
     def forward(idx, factor, output_dir, shard_subdir, shard_id):
-        """Return where the run is."""
         return [Path(output_dir).name, shard_subdir, shard_id, factor]
 
     @staticmethod
@@ -167,18 +130,15 @@ class States(OneWriter):
 
     @classmethod
     def init_state(cls, shard_id, output_dir, shard_subdir, **env):
-        """Begin with a sum."""
         return {**super().init_state(shard_id, output_dir, shard_subdir, **env), "sum": 0}
 
     @classmethod
     def reduce_state(cls, state, result, **env):
-        """Add to it."""
         state = super().reduce_state(state, result, **env)
         return {**state, "sum": state["sum"] + result}
 
     @classmethod
     def finalize_state(cls, state, **env):
-        """Write it."""
         state = super().finalize_state(state, **env)
         (Path(state["shard_dir"]) / "b").write_text(f"{state['sum']}\n")
         return state
@@ -189,7 +149,6 @@ class OwnStates(BaseRunner):
 
     @staticmethod
     def forward(idx, factor):
-        """Return a product."""
         return factor * idx
 
     @classmethod
@@ -199,13 +158,11 @@ class OwnStates(BaseRunner):
 
     @classmethod
     def reduce_state(cls, state, result):
-        """Write a line."""
         state.write(f"{result}\n")
         return state
 
     @classmethod
     def finalize_state(cls, state):
-        """Close the file."""
         state.close()
 
     merge = OneWriter.merge
@@ -215,7 +172,6 @@ class NotesWorkerId(EnvironmentProvider):
     """An env with the worker's id as it is while the env is built."""
 
     def build_env_local(self):
-        """Return it."""
         return {"at_setup": os.environ["DASK_WORKER_ID"]}
 
 
@@ -224,7 +180,6 @@ class WorkerIds(BaseRunner):
 
     @staticmethod
     def forward(idx, at_setup):
-        """Return them."""
         return [os.getpid(), at_setup, os.environ["DASK_WORKER_ID"]]
 
 
@@ -232,7 +187,6 @@ class InFolder(EnvironmentProvider):
     """An env of a folder, and a factor that stands for a beam size."""
 
     def build_env_local(self):
-        """Return them."""
         return dict(self.config)
 
 

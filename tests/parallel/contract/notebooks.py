@@ -4,8 +4,6 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from jupyter_client.manager import KernelManager
-
 from tests.parallel.contract.helpers import GUARD, clean_environment
 
 
@@ -23,6 +21,10 @@ def notebook(folder):
 
 
 def _run_in(folder, sockets):
+    from jupyter_client.manager import (
+        KernelManager,
+    )  # takes a fifth of a second in each process that collects
+
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(sockets))
     manager.start_kernel(cwd=str(folder), env=clean_environment())
     client = manager.client()

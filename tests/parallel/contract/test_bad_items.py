@@ -13,13 +13,12 @@ from espnet3.parallel import (
     parallel_map,
     parallel_submit,
 )
+from tests.habits import rows
 
 AT, N = 13, 40
 
 
 class Unloadable:
-    """Can be pickled, and not unpickled."""
-
     def __reduce__(self):
         return refuse, ()
 
@@ -37,8 +36,6 @@ class Leaves(Unloadable):
 
 
 class Locked:
-    """Cannot be pickled."""
-
     def __init__(self):
         self.lock = threading.Lock()
 
@@ -71,24 +68,18 @@ def name_of(item):
 
 
 class Names(BaseRunner):
-    """Returns the names of types."""
-
     @staticmethod
     def forward(item, word):
         return word + name_of(item)
 
 
 class NamesOfBatches(Names):
-    """The same for several."""
-
     @staticmethod
     def batch_forward(items, word):
         return [Names.forward(item, word) for item in items]
 
 
 class Words(EnvironmentProvider):
-    """Gives a word."""
-
     def build_env_local(self):
         return {"word": "a "}
 
@@ -107,8 +98,9 @@ def items_with(kind):
 
 
 @pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize("runner", [Names, NamesOfBatches])
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize(
+    ("runner", "kind"), [*((Names, kind) for kind in ERRORS), (NamesOfBatches, Unloadable)]
+)
 def test_a_bad_index_is_recorded_with_its_name(kind, runner):
     """The others have their results, and the failure has the index, its place and what is wrong with it."""
     items = items_with(kind)
@@ -121,7 +113,7 @@ def test_a_bad_index_is_recorded_with_its_name(kind, runner):
 
 
 @pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("kind", rows([*ERRORS], (Leaves, Locked)))
 def test_a_bad_index_stops_a_run_as_an_item_does(kind):
     """Where failures are not recorded it is an ItemError, and from `parallel_*` its own error, that names it."""
     items = items_with(kind)

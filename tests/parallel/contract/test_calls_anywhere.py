@@ -7,7 +7,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -27,15 +26,11 @@ pytestmark = pytest.mark.usefixtures("place")
     [
         range(7),
         [3, 1, 2],
-        (3, 1, 2),
         {5: "a", 6: "b"},
-        {5: "a"}.keys(),
         np.arange(5),
-        [np.int64(3), 4.5, True],
         deque([1, 2, 3]),
         work.Indexed(5),
         OmegaConf.create([1, 2, 3]),
-        b"abc",
     ],
     ids=lambda data: type(data).__name__,
 )
@@ -49,41 +44,18 @@ def test_a_generator_is_mapped_in_its_order():
     assert parallel_map(work.plus, (x * x for x in range(50))) == [x * x + 1 for x in range(50)]
 
 
-def test_text_is_mapped_by_character():
-    """A string is a sequence of characters, as for the builtin map."""
-    assert parallel_map(str.upper, "abc") == ["A", "B", "C"]
-
-
-def test_rows_of_an_array_are_items():
-    """A two-dimensional array is mapped row by row."""
-    rows = np.arange(12).reshape(4, 3)
-    assert parallel_map(np.sum, rows) == [3, 12, 21, 30]
-
-
 @pytest.mark.parametrize(
     "func",
     [
         work.plus,
         lambda x: x + 1,
         functools.partial(work.plus, y=1),
-        functools.partial(max, 4),
         work.Add(1),
         work.Add(1).method,
         abs,
         str,
-        "{}!".format,
     ],
-    ids=[
-        "function",
-        "lambda",
-        "partial",
-        "partial-builtin",
-        "object",
-        "method",
-        "builtin",
-        "class",
-        "bound-builtin",
-    ],
+    ids=["function", "lambda", "partial", "object", "method", "builtin", "class"],
 )
 def test_any_callable_can_be_mapped(func):
     """Whatever can be called with one item can be mapped."""
@@ -100,15 +72,11 @@ def test_a_closure_carries_what_it_refers_to():
     assert parallel_map(look_up, range(9)) == [-x for x in range(9)]
 
 
-@pytest.mark.parametrize("empty", [[], (), range(0), iter(())], ids=lambda data: type(data).__name__)
+@pytest.mark.parametrize("empty", [[], iter(())], ids=["list", "iterator"])
 def test_no_items_give_no_results(empty):
-    """An empty iterable gives an empty list, and no call."""
-    assert parallel_map(work.TwoPartError, empty) == []
-
-
-def test_no_items_to_stream_end_at_once():
-    """parallel_for over nothing yields nothing."""
-    assert list(parallel_for(work.plus, iter(()))) == []
+    """An empty iterable gives an empty list or stream, and no call."""
+    assert parallel_map(fail, empty) == []
+    assert list(parallel_for(fail, empty)) == []
 
 
 def test_results_that_look_like_failures_are_results():
@@ -138,19 +106,18 @@ def test_what_is_not_callable_is_refused_at_the_call():
 
 def test_order_survives_items_of_very_different_length():
     """Results of parallel_map stand in the order of the data though later items finish first."""
-    assert parallel_map(lambda x: (sum(range(400_000 // (x + 1))), x)[1], range(60)) == list(range(60))
+    assert parallel_map(lambda x: (sum(range(40_000 // (x + 1))), x)[1], range(60)) == list(range(60))
 
 
 def test_ordered_stream_has_the_order_of_the_items():
     """ordered=True yields in the order of the items, unordered the same results in some order."""
-    busy = functools.partial(lambda x: (sum(range(200_000 // (x + 1))), x)[1])
+    busy = functools.partial(lambda x: (sum(range(20_000 // (x + 1))), x)[1])
     assert list(parallel_for(busy, range(60), ordered=True)) == list(range(60))
     assert sorted(parallel_for(busy, range(60))) == list(range(60))
 
 
 def test_a_hundred_thousand_items():
-    """A hundred thousand cheap items come back complete and in order, from a list too."""
-    assert parallel_map(work.plus, range(100_000)) == list(range(1, 100_001))
+    """A hundred thousand cheap items come back complete and in order."""
     assert parallel_map(work.plus, list(range(100_000))) == list(range(1, 100_001))
 
 
@@ -188,7 +155,7 @@ def test_a_slow_consumer_keeps_the_window_small(ordered):
     bound = 8 * 50 + 32 * 50 * ordered
     most = 0
     stream = parallel_for(one_ms, source(), ordered=ordered)
-    for consumed, _ in enumerate(itertools.islice(stream, 1500)):
+    for consumed, _ in enumerate(itertools.islice(stream, 1000)):
         most = max(most, pulled - consumed)
     stream.close()
     assert most <= bound
@@ -222,14 +189,6 @@ def test_items_before_a_broken_iterator_are_not_lost():
     assert got == list(range(1, 101))
 
 
-def test_a_stream_that_is_not_read_starts_nothing():
-    """The items of a generator nobody reads are not taken."""
-    taken = []
-    stream = parallel_for(work.plus, (taken.append(x) for x in range(3)))
-    stream.close()
-    assert taken == []
-
-
 # --- exceptions -----------------------------------------------------------------------------------
 
 
@@ -244,16 +203,6 @@ def fail_plainly(x):
     """Raise a builtin exception at item 13."""
     if x == 13:
         raise LookupError("bad sample")
-    return x
-
-
-def fail_after_another(x):
-    """Raise because of an exception that holds what cannot be pickled."""
-    if x == 13:
-        try:
-            raise RuntimeError(threading.Lock())
-        except RuntimeError:
-            raise LookupError("bad sample")  # noqa: B904  most code does not say `from`
     return x
 
 
@@ -280,12 +229,6 @@ def test_an_exception_with_a_constructor_of_its_own_keeps_type_and_attributes():
     assert str(caught.value) == "13: bad sample"
 
 
-def test_an_exception_raised_while_handling_another_keeps_its_type():
-    """What an exception was raised in the handling of may be unpicklable: its own type is kept."""
-    with pytest.raises(LookupError, match="bad sample"):
-        parallel_map(fail_after_another, range(20))
-
-
 def test_a_local_exception_class_is_the_same_class_here():
     """An exception whose class was made inside a function is an instance of that very class."""
 
@@ -297,17 +240,6 @@ def test_a_local_exception_class_is_the_same_class_here():
 
     with pytest.raises(LocalError):
         parallel_map(bad, [7])
-
-
-def test_exceptions_with_what_cannot_travel_keep_their_type():
-    """Arguments of an exception that cannot be pickled come in words; its type stays."""
-
-    def bad(x):
-        raise LookupError(x, threading.Lock())
-
-    with pytest.raises(LookupError) as caught:
-        parallel_map(bad, [7])
-    assert caught.value.args[0] == 7 and "lock" in str(caught.value.args[1])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
@@ -351,14 +283,6 @@ def test_an_item_that_leaves_is_an_item_that_failed(error):
     assert parallel_map(work.plus, range(3)) == [1, 2, 3]
 
 
-def test_after_a_failure_the_next_call_works():
-    """A failed call leaves nothing that disturbs the next one."""
-    for _ in range(3):
-        with pytest.raises(LookupError):
-            parallel_map(fail_plainly, range(1000))
-    assert parallel_map(work.plus, range(1000)) == list(range(1, 1001))
-
-
 # --- the env --------------------------------------------------------------------------------------
 
 
@@ -378,18 +302,6 @@ def test_keyword_only_and_open_parameters_are_given():
 
     setup = lambda: {"a": 1, "b": 2, "c": 3}  # noqa: E731  travels by value
     assert parallel_map(func, [0], setup_fn=setup) == [(0, 1, [("b", 2), ("c", 3)])]
-
-
-def test_an_env_built_for_one_call_is_gone_in_the_next():
-    """The env of one call's setup_fn does not reach the next call."""
-    assert parallel_map(work.plus, [0], setup_fn=lambda: {"y": 100}) == [100]
-    assert parallel_map(work.plus, [0]) == [1]
-
-
-def test_a_name_bound_by_position_is_not_injected():
-    """An env entry of the name of the first parameter is left alone: the item is bound there."""
-    assert parallel_map(work.plus, range(3), setup_fn=lambda: {"x": 50, "y": 7}) == [7, 8, 9]
-    assert parallel_submit(work.plus, 1, 2, setup_fn=lambda: {"x": 50, "y": 7}).result() == 3
 
 
 @pytest.mark.parametrize("call", ["map", "for", "submit"])
@@ -424,11 +336,7 @@ def test_a_keyword_that_fits_no_parameter_is_refused_before_any_item(tmp_path):
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize(
-    "setup",
-    [lambda: 123, lambda: None, lambda: [("y", 1)], lambda: MappingProxyType({"y": 1})],
-    ids=["int", "None", "pairs", "another-mapping"],
-)
+@pytest.mark.parametrize("setup", [lambda: None, lambda: [("y", 1)]], ids=["None", "pairs"])
 def test_an_env_that_is_no_dict_is_refused(setup):
     """A setup_fn that does not return a dict is a ValueError that says so, and the next call works."""
     with pytest.raises(ValueError, match="must return a dict"):
@@ -466,16 +374,10 @@ def test_arrays_arrive_writable_and_leave_writable():
             result[0] = 5
 
 
-def test_large_results_do_not_mix():
-    """Results of five megabytes each arrive whole and in their places."""
-    results = parallel_map(lambda x: np.full(5_000_000, x, np.uint8), range(20))
-    assert [(len(r), int(r[0]), int(r[-1])) for r in results] == [(5_000_000, x, x) for x in range(20)]
-
-
-def test_large_items_do_not_block_large_results():
-    """Items and results of five megabytes each pass each other."""
-    items = [bytes([x]) * 5_000_000 for x in range(12)]
-    assert parallel_map(lambda item: item[::-1], items) == items
+def test_large_items_and_results_pass_each_other():
+    """Items and results of five megabytes each arrive whole and in their places."""
+    results = parallel_map(lambda item: item[::-1], [bytes([x]) * 5_000_000 for x in range(8)])
+    assert results == [bytes([x]) * 5_000_000 for x in range(8)]
 
 
 def test_a_result_that_cannot_travel_is_an_error_of_its_item():

@@ -72,22 +72,20 @@ def test_parallel_config_is_the_registered_one(monkeypatch):
     assert module.active_config().n_workers == 3
 
 
-@pytest.mark.parametrize("build", [build_local_gpu_cluster, make_local_gpu_cluster])
-def test_a_cluster_of_gpus_is_env_local_gpu(build):
+def test_a_cluster_of_gpus_is_env_local_gpu():
     """build_local_gpu_cluster says what env: local_gpu says where it cannot be: too few GPUs, no package."""
     with pytest.raises((ConfigError, MissingPackageError)) as wanted:
         build_client({"env": "local_gpu", "n_workers": 1000})
     with pytest.raises(type(wanted.value)) as found:
-        build(1000, {})
+        build_local_gpu_cluster(1000, {})
     assert str(found.value) == str(wanted.value)
+    assert make_local_gpu_cluster is build_local_gpu_cluster
 
 
 # --- providers ------------------------------------------------------------------------------------
 
 
 class Builds(InferenceProvider):
-    """Takes what it is given."""
-
     @staticmethod
     def build_dataset(config):
         return list(range(config["size"]))
@@ -117,18 +115,6 @@ class BuildsAsSystems(SystemsProvider):
     build_model = staticmethod(Builds.build_model)
 
 
-def test_both_names_of_the_config_are_the_same_run(tmp_path):
-    """A folder is resumed by a provider that was given the same config under its other name."""
-    config = {"size": 4, "offset": 100}
-    for provider in (Builds(config, params={"beam": 0}), Builds(inference_config=config, params={"beam": 0})):
-        assert list(work.Infer(provider, progress=False, output_dir=tmp_path)(range(4))) == [
-            100,
-            101,
-            102,
-            103,
-        ]
-
-
 class Newer(EnvironmentProvider):
     """Overrides the newer name, by the base's."""
 
@@ -141,8 +127,6 @@ class Newer(EnvironmentProvider):
 
 
 class Older(Newer):
-    """Overrides the older one."""
-
     build_worker_setup_fn = EnvironmentProvider.build_worker_setup_fn
 
     def make_worker_setup_fn(self):
@@ -155,16 +139,8 @@ def test_a_provider_may_override_either_name_of_the_setup_function(cls, factor):
     """build_worker_setup_fn and make_worker_setup_fn are one thing: what a subclass overrides is what both return."""
     provider = cls(3)
     assert provider.build_worker_setup_fn()()["factor"] == factor
-    with get_client(TWO):
-        assert work.Times(provider, progress=False)(range(3)) == [0, factor, 2 * factor]
-
-
-def test_a_setup_function_is_of_the_moment_it_was_made():
-    """What is changed on a provider after build_worker_setup_fn does not reach the setup function."""
-    provider = Builds({"size": 1, "offset": 1}, params={"token": "v1"})
-    setup = provider.build_worker_setup_fn()
-    provider.params["token"] = "v2"
-    assert setup()["token"] == "v1"
+    set_parallel(TWO)
+    assert work.Times(provider, progress=False)(range(3)) == [0, factor, 2 * factor]
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -172,7 +148,7 @@ def test_a_setup_function_is_of_the_moment_it_was_made():
 
 def test_an_argument_conflict_is_called_that():
     """A name in the env and among the keywords is an "Argument conflict", a ValueError of gather or of the call."""
-    with get_client(TWO, setup_fn=lambda: {"y": 4}) as client:
+    with get_client({**TWO, "options": {"processes": False}}, setup_fn=lambda: {"y": 4}) as client:
         futures = client.map(wrap_func_with_worker_env(work.plus), [1], y=10)
         with pytest.raises(ValueError, match="Argument conflict"):
             client.gather(futures)

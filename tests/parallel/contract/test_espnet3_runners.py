@@ -7,23 +7,20 @@ import warnings
 
 import pytest
 
-from espnet3.parallel import BaseRunner, get_client, set_parallel
+from espnet3.parallel import BaseRunner, set_parallel
 from espnet3.parallel.runner import arguments
 from espnet3.parallel.runner.batches import takes_lists
+from tests.habits import rows
 from tests.parallel.contract import espnet3_runners as runners
 from tests.parallel.contract.helpers import TWO, finish, run_script, start_script
 
 LINES = [str(3 * x) for x in range(10)]
 
 
-@pytest.fixture(scope="module", params=["in-process", "two-workers", "detached"])
+@pytest.fixture(params=["in-process", "two-workers", "detached"])
 def mode(request):
-    """Where a runner is called: in process, on an open client with two workers, or without a driver."""
-    if request.param != "two-workers":
-        yield request.param
-        return
-    with get_client(TWO):
-        yield request.param
+    """Where a runner is called: in process, on two workers, or without a driver."""
+    return request.param
 
 
 @pytest.fixture
@@ -39,9 +36,9 @@ def call(mode, tmp_path):
     def run(cls, indices=range(10), provider=None, **options):
         options = {"output_dir": tmp_path / "run", "progress": False, **options}
         provider = provider or runners.Provider()
+        set_parallel(None if mode == "in-process" else TWO)
         if mode != "detached":
             return cls(provider, **options)(indices)
-        set_parallel({"env": "local", "n_workers": 2})
         run = cls(provider, async_mode=True, async_specs_dir=tmp_path / "specs", **options)(indices)
         try:
             status = run.wait(timeout=600)
@@ -61,14 +58,12 @@ def call(mode, tmp_path):
     ("cls", "names"),
     [
         (runners.OneWriter, "a"),
-        (runners.ListOfWriters, "ab"),
-        (runners.TupleOfWriters, "ab"),
         (runners.MappingOfWriters, "ab"),
         (runners.NestedWriters, "ab"),
     ],
 )
 def test_every_writer_is_closed_by_default(cls, names, call):
-    """What open_writers returned is closed before a shard is done: one writer, a list, a tuple, a mapping, nested."""
+    """What open_writers returned is closed before a shard is done: one writer, a mapping, lists and tuples in one."""
     assert call(cls, shard_subdir="test/clean") == dict.fromkeys(names, LINES)
 
 
@@ -133,11 +128,6 @@ def test_lists_are_warned_of_once(call):
         assert call(runners.Lists, batch_size=3)["a"][0] == "[0,3,6]"
 
 
-def test_without_a_batch_size_forward_takes_one_index(call):
-    """The same runner without a batch_size is given index by index."""
-    assert call(runners.Lists) == {"a": LINES}
-
-
 def test_batch_forward_may_be_forward(call):
     """`batch_forward = forward` asks for batches whose results are written index by index, without a warning."""
     with warnings.catch_warnings():
@@ -162,7 +152,7 @@ SCRIPT = """
     """
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", rows([1, 2], [2]))
 def test_a_driver_that_is_killed_at_half_is_resumed_with_the_same_bytes(n_workers, tmp_path):
     """After SIGKILL at half the same call ends with what an undisturbed one writes, without starting over."""
     code = SCRIPT.format(n=n_workers, factor=3)
@@ -271,17 +261,6 @@ def test_an_id_that_is_there_stays(monkeypatch):
 
 
 # --- the call -------------------------------------------------------------------------------------
-
-
-def test_arguments_by_position(tmp_path):
-    """BaseRunner takes provider, batch_size, output_dir, shard_subdir and resume by position."""
-    runner = runners.OneWriter(runners.Provider(), None, tmp_path, "sub", False)
-    assert (runner.batch_size, runner.output_dir, runner.shard_subdir, runner.resume) == (
-        None,
-        tmp_path,
-        "sub",
-        False,
-    )
 
 
 @pytest.mark.parametrize("name", ["forward", "write_record", "reduce_state"])

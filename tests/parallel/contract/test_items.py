@@ -23,21 +23,6 @@ class Rows:
         return 10 * at
 
 
-class MadeUp:
-    """A dataset that makes up any item that it is asked for: its length alone says where it ends."""
-
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, at):
-        assert at < 5, "beyond the length"
-        return 10 * at
-
-
-class Same(list):
-    """A list by another name."""
-
-
 class Backwards(list):
     """A list that is iterated over from its end."""
 
@@ -67,13 +52,12 @@ def test_a_list_that_is_emptied_during_a_run_changes_nothing():
     assert runner(indices) == list(range(MANY))
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["as-completed", "ordered"])
-@pytest.mark.parametrize("kind", [list, Same, UserList, deque], ids=lambda kind: kind.__name__)
-def test_a_stream_whose_consumer_shortens_the_list_ends_with_all_items(ordered, kind):
+@pytest.mark.parametrize("kind", [list, UserList, deque], ids=lambda kind: kind.__name__)
+def test_a_stream_whose_consumer_shortens_the_list_ends_with_all_items(kind):
     """A consumer may take items out of the list that it gave: the stream neither hangs nor skips any."""
     items = kind(range(MANY))
     seen = []
-    for value in parallel_for(work.plus, items, ordered=ordered):
+    for value in parallel_for(work.plus, items):
         seen.append(value)
         if items:
             items.pop()
@@ -95,15 +79,6 @@ def test_a_dataset_with_items_by_number_alone_is_streamed_and_mapped():
     wanted = ["0", "10", "20", "30", "40"]
     assert parallel_map(str, Rows()) == wanted
     assert list(parallel_for(str, Rows(), ordered=True)) == wanted
-
-
-def test_a_dataset_without_an_end_of_its_own_ends_at_its_length():
-    """A dataset that answers for any number has as many items as its length says, as for torch's loader."""
-    assert parallel_map(str, MadeUp()) == ["0", "10", "20", "30", "40"]
-    assert list(parallel_for(str, MadeUp(), ordered=True)) == ["0", "10", "20", "30", "40"]
-    runner = Emptying(work.Whole(), progress=False)
-    runner.caller = []
-    assert runner(MadeUp()) == [0, 10, 20, 30, 40]
 
 
 def test_what_is_no_iterable_is_refused_by_name():

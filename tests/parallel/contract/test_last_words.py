@@ -18,7 +18,6 @@ from espnet3.parallel import (
     ItemFailure,
     ParallelError,
     TooManyFailuresError,
-    build_client,
     get_client,
     parallel_for,
     parallel_map,
@@ -26,15 +25,12 @@ from espnet3.parallel import (
     set_parallel,
 )
 from espnet3.parallel import run as run_function
-from espnet3.parallel.errors import explained
 from tests.parallel.contract import work
 
 BAD = {3: ValueError("bad\nvalue"), 5: ValueError("another"), 6: KeyError("c")}
 
 
 class Fails(BaseRunner):
-    """Fails for some items."""
-
     @staticmethod
     def forward(idx):
         if idx in BAD:
@@ -115,16 +111,6 @@ def test_ctrl_c_ends_with_what_is_kept(place, stored, tmp_path):
     assert type(error) is KeyboardInterrupt
     where = f" in {tmp_path / 'run'}: the same call goes on" if stored else "nothing is kept: the same call"
     assert where in last_line(error)
-
-
-@pytest.mark.parametrize("stored", [False, True], ids=["in-memory", "in-a-folder"])
-def test_ctrl_c_in_the_first_item_ends_so_too(place, stored, tmp_path):
-    """Where nothing was done yet, that is said, with the folder, and what the same call does."""
-    error = run(Interrupted, tmp_path / "run" if stored else None, items=[5])
-    where = (
-        f"done in {tmp_path / 'run'}: the same call goes on with the 1 left" if stored else "nothing is kept"
-    )
-    assert last_line(error).startswith("stopped with 0 of 1 items done") and where in last_line(error)
 
 
 def test_too_many_failures_are_listed_by_type(place, tmp_path):
@@ -210,19 +196,15 @@ def in_a_with_block():
 
 SLIPS = {
     "argument": lambda: FailsInPlaces(work.Whole(), ouput_dir="x"),
-    "value": lambda: FailsInPlaces(work.Whole(), on_error="ignore"),
     "no provider": lambda: FailsInPlaces(Given(), progress=False)([0]),
     "indices": lambda: FailsInPlaces(work.Whole(), progress=False)("abc"),
-    "no indices": lambda: FailsInPlaces(work.Whole(), progress=False)(None),
     "block": lambda: set_parallel({"n_worker": 2}),
     "client": in_a_with_block,
-    "build_client": lambda: build_client({"env": "lcoal"}),
     "no function": lambda: parallel_map(abs(3), [1]),
     "for": lambda: parallel_for(abs(3), [1]),
     "submit": lambda: parallel_submit(abs(3), 1),
     "run": lambda: run_function(3, [1]),
     "no forward": lambda: type("Mine", (BaseRunner,), {})(work.Whole()),
-    "not static": lambda: type("Mine", (BaseRunner,), {"forward": lambda self, idx: idx}),
     "no env": type("Mine", (EnvironmentProvider,), {}),
 }
 
@@ -234,16 +216,6 @@ def test_so_has_that_of_a_slip_in_any_call(slip):
         slip()
     files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     assert len([file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]) == 1
-
-
-@pytest.mark.parametrize(("fault", "whole"), [("len(3)", True), ("raise TypeError('not 3')", False)])
-def test_an_error_that_python_raises_in_our_code_is_shown_whole(fault, whole):
-    """A TypeError that is a fault of this package, and no refusal of an argument, keeps the place that has it."""
-    ours = {"__name__": "espnet3.parallel.some_module"}
-    exec(f"def broken():\n    {fault}", ours)
-    with pytest.raises(TypeError) as caught:
-        explained(ours["broken"])()
-    assert ("broken" in [frame.name for frame in traceback.extract_tb(caught.tb)]) is whole
 
 
 def test_the_cause_of_an_error_of_the_folder_has_none_of_our_frames(tmp_path):

@@ -9,18 +9,14 @@ import pytest
 
 from espnet3.parallel import get_client, parallel_map
 from espnet3.parallel.clusters import client as client_module
+from tests.habits import rows
 from tests.parallel.contract import work
 
-OPTIONS = [
-    {},
-    {"processes": False},
-    {"dashboard_address": None},
-    {"processes": False, "dashboard_address": None},
-]
-IDS = ["processes", "threads", "processes-no-dashboard", "threads-no-dashboard"]
+OPTIONS = [{}, {"processes": False}]
+IDS = ["processes", "threads"]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=IDS)
+@pytest.mark.parametrize("options", rows(OPTIONS, OPTIONS[:1]), ids=IDS)
 def test_local_workers_listen_on_loopback_alone(options):
     """No process of `env: local` listens beyond loopback, whatever its workers are."""
     mine = {c.laddr for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
@@ -45,7 +41,7 @@ def bokeh(monkeypatch):
     monkeypatch.setattr(client_module, "find_spec", lambda name: name == "bokeh")
 
 
-@pytest.mark.parametrize("options", OPTIONS[:2], ids=IDS[:2])
+@pytest.mark.parametrize("options", rows(OPTIONS, OPTIONS[1:]), ids=IDS)
 def test_the_dashboards_address_is_printed_once(options, bokeh, capsys):
     """A run that shows progress says where the dashboard is, once for a client, and a server answers there."""
     runner = work.Times(work.Provider({"factor": 3}))
@@ -62,25 +58,3 @@ def test_the_dashboards_address_is_printed_once(options, bokeh, capsys):
         except urllib.error.HTTPError as error:
             code = error.code
         assert code == (200 if find_spec("bokeh") else 404)  # it answers, and has no page without bokeh
-
-
-def test_a_quiet_run_prints_nothing(bokeh, capsys):
-    """progress=False, parallel_map and a dashboard that was turned off print no address."""
-    with get_client({"env": "local", "n_workers": 1, "options": {"processes": False}}):
-        work.Times(work.Provider({"factor": 3}), progress=False)(range(10))
-        parallel_map(abs, range(10))
-    with get_client({"env": "local", "n_workers": 1, "options": OPTIONS[3]}):
-        work.Times(work.Provider({"factor": 3}))(range(10))
-    assert "dashboard" not in capsys.readouterr().err
-
-
-async def _interval_after_a_heartbeat(dask_worker):
-    heartbeat = dask_worker.periodic_callbacks["heartbeat"]
-    await heartbeat.callback()
-    return heartbeat.callback_time
-
-
-def test_heartbeats_of_local_workers_are_slow():
-    """Two seconds lie between the heartbeats of a local worker, where Dask would have half a second."""
-    with get_client({"env": "local", "n_workers": 2}) as client:
-        assert set(client.run(_interval_after_a_heartbeat).values()) == {2000}

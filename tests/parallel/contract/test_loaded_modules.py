@@ -1,7 +1,5 @@
 """What stands in modules that no import leads to: the script of a spawned process, and modules loaded by their path."""
 
-import textwrap
-
 import pytest
 
 from tests.habits import rows
@@ -88,19 +86,9 @@ if __name__ == "__main__":
         print(pool.apply(CALL))
 """
 )
-EXECUTED = (
-    MODULE
-    + """
-if __name__ == "__main__":
-    import concurrent.futures, multiprocessing
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        print(pool.submit(CALL).result())
-"""
-)
 WAYS = {
     "spawn": SPAWNED.replace("HOW", "spawn"),
     "forkserver": SPAWNED.replace("HOW", "forkserver"),
-    "executor": EXECUTED,
     "by path": BY_PATH.replace("NAME", "'loaded'").replace("REGISTERED", "True"),
     "not registered": BY_PATH.replace("NAME", "'work'").replace("REGISTERED", "False"),
     "made-up name": BY_PATH.replace("NAME", "'made.up.work'").replace("REGISTERED", "True"),
@@ -123,42 +111,19 @@ def said(folder, way, call):
     return finish(start_script(folder, WAYS[way].replace("CALL", call)))
 
 
-@pytest.mark.parametrize("way", rows([*WAYS], ("spawn", "not registered", "in run_path")))
+@pytest.mark.parametrize("way", rows([*WAYS], ("spawn", "not registered")))
 def test_what_stands_in_it_works_on_workers(tmp_path, way):
     """Functions, items, results, errors, providers and runners travel to workers of each kind, and resume a folder."""
     done = said(tmp_path, way, "everything")
     assert done.stdout == "all is well\n", done.stderr
 
 
-@pytest.mark.parametrize("way", rows([*WAYS], ("by path", "made")))
+@pytest.mark.parametrize("way", rows([*WAYS], ("by path",)))
 def test_a_detached_job_finds_it_or_says_that_none_could(tmp_path, way):
     """A job loads the module by its file; where no file or another one belongs to the name, that is one error."""
     done = said(tmp_path, way, "detached")
-    if way in ("spawn", "forkserver", "executor", "by path", "made-up name"):
+    if way in ("spawn", "forkserver", "by path", "made-up name"):
         assert done.stdout == "all is well\n", done.stderr
     else:
         assert "ConfigError: " in done.stderr.splitlines()[-1], done.stderr
         assert not (tmp_path / "detached").exists()
-
-
-def test_tests_of_pytest_in_importlib_mode_work(tmp_path):
-    """A test module that pytest has not put on the search path uses what stands in it on workers."""
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    test = MODULE + textwrap.dedent("""
-        def test_it(tmp_path, monkeypatch):
-            monkeypatch.chdir(tmp_path)
-            assert everything() == "all is well"
-        """)
-    (tmp_path / "deep" / "er" / "test_it.py").write_text(test)
-    options = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--import-mode=importlib",
-        "--rootdir=.",
-        "deep",
-    ]
-    done = finish(start_script(tmp_path, "", python=options, cwd=tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,6 @@ import pytest
 from espnet3.parallel import (
     BaseRunner,
     EnvironmentProvider,
-    get_client,
     parallel_map,
     parallel_submit,
     set_parallel,
@@ -31,8 +30,6 @@ class AttrDict(dict[str, Any]):
 
 
 class Anything(dict[str, Any]):
-    """Has every attribute."""
-
     def __getattr__(self, name: str) -> Any:
         return Anything()
 
@@ -66,49 +63,17 @@ class Unlike:
 
 
 class Disguised:
-    """Says that it is a dict."""
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return dict
 
 
-class Masked:
-    """Raises when it is asked what it is."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        raise RuntimeError("class")
-
-
-class Computed:
-    """Has properties that raise."""
-
-    @property
-    def __wrapped__(self) -> Any:
-        raise RuntimeError("wrapped")
-
-    @property
-    def close(self) -> Any:
-        raise RuntimeError("close")
-
-
-class Untaken:
-    """Cannot be pickled."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise RuntimeError("reduce")
-
-
 ODD: dict[str, Callable[[], Any]] = {
     "attributes are keys": lambda: AttrDict(a=1),
-    "no keys": AttrDict,
     "any attribute": lambda: Anything(a=1),
     "raises": Raises,
     "no comparison": Unlike,
     "disguised": Disguised,
-    "masked": Masked,
-    "properties": Computed,
 }
 VALUE: Any = None
 TABLE: dict[str, Any] = {}
@@ -117,16 +82,11 @@ odd = pytest.mark.parametrize("name", ODD)
 
 
 class Provider(EnvironmentProvider):
-    """Builds an env of nothing."""
-
     def build_env_local(self) -> dict[str, Any]:
-        """Return it."""
         return {}
 
 
 class Same(BaseRunner):
-    """Returns the index."""
-
     kept: Any = None
 
     @staticmethod
@@ -167,36 +127,14 @@ def test_what_a_provider_is_made_with_may_be_odd(name: str, tmp_path: Path) -> N
         runs(tmp_path / "whole", Provider(value))
 
 
-def test_an_object_is_taken_apart_without_its_own_pickling(tmp_path: Path) -> None:
-    """An object that raises when it is pickled counts by its class and attributes."""
-    runs(tmp_path / "run", Provider({"odd": Untaken()}))
-
-
-class Forwarding(Provider):
-    """Answers for its config; what that has not is a KeyError."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self.__dict__["config"][name]
-
-
-@pytest.mark.parametrize("block", [None, TWO], ids=["in-process", "own-workers"])
-def test_a_provider_that_forwards_attributes_works(block: Any, tmp_path: Path) -> None:
-    """A provider is asked for what its class has, in this process and for workers."""
-    set_parallel(block)
-    runs(tmp_path / "run", Forwarding(AttrDict(a=1)))
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: np.random.default_rng(1),
-        lambda: np.random.Generator(np.random.MT19937(1)),
-        lambda: np.random.PCG64(1),
-        lambda: np.random.SeedSequence(1),
         lambda: np.random.RandomState(1),
         lambda: random.Random(1),
     ],
-    ids=["default_rng", "Generator", "PCG64", "SeedSequence", "RandomState", "Random"],
+    ids=["default_rng", "RandomState", "Random"],
 )
 def test_a_generator_in_a_config_counts_by_its_state(make: Callable[[], Any], tmp_path: Path) -> None:
     """Of two generators with the same state a run is the same one."""
@@ -250,11 +188,9 @@ def catch_all() -> ModuleType:
 
 MODULES: dict[str, Callable[[], Any]] = {
     "ImportError": lambda: Lazy("odd_module"),
-    "RuntimeError": lambda: type("Lazy", (Lazy,), {"kind": RuntimeError})("odd_module"),
     "KeyError": lambda: type("Lazy", (Lazy,), {"kind": KeyError})("odd_module"),
     "catch-all": catch_all,
     "object": Raises,
-    "anything": Anything,
     "none": lambda: None,
 }
 
@@ -270,7 +206,6 @@ class Imports(BaseRunner):
 
     @staticmethod
     def forward(idx: int) -> Any:
-        """Return what the module says."""
         return importlib.import_module("string" if idx else "math").__name__
 
 
@@ -288,5 +223,3 @@ def test_workers_with_odd_modules_are_used_again() -> None:
     set_parallel(TWO)
     for kind in MODULES:
         assert parallel_map(put_odd_module, [kind] * 4) == [1] * 4
-    with get_client(TWO) as client:
-        assert client.gather(client.map(put_odd_module, list(MODULES))) == [1] * len(MODULES)

@@ -8,9 +8,17 @@ import dask
 import distributed
 import pytest
 
-from espnet3.parallel import BaseRunner, build_client, get_client, parallel_map, parallel_submit
+from espnet3.parallel import (
+    BaseRunner,
+    build_client,
+    get_client,
+    parallel_for,
+    parallel_map,
+    parallel_submit,
+    set_parallel,
+)
 from tests.parallel.contract import work
-from tests.parallel.contract.helpers import run_script
+from tests.parallel.contract.helpers import TWO
 
 THREAD = {"env": "local", "n_workers": 1, "options": {"processes": False}}  # opens in 0.1 s
 
@@ -30,6 +38,11 @@ class NoEnv(work.EnvironmentProvider):
 
 def named(x, name="nobody"):
     return name
+
+
+def plain_client():
+    """Open a client of Dask's own."""
+    return distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0")
 
 
 @contextmanager
@@ -55,14 +68,15 @@ def daskers():
 
 
 def test_nested_blocks_restore_the_outer_client():
-    """Leaving an inner block gives the outer client back, for this package and for Dask."""
+    """Leaving an inner block, by an error too, gives the outer client back, for this package and for Dask."""
     assert (used(), daskers()) == ("nobody", None)
     with opened("outer") as outer:
         assert (used(), daskers()) == ("outer", outer)
-        with opened("inner") as inner:
+        with pytest.raises(LookupError), opened("inner") as inner:
             assert (used(), daskers()) == ("inner", inner)
             assert outer.submit(named, 1).result() == "outer"
             assert parallel_map(named, [1], client=outer) == ["outer"]
+            raise LookupError
         assert (used(), daskers()) == ("outer", outer)
     assert (used(), daskers()) == ("nobody", None)
 
@@ -78,14 +92,6 @@ def test_blocks_left_in_another_order():
     second.close()
     assert (used(), daskers()) == ("nobody", None)
     assert dask.delayed(named)(1).compute() == "nobody"  # Dask itself works without a client again
-
-
-def test_an_error_inside_restores_the_outer_client():
-    """A block left by an exception restores the outer client too."""
-    with opened("outer") as outer:
-        with pytest.raises(LookupError), opened("inner"):
-            raise LookupError
-        assert (used(), daskers()) == ("outer", outer)
 
 
 def test_each_thread_uses_its_own_client():
@@ -131,16 +137,6 @@ def test_a_thread_without_a_client_uses_the_main_threads():
         assert in_a_thread(other) == "main"
 
 
-def test_a_client_of_the_only_thread_that_has_one_serves_all():
-    """Where one thread alone has opened clients, its innermost serves the others."""
-
-    def other():
-        with opened("other"):
-            return in_a_thread(used)
-
-    assert in_a_thread(other) == "other"
-
-
 def test_each_asyncio_task_uses_its_own_client():
     """Two asyncio tasks of one thread, each in a block of its own, use their own clients."""
 
@@ -181,7 +177,7 @@ def test_a_built_client_is_dasks_default_until_it_is_closed():
 
 def test_a_plain_client_beside_ours():
     """A distributed.Client of the user's own is Dask's default again after a block of ours, and stays open."""
-    with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
+    with plain_client() as plain:
         with opened("ours") as ours:
             assert daskers() is ours
         assert daskers() is plain
@@ -189,41 +185,23 @@ def test_a_plain_client_beside_ours():
         assert plain.submit(work.plus, 1).result() == 2
 
 
-def test_a_call_with_its_own_cluster_leaves_dasks_default_alone(tmp_path):
+def test_a_call_with_its_own_cluster_leaves_dasks_default_alone():
     """parallel_for on a cluster of its own does not become the client that Dask's functions find."""
-    run_script(
-        tmp_path,
-        """
-        import distributed
-        from espnet3.parallel import *
-
-        set_parallel({"env": "local", "n_workers": 2})
-        with distributed.Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as plain:
-            for _ in parallel_for(abs, range(3)):
-                assert distributed.get_client() is plain
-        """,
-    )
+    set_parallel(TWO)
+    with plain_client() as plain:
+        for _ in parallel_for(abs, range(3)):
+            assert distributed.get_client() is plain
 
 
-def test_an_item_that_opens_a_client_uses_it(tmp_path):
+def opens_a_client(_):
+    with get_client(TWO):
+        inside = set(parallel_map(work.pid, range(100)))
+    return work.pid(0), inside, set(parallel_map(work.pid, range(3)))
+
+
+def test_an_item_that_opens_a_client_uses_it():
     """Inside an item, the client of a block of the item's own is used."""
-    run_script(
-        tmp_path,
-        """
-        import os
-        from espnet3.parallel import *
-
-        def pid(_):
-            return os.getpid()
-
-        def inner(x):
-            with get_client({"env": "local", "n_workers": 2}):
-                inside = set(parallel_map(pid, range(100)))
-            return os.getpid(), inside, set(parallel_map(pid, range(3)))
-
-        set_parallel({"env": "local", "n_workers": 2})
-        for item, inside, after in parallel_map(inner, range(2)):
-            assert inside and item not in inside
-            assert after == {item}
-        """,
-    )
+    set_parallel(TWO)
+    for item, inside, after in parallel_map(opens_a_client, range(2)):
+        assert inside and item not in inside
+        assert after == {item}

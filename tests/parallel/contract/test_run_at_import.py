@@ -70,13 +70,14 @@ def refused(folder, module, line, main=MAIN, python=None):
     return said
 
 
-@pytest.mark.parametrize("call", rows([*CALLS], ("runner", "client", "detached")))
+@pytest.mark.parametrize("call", rows([*CALLS], ("runner",)))
 def test_a_module_that_runs_something_is_named(tmp_path, call):
     """Workers and jobs that import the module refuse its call, with its line; nothing is queued and nothing left."""
     assert "module work runs something when it is imported" in refused(tmp_path, "work", CALLS[call])
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.matrix
 def test_a_package_is_named_by_the_part_that_runs_something(tmp_path):
     """Of modules that import one another, the one with the call is named."""
     (tmp_path / "pkg").mkdir()

@@ -1,7 +1,6 @@
 """Providers and runners give one answer in process and on two workers."""
 
 import os
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +37,6 @@ def test_any_mapping_is_a_config(config):
 
 
 class Made(EnvironmentProvider):
-    """Takes other arguments than a config."""
-
     def __init__(self, base, *more, scale=1):
         super().__init__({"base": base})
         self.values = (base, *more)
@@ -54,21 +51,8 @@ def test_the_arguments_of_a_custom_constructor_reach_the_workers():
     assert run(work.Times, range(3), Made(1, 2, 3, scale=10)) == [0, 60, 120]
 
 
-@dataclass
-class Settings(EnvironmentProvider):
-    """A provider written as a dataclass."""
-
-    factor: int
-    offset: int = 0
-
-    def build_env_local(self):
-        return {"factor": self.factor + self.offset}
-
-
 @dataclass(frozen=True)
-class FrozenSettings(EnvironmentProvider):
-    """The same, frozen."""
-
+class Settings(EnvironmentProvider):
     factor: int
     offset: int = 0
 
@@ -76,25 +60,9 @@ class FrozenSettings(EnvironmentProvider):
         return {"factor": self.factor + self.offset}
 
 
-@pytest.mark.parametrize("cls", [Settings, FrozenSettings])
-def test_a_dataclass_is_a_provider(cls):
-    """A provider may be a dataclass, frozen or not."""
-    assert run(work.Times, range(3), cls(2, offset=3)) == [0, 5, 10]
-
-
-class Holder(EnvironmentProvider):
-    """Keeps what cannot be pickled."""
-
-    def build_env_local(self):
-        self.model = threading.Lock()
-        return {"factor": 2}
-
-
-def test_what_a_provider_keeps_does_not_travel():
-    """A provider that keeps a lock on itself serves workers: it is built anew there."""
-    provider = Holder({})
-    provider.build_env_local()
-    assert run(work.Times, range(3), provider) == [0, 2, 4]
+def test_a_dataclass_is_a_provider():
+    """A provider may be a dataclass, a frozen one too."""
+    assert run(work.Times, range(3), Settings(2, offset=3)) == [0, 5, 10]
 
 
 def test_a_changed_provider_gives_one_answer_everywhere():
@@ -107,14 +75,6 @@ def test_a_changed_provider_gives_one_answer_everywhere():
     assert run(work.Infer, range(2), speech) == [1000, 1001]
 
 
-def test_a_config_edited_before_the_call_gives_one_answer_everywhere():
-    """An edit of the config object between construction and call counts everywhere alike."""
-    config = {"factor": 3}
-    provider = work.Provider(config)
-    config["factor"] = 7
-    assert run(work.Times, range(3), provider) == [0, 7, 14]
-
-
 class DuckTyped:
     """Has the methods, not the base class."""
 
@@ -125,18 +85,9 @@ class DuckTyped:
         return {"factor": self.factor}
 
 
-class DuckTypedWithSetup(DuckTyped):
-    """Has both documented methods."""
-
-    def make_worker_setup_fn(self):
-        factor = self.factor
-        return lambda: {"factor": factor}
-
-
-@pytest.mark.parametrize("cls", [DuckTyped, DuckTypedWithSetup])
-def test_any_object_with_the_methods_is_a_provider(cls):
+def test_any_object_with_the_methods_is_a_provider():
     """A provider needs the methods, not the base class."""
-    assert run(work.Times, range(3), cls(4)) == [0, 4, 8]
+    assert run(work.Times, range(3), DuckTyped(4)) == [0, 4, 8]
 
 
 def test_inference_provider_builds_dataset_and_model_and_adds_params():
@@ -145,22 +96,7 @@ def test_inference_provider_builds_dataset_and_model_and_adds_params():
     assert run(work.Infer, range(10), provider) == [1100 + x for x in range(10)]
 
 
-def test_inference_provider_asks_for_both_methods():
-    """An InferenceProvider without build_model cannot be made."""
-    from espnet3.parallel import InferenceProvider
-
-    class Half(InferenceProvider):
-        @staticmethod
-        def build_dataset(config):
-            return []
-
-    with pytest.raises(TypeError, match="build_model"):
-        Half({})
-
-
 class NoDict(EnvironmentProvider):
-    """Returns something else."""
-
     def build_env_local(self):
         return [("factor", 3)]
 
@@ -173,7 +109,7 @@ def test_an_env_that_is_no_dict_is_refused():
 
 def test_the_env_is_built_once_in_every_process(tmp_path):
     """A run of many items builds the env once in every process that takes part."""
-    run(work.Times, range(20_000), work.Provider({"factor": 3, "folder": str(tmp_path)}))
+    run(work.Times, range(5_000), work.Provider({"factor": 3, "folder": str(tmp_path)}))
     built = lines(tmp_path, "built")
     assert 1 <= len(built) == len(set(built)) <= 2
 
@@ -182,8 +118,6 @@ def test_the_env_is_built_once_in_every_process(tmp_path):
 
 
 class ByClass(BaseRunner):
-    """Uses a class attribute."""
-
     offset = 1000
 
     @classmethod
@@ -192,8 +126,6 @@ class ByClass(BaseRunner):
 
 
 class Inherited(ByClass):
-    """Changes the attribute."""
-
     offset = 2000
 
 
@@ -210,19 +142,6 @@ def test_forward_that_is_a_method_is_refused_when_the_class_is_made():
         class Wrong(BaseRunner):
             def forward(self, idx, factor):
                 return idx
-
-
-def test_forward_that_a_mixin_has_as_a_method_is_refused_when_the_class_is_made():
-    """A forward inherited from a mixin as a plain method is a TypeError at the class statement too."""
-
-    class Mixin:
-        def forward(self, idx, factor):
-            return idx
-
-    with pytest.raises(TypeError, match="forward must be static"):
-
-        class Wrong(Mixin, BaseRunner):
-            pass
 
 
 def test_a_runner_without_forward_cannot_be_made():
@@ -256,8 +175,6 @@ def test_a_missing_env_entry_is_named_with_what_there_is(tmp_path):
 
 
 class Open(BaseRunner):
-    """Takes the whole env."""
-
     @staticmethod
     def forward(idx, **env):
         return idx, sorted(env)
@@ -284,8 +201,6 @@ def test_an_env_entry_named_idx_does_not_replace_the_index():
 
 
 class Lengths(work.Times):
-    """Notes the length of each batch."""
-
     @staticmethod
     def batch_forward(indices, factor, folder):
         work.log(folder, len(indices), "batches")
@@ -293,13 +208,11 @@ class Lengths(work.Times):
 
 
 class Noting(EnvironmentProvider):
-    """Names a folder to the functions."""
-
     def build_env_local(self):
         return {"factor": 3, "folder": self.config}
 
 
-@pytest.mark.parametrize("size", [None, 1, 7, 64, 1000])
+@pytest.mark.parametrize("size", [None, 7, 1000])
 def test_any_batch_size_gives_one_result_per_index(size, tmp_path):
     """batch_size changes which function is called and how often, never what the caller gets."""
     assert run(Lengths, range(200), Noting(str(tmp_path)), batch_size=size) == [3 * x for x in range(200)]
@@ -307,14 +220,7 @@ def test_any_batch_size_gives_one_result_per_index(size, tmp_path):
     assert sorted(map(int, lines(tmp_path, "batches"))) == sorted(wanted)
 
 
-def test_batch_size_without_batch_forward_calls_forward():
-    """A batch_size for a runner that has no batch_forward changes nothing."""
-    assert run(work.Times, range(20), batch_size=8) == [3 * x for x in range(20)]
-
-
 class Batches(work.Times):
-    """Returns what the env says."""
-
     @staticmethod
     def batch_forward(indices, make):
         return make(indices)
@@ -333,8 +239,8 @@ class Making(EnvironmentProvider):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda b: b, tuple, np.asarray, lambda b: (x for x in b), lambda b: dict.fromkeys(b).keys()],
-    ids=["list", "tuple", "array", "generator", "keys"],
+    [lambda b: b, np.asarray, lambda b: (x for x in b)],
+    ids=["list", "array", "generator"],
 )
 def test_batch_forward_may_return_any_iterable_of_the_right_length(make):
     """A list, tuple, array or generator with one entry per index will do."""
@@ -348,10 +254,8 @@ def test_batch_forward_may_return_any_iterable_of_the_right_length(make):
         lambda b: [*b, 0],
         lambda b: None,
         dict.fromkeys,
-        lambda b: "x" * len(b),
-        len,
     ],
-    ids=["short", "long", "None", "dict", "text", "number"],
+    ids=["short", "long", "None", "dict"],
 )
 def test_batch_forward_with_another_number_of_results_is_refused(make):
     """Anything but one result per index is a ValueError that says what was given and what came."""
@@ -364,46 +268,31 @@ def test_batch_forward_with_another_number_of_results_is_refused(make):
 
 @dataclass(frozen=True)
 class Key:
-    """An index that is an object."""
-
     name: str
 
 
 @pytest.mark.parametrize(
     "indices",
     [
-        ["utt1", "utt2", "utt3"],
-        [(0, "a"), (1, "b")],
+        ["utt1", "utt2", "utt1"],
         [Key("a"), Key("b")],
-        [None, True, 2.5],
-        [{"id": 1}, {"id": 2}],
+        [None, True, 2.5, {"id": 1}],
         np.arange(4),
-        range(10, 0, -3),
         {"utt1": "path1", "utt2": "path2"}.items(),
     ],
-    ids=["text", "tuples", "objects", "mixed", "dicts", "array", "backwards", "pairs"],
+    ids=["text", "objects", "mixed", "array", "pairs"],
 )
 def test_indices_may_be_anything(indices):
     """forward gets each index as the caller gave it."""
     assert run(work.Echo, indices, work.Whole({})) == list(indices)
 
 
-def test_indices_may_be_a_generator():
-    """A generator of indices is consumed once."""
-    assert run(work.Times, (x for x in range(30) if x % 2)) == [3 * x for x in range(30) if x % 2]
-
-
-@pytest.mark.parametrize("empty", [[], range(0), iter(())], ids=["list", "range", "iterator"])
+@pytest.mark.parametrize("empty", [[], iter(())], ids=["list", "iterator"])
 def test_no_indices_give_an_empty_list(empty):
     """A run over nothing gives an empty list, and its summary says 0 items."""
     runner = work.Times(work.Provider({"factor": 3}), progress=False)
     assert runner(empty) == []
     assert runner.summary.items == 0
-
-
-def test_indices_that_repeat_are_all_run():
-    """An index given twice is run twice."""
-    assert run(work.Times, [4, 4, 4]) == [12, 12, 12]
 
 
 # --- order, failures, summary ---------------------------------------------------------------------
@@ -435,7 +324,7 @@ def test_the_dearest_items_go_first_and_the_results_stay_in_order(tmp_path, plac
         assert started == sorted(indices, reverse=True)
 
 
-@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("cost", [-1, float("nan")])
 def test_an_invalid_cost_is_refused(cost):
     """A negative, infinite or undefined cost is a ValueError that names the item."""
 
@@ -449,8 +338,6 @@ def test_an_invalid_cost_is_refused(cost):
 
 
 class Fails(BaseRunner):
-    """Fails at one index."""
-
     @staticmethod
     def forward(idx):
         if idx == "utt13":
@@ -483,21 +370,6 @@ class FailsAndMerges(Fails):
         return len(shard_dirs)
 
 
-class FailsOddly(BaseRunner):
-    """Raises an exception with a constructor of its own."""
-
-    @staticmethod
-    def forward(idx):
-        raise work.TwoPartError(idx, "bad sample")
-
-
-def test_the_cause_of_a_failed_item_keeps_its_type():
-    """The cause of an ItemError is of the type that the item raised, whatever its constructor takes."""
-    with pytest.raises(ItemError) as caught:
-        run(FailsOddly, [5], work.Whole({}))
-    assert type(caught.value.__cause__) is work.TwoPartError
-
-
 def test_a_summary_has_the_figures_of_the_last_run(place):
     """After a run, summary holds its items, failures and the slots that took part; before, it is None."""
     runner = work.Times(work.Provider({"factor": 3}), progress=False)
@@ -517,15 +389,7 @@ def test_the_last_line_has_items_failures_times_rate_and_workers(capsys):
     lines = [each for each in err.splitlines() if not each.startswith("dashboard: ")]  # where bokeh is
     # two workers may be told that one would have been faster
     (line,) = [each for each in lines if "one worker would have been faster" not in each]
-    for part in (
-        "Times: ",
-        "1,234 items",
-        "none failed",
-        "start ",
-        "work ",
-        " s, ",
-        "items/s on ",
-    ):
+    for part in ("Times: ", "1,234 items", "none failed", "start ", "work ", " s, ", "items/s on "):
         assert part in line
     assert "efficiency" not in line
 

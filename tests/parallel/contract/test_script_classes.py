@@ -3,7 +3,7 @@
 import pytest
 
 from tests.habits import rows
-from tests.parallel.contract.helpers import finish, run_script, start_script
+from tests.parallel.contract.helpers import run_script
 from tests.parallel.contract.notebooks import notebook
 
 CLASSES = """
@@ -123,7 +123,7 @@ class Fail(BaseRunner):
 """
 
 USES = """
-set_parallel({"env": "local", "n_workers": 4})
+set_parallel({"env": "local", "n_workers": 2})
 check(Make(Provider(), progress=False)(range(40)))
 
 with get_client() as client:
@@ -158,12 +158,6 @@ def test_of_a_script(tmp_path):
     assert run_script(tmp_path, CLASSES + USES) == "all is well\n"
 
 
-def test_of_a_script_piped_into_python(tmp_path):
-    """The same where the script has no file at all."""
-    done = finish(start_script(tmp_path, "", python=["-"], stdin=True), CLASSES + USES)
-    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr
-
-
 def test_of_the_cells_of_a_notebook(tmp_path):
     """The same in a Jupyter kernel; a class that a later cell defines anew is the new one."""
     again = "class Plain(Plain):\n    pass\n\nKINDS[0] = Plain\ncheck(parallel_map(make, range(4)))\n"
@@ -172,17 +166,14 @@ def test_of_the_cells_of_a_notebook(tmp_path):
             run(cell)
 
 
-@pytest.mark.parametrize(
-    "options", rows(["{}", "{'processes': False}"], ("{}",)), ids=["processes", "threads"]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("options", ["{}", "{'processes': False}"], ids=["processes", "threads"])
 def test_of_a_script_with_other_workers(tmp_path, options):
     """The same with two threads a worker, and with workers that are threads of the script's process."""
     extra = "{'threads_per_worker': 2}" if options == "{}" else options
     config = f'{{"env": "local", "n_workers": 2, "options": {extra}}}'
-    assert (
-        run_script(tmp_path, CLASSES + USES.replace('{"env": "local", "n_workers": 4}', config))
-        == "all is well\n"
-    )
+    uses = USES.replace('{"env": "local", "n_workers": 2}', config)
+    assert run_script(tmp_path, CLASSES + uses) == "all is well\n"
 
 
 def test_a_changed_class_reaches_the_workers(tmp_path):
@@ -195,10 +186,10 @@ def test_a_changed_class_reaches_the_workers(tmp_path):
         class Setting:
             value = 1
 
-        with get_client({"env": "local", "n_workers": 2}):
-            assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [1]
-            Setting.value = 2
-            assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [2]
+        set_parallel({"env": "local", "n_workers": 2})
+        assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [1]
+        Setting.value = 2
+        assert parallel_map(lambda _: Setting.value, range(4)) == 4 * [2]
         """,
     )
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import BaseRunner, ConfigError, EnvironmentProvider, set_parallel
+from tests.habits import rows
 
 
 class Provider(EnvironmentProvider):
-    """An env with room for four."""
-
     def build_env_local(self) -> dict[str, Any]:
         return {"room": 4}
 
@@ -50,7 +49,7 @@ class Written(Runner):
         writers.close()
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", rows([1, 2], [2]))
 @pytest.mark.parametrize("kind", [Runner, Written])
 def test_halved_batches_are_counted(
     kind: type[Runner], n_workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -36,12 +36,6 @@ def noted_and_stopped(x, folder):
     raise StopIteration(x)
 
 
-def noted_with(x, folder, model):
-    """Note that the item has run, with what the env gives."""
-    log(folder, x)
-    return x + model
-
-
 def until_open(x, pipe):
     """Item 0 waits until the driver opens a named pipe; the others are done at once."""
     if x == 0:
@@ -74,8 +68,6 @@ class TwoPartError(Exception):
 
 
 class Add:
-    """A callable with state."""
-
     def __init__(self, y):
         self.y = y
 
@@ -133,8 +125,6 @@ class Provider(EnvironmentProvider):
 
 
 class Times(BaseRunner):
-    """Multiplies each index."""
-
     @staticmethod
     def forward(idx, factor):
         return idx * factor
@@ -149,16 +139,12 @@ class TimesInBatches(Times):
 
 
 class Echo(BaseRunner):
-    """Returns the index."""
-
     @staticmethod
     def forward(idx):
         return idx
 
 
 class Whole(EnvironmentProvider):
-    """An env with nothing in it."""
-
     def build_env_local(self):
         return {}
 

@@ -32,7 +32,6 @@ class Course:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether pods have an index."""
         return self.spec.get("completionMode") == "Indexed"
 
     def ended(self, index: int, code: int, conditions: Collection[str]) -> None:
@@ -70,7 +69,6 @@ class Course:
         return waiting[: max(0, self.spec.get("parallelism", 1) - len(alive))]
 
     def status(self) -> dict[str, Any]:
-        """Return the Job's status."""
         found: dict[str, Any] = {}
         if self.is_indexed:
             found["completedIndexes"] = stretches(self.complete)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes_validate import ValidationError, validate
+from kubernetes_validate import validate
 from kubernetes_validate.utils import all_versions
 
 from espnet3.parallel import ConfigError
@@ -15,7 +15,7 @@ from espnet3.parallel.clusters.kube import kube_options
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.launch.kube_states import shard_state
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.kube.jobs import MOST, JobFacts, indices_of, manifests
+from espnet3.parallel.kube.jobs import MOST, JobFacts, manifests
 from espnet3.parallel.kube.pods import is_mounted, more_memory
 from tests.parallel.kube.controller import refusals
 
@@ -61,18 +61,9 @@ MINORS = sorted({int(version.split(".")[1]) for version in all_versions()})
 @pytest.mark.parametrize("minor", MINORS)
 def test_each_version_of_kubernetes_knows_every_field(minor: int) -> None:
     """By the schemas that each version has published: names, types, and nothing that it does not have yet."""
-    for each in manifests(FACTS, [3, 5], OPTIONS, (1, minor)):
-        validate(each, f"1.{minor}", strict=True)
-    for each in manifests(FACTS, [3, 5], OPTIONS, VERSIONS["plain"]):
-        validate(each, f"1.{minor}", strict=True)
-
-
-def test_a_schema_refuses_what_its_version_does_not_have() -> None:
-    """A limit for each index, as newer servers get it, is unknown to 1.27."""
-    (newer,) = manifests(FACTS, [3, 5], OPTIONS, VERSIONS["indexed"])
-    newer["spec"]["podFailurePolicy"]["rules"][1:] = []  # older schemas want a condition in every rule
-    with pytest.raises(ValidationError, match="'backoffLimitPerIndex' was unexpected"):
-        validate(newer, "1.27", strict=True)
+    for version in ((1, minor), VERSIONS["plain"]):
+        for each in manifests(FACTS, [3, 5], OPTIONS, version):
+            validate(each, f"1.{minor}", strict=True)
 
 
 @pytest.mark.parametrize("minor", [MINORS[0], MINORS[-1]])
@@ -108,11 +99,6 @@ def test_memory_is_raised_without_losing_a_fraction() -> None:
 def test_a_mount_shows_what_is_below_it(path: str, seen: bool) -> None:
     """A folder is seen where a mount's path is the beginning of its own, name by name."""
     assert is_mounted(path, [{"name": "d", "mountPath": "/data"}]) is seen
-
-
-def test_lists_of_indices_are_read_as_kubernetes_writes_them() -> None:
-    """Stretches and single numbers are told apart; nothing is an empty set."""
-    assert indices_of("1,3-5,7") == {1, 3, 4, 5, 7} and indices_of("") == indices_of(None) == set()
 
 
 def job(conditions: Any = (), **status: Any) -> dict[str, Any]:
@@ -174,8 +160,6 @@ CASES = {
     "complete": (job(["Complete"]), "", [pod("Succeeded")], JobState.FAILED, "its worker wrote no outcome"),
     "index failed": (FAILED_INDEX, "1", [pod("Failed", ended(1))], JobState.FAILED, "FailedIndexes"),
     "index done": (FAILED_INDEX, "3", [pod("Succeeded")], JobState.FAILED, "is complete"),
-    "index waits": (FAILED_INDEX, "4", [], JobState.PENDING, "has not made its pod yet"),
-    "other index": (job(failedIndexes="0"), "1", [pod("Running")], JobState.RUNNING, "runs"),
 }
 
 

@@ -12,7 +12,6 @@ class Provider(EnvironmentProvider):
     """Names the folder of the log, and an item that fails."""
 
     def build_env_local(self):
-        """Return the config."""
         return dict(self.config)
 
 
@@ -23,8 +22,6 @@ def note(folder, text):
 
 
 class Squares(BaseRunner):
-    """Returns squares."""
-
     @staticmethod
     def forward(idx, folder, bad):
         """Note that the item has run."""
@@ -36,20 +33,15 @@ class Squares(BaseRunner):
 
 
 class Writes(Squares):
-    """Writes them, and merges."""
-
     @staticmethod
     def open_writers(shard_dir):
-        """Open a file."""
         return open(shard_dir / "out", "w")
 
     @staticmethod
     def write_record(writers, result, state):
-        """Write a line."""
         writers.write(f"{result}\n")
 
     def merge(self, shard_dirs):
-        """Return what was written."""
         note(self.provider.config["folder"], "merged")
         return [int(line) for folder in shard_dirs for line in (folder / "out").read_text().split()]
 

@@ -35,7 +35,6 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def wait_for(self, text):
-        """Read until something is shown."""
         end = time.monotonic() + GUARD
         while text not in self.shown:
             assert self._read(end - time.monotonic()), f"never shown: {text!r}\n{self.shown}"

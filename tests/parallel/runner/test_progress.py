@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.runner.terminal import on_a_terminal
 
@@ -46,7 +47,7 @@ def closed(folder, *names):
         yield lambda name: doors[name].close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", rows([1, 2], [2]))
 def test_a_bar_is_alive_while_models_load(tmp_path, workers):
     """From the first second the bar says that the env loads; a rate is there once each worker has finished an item."""
     code = WORK.replace("WORKERS", str(workers))

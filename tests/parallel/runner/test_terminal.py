@@ -2,7 +2,8 @@
 
 import pytest
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, get_client
+from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
+from tests.habits import rows
 from tests.parallel.runner.terminal import on_a_terminal
 
 SPEAKS = """
@@ -31,8 +32,6 @@ SPEAKS = """
 
 
 class Provider(EnvironmentProvider):
-    """No env."""
-
     def build_env_local(self):
         return {}
 
@@ -47,7 +46,7 @@ class Prints(BaseRunner):
         return idx
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", rows([1, 2], [2]))
 def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
     """What items print and log stands on the screen in whole lines, by worker, and the bar below all of it."""
     with on_a_terminal(tmp_path, SPEAKS.replace("WORKERS", str(workers))) as terminal:
@@ -65,8 +64,8 @@ def test_lines_of_items_stand_above_the_bar(tmp_path, workers):
 
 def test_lines_arrive_where_the_program_has_replaced_its_output(capsys):
     """As in a notebook: what items print on workers is printed by the driver, with the worker's name."""
-    with get_client({"env": "local", "n_workers": 2}):
-        Prints(Provider({}), progress=False)(range(20))
+    set_parallel({"env": "local", "n_workers": 2})
+    Prints(Provider({}), progress=False)(range(20))
     lines = capsys.readouterr().out.splitlines()
     worker = lines[0].partition("]")[0]
     assert worker in ("[worker 0", "[worker 1")

@@ -17,6 +17,7 @@ class TestLocal(BackendContract):
     config: ClassVar = {"env": "local", "n_workers": 2}
 
 
+@pytest.mark.matrix
 class OnStandIn(BackendContract):
     """Jobs of a stand-in; none is left at the end, and no file."""
 
@@ -62,14 +63,12 @@ class TestPbs(OnStandIn):
     name = "pbs"
 
 
-@pytest.mark.matrix
 class TestLsf(OnStandIn):
     """The stand-in of LSF."""
 
     name = "lsf"
 
 
-@pytest.mark.matrix
 class TestMoab(OnStandIn):
     """The stand-in of Moab."""
 

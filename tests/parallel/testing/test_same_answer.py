@@ -20,8 +20,6 @@ class Provider(EnvironmentProvider):
 
 
 class Honest(BaseRunner):
-    """The same answer anywhere."""
-
     @staticmethod
     def forward(idx, counter):
         return {"idx": idx, "array": numpy.full(3, idx)}
@@ -36,8 +34,6 @@ class Stateful(BaseRunner):
 
 
 class Drawing(BaseRunner):
-    """Draws random numbers, in batches too."""
-
     @staticmethod
     def forward(idx):
         return random.random(), numpy.random.rand()
@@ -50,7 +46,7 @@ class Drawing(BaseRunner):
 def test_an_honest_runner_passes_and_its_results_are_returned():
     """`same_answer` returns the results of a runner that gives them everywhere."""
     runner = Honest(Provider(), batch_size=5)
-    results = same_answer(runner, range(30), n_workers=(1, 2))
+    results = same_answer(runner, range(30), n_workers=(2,), batch_sizes=(None, 7))
     assert [r["idx"] for r in results] == list(range(30)) and runner.batch_size == 5
 
 
@@ -72,7 +68,7 @@ def test_random_numbers_without_a_seed_are_found_out_and_a_seed_mends_it():
     """Draws differ without `seed`; with it they agree for any workers and batch size."""
     with pytest.raises(AssertionError, match="differs"):
         same_answer(Drawing(Provider()), range(5), n_workers=(1,))
-    same_answer(Drawing(Provider(), seed=0), range(40), n_workers=(1, 2))
+    same_answer(Drawing(Provider(), seed=0), range(40), n_workers=(1, 2), batch_sizes=(None, 7))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.job.log import say
+from espnet3.parallel.detached.job.stopping import say
 from espnet3.parallel.detached.job.work import (
     EXIT_DONE,
     EXIT_FAILED,

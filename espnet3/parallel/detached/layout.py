@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -30,6 +30,7 @@ from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import (
     make_folder,
+    open_plain,
     read_json,
     read_record,
     refuse_others,
@@ -54,6 +55,7 @@ ENDED = "ended.json"
 MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
+_TAIL = 1 << 16  # bytes of a log
 _OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
 
 
@@ -100,37 +102,25 @@ class InFlight(Done, total=False):
     end: ProcessEnd
 
 
+Note = Callable[[dict[str, str]], None]  # notes the jobs of a submission, by shard
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a detached run is cut and where it runs.
-
-    Attributes:
-        indices_sha256: The hash of the index list.
-        bounds: Positions at which shards begin, and the number of all positions.
-        specs: Where `async_specs_dir` shows them: a link to their folder, which no job follows.
-        outcomes: Names of the folders of the shards' outcomes.
-        env: The backend.
-        n_workers: Jobs at a time.
-        options: Options of the backend.
-        settings: The `detached` block of the configuration.
-        code: The user's own code, as `provenance.code.code_of` returns it.
-        hooks: The runner writes files of its own.
-        keep_values: Its results are wanted beside them.
-        outputs: Its runner writes files from the whole results when they are merged.
-    """
+    """How a detached run is cut and where it runs."""
 
     indices_sha256: str
-    bounds: list[int]
-    specs: str
-    outcomes: list[str]
+    bounds: list[int]  # positions at which shards begin, and the number of all positions
+    specs: str  # where `async_specs_dir` shows them: a link to their folder, which no job follows
+    outcomes: list[str]  # names of the folders of the shards' outcomes
     env: str
-    n_workers: int
+    n_workers: int  # jobs at a time
     options: dict[str, Any]
-    settings: dict[str, Any]
-    code: dict[str, dict[str, Any]] = field(default_factory=dict)
-    hooks: bool = False
-    keep_values: bool = True
-    outputs: bool = False
+    settings: dict[str, Any]  # the `detached` block of the configuration
+    code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
+    hooks: bool = False  # the runner writes files of its own,
+    keep_values: bool = True  # and its results are wanted beside them
+    outputs: bool = False  # the runner writes files from the whole results when they are merged
 
     @property
     def n_shards(self) -> int:
@@ -160,6 +150,36 @@ def write_lines(path: Path, texts: dict[str, str]) -> None:
 def _lines(texts: dict[str, str]) -> bytes:
     lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
     return f"{{\n{lines}\n}}\n".encode()
+
+
+def tail(file: Path) -> str:
+    """Return the end of a file."""
+    with open_plain(file) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
+        return stream.read().decode(errors="replace")
+
+
+def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions that are in one of the wanted states."""
+    found: list[list[int]] = []
+    if not any(state in part for state in wanted):
+        return found
+    for position, state in enumerate(part, begin):
+        if state not in wanted:
+            continue
+        if found and found[-1][1] == position:
+            found[-1][1] = position + 1
+        else:
+            found.append([position, position + 1])
+    return found
+
+
+def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
+    """Group shards by how many times the memory they ask for."""
+    groups: dict[float, list[int]] = {}
+    for shard in shards:
+        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
+    return sorted(groups.items())
 
 
 class Layout:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from espnet3.parallel.detached.layout import MARK, InFlight
-from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.layout import LOSSES, MARK, InFlight, Layout
 from espnet3.parallel.engine.blame import Loss
-from espnet3.parallel.ledger.files import read_or_none, write_json
+from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
@@ -110,3 +111,104 @@ def read_mark(folder: Path) -> dict[str, Any]:
     """Return a shard's mark; empty where there is none, or the host went down while it was written."""
     mark = read_or_none(folder / MARK, InFlight) or {}
     return mark if len(mark.get("in_flight") or (0, 0)) == 2 else {}
+
+
+class _Held(TypedDict, total=False):
+    losses: list[Loss]
+
+
+class LossFile:
+    """The losses of one shard, on disk.
+
+    Args:
+        folder: The shard's folder.
+
+    Attributes:
+        losses: All of them, in order; `begin` is a position in the run's index list.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / LOSSES
+        found = read_or_none(self._file, _Held) or {}  # damaged: the host went down while it was written
+        self.losses = [Loss.from_json(values) for values in found.get("losses", [])]
+
+    @property
+    def n_late(self) -> int:
+        """How many processes were killed because a call took too long."""
+        return sum(loss.seconds is not None for loss in self.losses)
+
+    def add(self, loss: Loss) -> None:
+        """Note another one."""
+        self.losses.append(loss)
+        self._write()
+
+    def forget(self, positions: Collection[int]) -> None:
+        """Drop what is held against single items: they are to run as if for the first time.
+
+        Those that were in progress with others stay suspects, and go one by one.
+        """
+        kept = [loss for loss in self.losses if loss.items > 1 or loss.begin not in positions]
+        if len(kept) < len(self.losses):
+            self.losses = kept
+            self._write()
+
+    def _write(self) -> None:
+        write_json(self._file, {"losses": [loss.to_json() for loss in self.losses]})
+
+
+_REST = 10  # after a look at the folder, none for this many times as long as it took
+
+
+class Budget:
+    """The failures of one shard, against the limit of the whole run.
+
+    Args:
+        layout: The run's paths.
+        shard: The shard.
+        limit: `max_failures`: a number of items, or a share below 1; None: no limit.
+        total: Items of the run.
+
+    Attributes:
+        own: How many items of this shard have failed.
+    """
+
+    def __init__(self, layout: Layout, shard: int, limit: float | None, total: int) -> None:
+        self._layout = layout
+        self._shard = shard
+        self._limit = limit
+        self._total = total
+        self._next_look = 0.0
+        file = layout.failures / str(shard)
+        self.own = file.stat().st_size if limit is not None and file.exists() else 0
+
+    def add(self, failed: int) -> None:
+        """Count more failed items of this shard, or fewer."""
+        if self._limit is not None and failed:
+            self.own += failed
+            count_failures(self._layout, self._shard, self.own)
+
+    def exceeded(self, last: bool = False) -> str:
+        """Return a sentence if too many items of the run have failed; empty if they have not."""
+        begin = time.monotonic()
+        if self._limit is None or not self.own or (begin < self._next_look and not last):
+            return ""
+        failed = sum(entry.stat().st_size for entry in os.scandir(self._layout.failures))
+        now = time.monotonic()
+        self._next_look = now + _REST * (now - begin)
+        if failed <= (self._limit * self._total if 0 < self._limit < 1 else self._limit):
+            return ""
+        return f"{failed} of {self._total} items failed, and max_failures is {self._limit:g}"
+
+
+def count_failures(layout: Layout, shard: int, failed: int) -> None:
+    """Write down how many items of a shard have failed."""
+    file = layout.failures / str(shard)
+    if not failed:
+        file.unlink(missing_ok=True)
+        return
+    make_folder(layout.failures)
+    fd = open_to_write(file, 0)
+    try:
+        os.ftruncate(fd, failed)
+    finally:
+        os.close(fd)

@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, ENDED, Done, Ended, Layout, Plan
 from espnet3.parallel.detached.marks import read_mark
+from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import read_or_none
-from espnet3.parallel.ledger.lease import is_alive, is_copied
+from espnet3.parallel.ledger.lease import Lease, is_alive, is_copied
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
 GRACE = 10.0  # seconds from the request to end to the kill
@@ -221,6 +222,20 @@ def progress(folder: Path) -> tuple[int, int]:
     """Return how many items of a shard have a result and a failure, by its worker's last mark."""
     mark = read_mark(folder)
     return mark.get("ok", 0), mark.get("failed", 0)
+
+
+def acquire(
+    lease: Lease, who: str, seconds: float, look: float, stop: Callable[[], bool] = lambda: False
+) -> None:
+    """Take a lease, waiting so long for its holder to end, which sends no event."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return lease.acquire(who)
+        except FolderInUseError:
+            if time.monotonic() > end or stop():
+                raise
+        time.sleep(look)
 
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:

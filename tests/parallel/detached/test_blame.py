@@ -14,11 +14,9 @@ import pytest
 
 from espnet3.parallel import ItemFailure, set_parallel
 from espnet3.parallel.detached.code import refer
-from espnet3.parallel.detached.job.blame import ShardBlame
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import Marks, job_name, note_end
-from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.detached.surroundings import record
+from espnet3.parallel.detached.job.shard_files import ShardBlame
+from espnet3.parallel.detached.marks import LossFile, Marks, job_name, note_end
+from espnet3.parallel.detached.spec import JobSpec, record
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.records import Policy, ProcessEnd

@@ -14,7 +14,7 @@ import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, IncompleteRunError
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.launch.arrays import submitted
+from espnet3.parallel.detached.launch.asking import submitted
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking import verbs
 from espnet3.parallel.detached.states import JobState

@@ -28,8 +28,7 @@ from types import FrameType
 import psutil
 
 from espnet3.parallel.detached.job.stopping import SIGNALS
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
+from espnet3.parallel.detached.marks import LossFile, excuse_dead, job_name, note_end
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.records import ProcessEnd
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
-from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.layout import ENDED, Layout
 from espnet3.parallel.detached.states import GRACE, JobState
+from espnet3.parallel.ledger.errors import FolderWriteError
+from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.messages import masked
 
 # TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -124,3 +129,52 @@ class Stopping:
         if self._signal is not None:
             return JobState.UNFINISHED, f"it was sent {self._signal.name}"
         return JobState.UNFINISHED, self._why
+
+
+class EarlyEnd:
+    """The early end of one attempt at a shard.
+
+    Args:
+        folder: The shard's folder; its lease is held. An earlier attempt's end is removed from it.
+        seconds: Until the walltime is nearly over; None: no limit is known.
+    """
+
+    def __init__(self, folder: Path, seconds: float | None) -> None:
+        self._file = folder / ENDED
+        self._lock = threading.RLock()  # a signal's handler may come while this thread has it
+        self._open = True
+        self._timer: threading.Timer | None = None
+        self._file.unlink(missing_ok=True)
+        if seconds is not None:
+            self._timer = threading.Timer(max(0.0, seconds), self._write, (JobState.TIMEOUT, _TIME_IS_UP))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def told(self, state: JobState, why: str) -> None:
+        """Note that the job was told to end."""
+        self._write(state, f"{why}, and was killed before it could end in order")
+
+    def close(self) -> None:
+        """Write nothing any more: the real end comes."""
+        with self._lock:
+            self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _write(self, state: JobState, why: str) -> None:
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                write_json(self._file, {"state": state.value, "why": why, "early": True})
+            except FolderWriteError:  # a full disk: the next outcome says so, and this is no reason to end
+                return
+
+
+_TIME_IS_UP = "its walltime was over before the item it was at"
+
+
+def say(text: str) -> None:
+    """Say a line in the job's log."""
+    if text:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(text)}", file=sys.stderr, flush=True)

@@ -13,17 +13,13 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.detached.budget import Budget
 from espnet3.parallel.detached.code import load
-from espnet3.parallel.detached.job.blame import ShardBlame
-from espnet3.parallel.detached.job.early import EarlyEnd
-from espnet3.parallel.detached.job.hooks import run_hooks, sentence_of
-from espnet3.parallel.detached.job.log import say
-from espnet3.parallel.detached.job.outcomes import ShardOutcomes
-from espnet3.parallel.detached.job.stopping import StopNow, Stopping
+from espnet3.parallel.detached.job.shard_files import ShardBlame, ShardOutcomes
+from espnet3.parallel.detached.job.stopping import EarlyEnd, StopNow, Stopping, say
 from espnet3.parallel.detached.layout import DONE, ENDED, Ended, Layout
+from espnet3.parallel.detached.marks import Budget
 from espnet3.parallel.detached.spec import JobSpec, make_provider
-from espnet3.parallel.detached.states import BEAT, STALE, JobState
+from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines
 from espnet3.parallel.engine.settling import Block
@@ -39,10 +35,13 @@ from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.inline import build_here
+from espnet3.parallel.runner.writers.hooks import Hooks
 
 if TYPE_CHECKING:
     from espnet3.parallel.detached.job.guard import Steps
+
 
 # What the job's process ends with; 75 is EX_TEMPFAIL, "try again later"
 EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED = 0, 1, 75
@@ -52,7 +51,7 @@ _PATIENCE = STALE + 4 * BEAT  # seconds: a shard's earlier worker on a dead host
 
 
 def run_shard(spec: JobSpec) -> int:
-    """Run what is left of one shard."""
+    """Run what is left of one shard; return the exit status of its job."""
     began = time.monotonic()  # walltime counts from here
     limit = spec.policy.item_timeout
     if limit is None:
@@ -64,50 +63,32 @@ def run_shard(spec: JobSpec) -> int:
 
 
 def _attempt(spec: JobSpec, began: float, steps: Steps | None) -> int:
-    try:
-        return _with_lease(spec, began, steps)
-    except ParallelError as error:
-        say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
-
-
-def _with_lease(spec: JobSpec, began: float, steps: Steps | None) -> int:
     layout = Layout(Path(spec.run))
     stopping = Stopping(layout, spec.walltime, began)
     stopping.listen()
     folder = layout.shard(spec.shard)
-    if not layout.is_there():
-        raise ConfigError(
-            f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
-            "hosts share"
-        )
-    make_folder(folder)
-    lease = _take(folder, spec, stopping)
-    if lease is None:
-        return EXIT_UNFINISHED
+    lease = Lease(folder, BEAT, STALE)
     try:
-        return _Attempt(spec, layout, stopping, lease, steps).run()
+        if not layout.is_there():
+            raise ConfigError(
+                f"the run folder {spec.run} is not there for this job: take an output_dir on a disk that the jobs' "
+                "hosts share"
+            )
+        make_folder(folder)
+        acquire(lease, f"shard {spec.shard}", _PATIENCE, 0.5, stopping.now)
+        try:
+            return _Attempt(spec, layout, stopping, lease, steps).run()
+        finally:
+            lease.release()
+    except FolderInUseError as error:
+        say(f"nothing to do: {error}")
+        return EXIT_UNFINISHED
     except LeaseLostError as error:
         say(f"stopping: {error}")
         return EXIT_UNFINISHED
-    finally:
-        lease.release()
-
-
-def _take(folder: Path, spec: JobSpec, stopping: Stopping) -> Lease | None:
-    """Take a shard's lease; None where another worker has it and is at work."""
-    end = time.monotonic() + _PATIENCE
-    lease = Lease(folder, BEAT, STALE)
-    while True:
-        try:
-            lease.acquire(f"shard {spec.shard}")
-        except FolderInUseError as error:
-            if stopping.now() or time.monotonic() > end:
-                say(f"nothing to do: {error}")
-                return None
-            time.sleep(0.5)  # another host's process: there is nothing to wait on but its silence
-            continue
-        return lease
+    except ParallelError as error:
+        say(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
 
 
 class _Attempt:
@@ -170,20 +151,73 @@ class _Attempt:
     def _work(self) -> tuple[JobState, str]:
         left = self.outcomes.left()
         if self.spec.hooks:
-            ended = run_hooks(self.spec, self.outcomes, self._env, self.stopping, self.blame)
+            ended = self._run_hooks()
             self.budget.add(self.outcomes.failed - self.budget.own)
             if ended[0] is JobState.FAILED and self.spec.policy.on_error == "raise":
                 self._stop_all(ended[1], at_item=True)
             return self._check_budget(last=True) or ended
         if not left:
             return JobState.DONE, ""
-        call = self._prepare()
+        runner, env = self._env()
+        many = bind(runner.batch_forward, env) if self.spec.batched else None
+        call = Call(bind(runner.forward, env), many)
+        self.stopping.building = False
         with on_a_worker(self.blame.too_late if self.steps is not None else None):
             for begin, end in left:
                 stop = self._stretch(begin, end, call)
                 if stop is not None:
                     return stop
         return self._check_budget(last=True) or (JobState.DONE, "")
+
+    def _run_hooks(self) -> tuple[JobState, str]:
+        """Run the whole shard, from `open_writers` to `close_writers`, in an emptied folder."""
+        spec, blame, outcomes = self.spec, self.blame, self.outcomes
+        folder = Path(spec.run) / f"split.{spec.shard}"
+        runner, env = self._env()
+        hooks = Hooks.of(runner, spec.batched)
+        hooks.check(env)
+        skip = {at - spec.begin: failure for at, failure in blame.failures().items()}
+        if skip and spec.policy.on_error == "raise":
+            first = spec.begin + min(skip)
+            failure = skip[min(skip)]
+            outcomes.append_failure(first, failure)
+            return JobState.FAILED, _sentence_of(failure, first in outcomes.failed_before)
+        shard = shards.Shard(
+            spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=blame.one_by_one
+        )
+
+        def mark(in_progress: shards.InProgress | None) -> None:
+            if isinstance(in_progress, tuple):
+                begin, end = in_progress
+                blame.marks.set((spec.begin + begin, spec.begin + end))
+            else:  # a hook's end is no item's
+                blame.marks.set(None, in_progress or "")
+
+        with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
+            result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
+        self.stopping.building = False  # what follows is quick, and belongs together
+        if result.stop is not None:
+            return JobState.FAILED, self._stopped(result, result.stop)
+        indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
+        write_json(folder / DONE, indices)
+        outcomes.append(spec.begin, Block(values=result.values, failed=result.failed))
+        positions = range(spec.begin, spec.end)
+        n, retries = len(result.values), result.retries
+        outcomes.times.took(self.worker, result.seconds, n, result.times, positions, retries=retries)
+        return JobState.DONE, ""
+
+    def _stopped(self, result: shards.ShardResult, stop: ItemFailure) -> str:
+        """Note the failure that has stopped a shard with hooks, and return it in a sentence."""
+        at = len(result.values)
+        position = self.spec.begin + at
+        if (
+            at < len(self.spec.items) and stop.index == self.spec.items[at]
+        ):  # else a hook failed that has no item
+            self.outcomes.append_failure(position, stop)
+        print(stop.traceback, flush=True)
+        if stop.cause == "runner":
+            return f"the runner failed: {stop.error_type}: {stop.message}"
+        return _sentence_of(stop, position in self.outcomes.failed_before)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
         """Return the runner's class and the env."""
@@ -201,14 +235,6 @@ class _Attempt:
         self.loaded.check("this job")  # what the env has imported
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return runner, env
-
-    def _prepare(self) -> Call:
-        """Import, make and check what the items are run with."""
-        runner, env = self._env()
-        many = bind(runner.batch_forward, env) if self.spec.batched else None
-        call = Call(bind(runner.forward, env), many)
-        self.stopping.building = False
-        return call
 
     def _stretch(self, begin: int, end: int, call: Call) -> tuple[JobState, str] | None:
         """Run positions [begin, end); return how the attempt ends, or None to go on."""
@@ -279,7 +305,7 @@ class _Attempt:
 
     def _fail(self, position: int, failure: ItemFailure) -> tuple[JobState, str]:
         """Stop the whole run at an item, as on_error="raise" says."""
-        why = sentence_of(failure, position in self.outcomes.failed_before)
+        why = _sentence_of(failure, position in self.outcomes.failed_before)
         say(failure.traceback)
         self._stop_all(why, at_item=True)
         return JobState.FAILED, why
@@ -299,6 +325,10 @@ class _Attempt:
     def _count(self, in_flight: tuple[int, int] | None = None) -> None:
         self.marks.ok, self.marks.failed = self.outcomes.ok, self.outcomes.failed
         self.marks.set(in_flight)
+
+
+def _sentence_of(failure: ItemFailure, again: bool) -> str:
+    return f"{failure.name} failed{' again' if again else ''}: {failure.error_type}: {failure.message}"
 
 
 def wants_requeue(spec: JobSpec) -> bool:

@@ -1,4 +1,4 @@
-"""From the outcomes that are there to the jobs that are not: specs of what is left, and the backend."""
+"""Which backends can run detached jobs, and how each starts, queries and cancels them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,78 @@ import datetime
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.detached.budget import count_failures
-from espnet3.parallel.detached.launch import arrays, kube, launchers
-from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, write_lines, write_quickly
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import excuse_dead
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.launch import asking, kube, scheduler, supervised
+from espnet3.parallel.detached.layout import (
+    DONE,
+    ENDED,
+    JOBS,
+    Layout,
+    Note,
+    Plan,
+    stretches,
+    write_lines,
+    write_quickly,
+)
+from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
 from espnet3.parallel.detached.spec import items_to_json
+from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.files import make_folder
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.runner.writers.manifest import write_manifest
+
+Queue = dict[int, tuple[JobState, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What a backend does with detached jobs."""
+
+    # raises where a configuration cannot run detached jobs
+    check: Callable[[ParallelConfig], None]
+    # queues shards, of which some ask for more memory, and notes the ids of their jobs
+    start: Callable[[Layout, Plan, list[int], dict[str, float], Note], None]
+    # what is known of jobs, by shard; one that is left out is not known. Raises OSError where nobody answers
+    query: Callable[[Layout, dict[str, str]], Queue]
+    # ends all that is queued or runs; the number is the seconds a job has for its item
+    cancel: Callable[[Layout, Plan, float], None]
+    # files with what jobs printed beside their logs, by shard: before their worker began, say
+    printed: Callable[[Layout, Sequence[int]], dict[int, list[Path]]]
+
+
+_LOCAL = Launcher(
+    supervised.check, supervised.start, supervised.query, supervised.cancel, lambda layout, shards: {}
+)
+_LAUNCHERS = {
+    Kind.LOCAL: _LOCAL,
+    Kind.GPU: _LOCAL,
+    Kind.SSH: replace(_LOCAL, check=supervised.check_hosts, start=supervised.start_on_hosts),
+    Kind.BATCH: Launcher(scheduler.check, scheduler.start, asking.query, scheduler.cancel, scheduler.printed),
+    Kind.KUBERNETES: Launcher(kube.check, kube.start, kube.query, kube.cancel, kube.printed),
+}
+
+
+def launcher(env: str) -> Launcher:
+    """Return the launcher of a backend."""
+    return _LAUNCHERS[row(env).kind]
+
+
+def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
+    """End all jobs of a run, those of an earlier backend too; the grace is in seconds."""
+    launcher(plan.env).cancel(layout, plan, grace)
+    if row(plan.env).scheduler is None:
+        scheduler.cancel(layout, plan, grace)
+    if row(plan.env).kind is not Kind.KUBERNETES:
+        kube.cancel(layout, plan, grace)
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:
@@ -32,7 +89,7 @@ def settle_in(layout: Layout, plan: Plan) -> None:
     if layout.home() is None:
         return
     raised = layout.jobs().get("raised", {})
-    set_aside(layout.folder, only=(arrays.FOLDER, kube.FOLDER, JOBS))
+    set_aside(layout.folder, only=(asking.FOLDER, kube.FOLDER, JOBS))
     layout.write_jobs({"raised": raised})
     for shard in range(plan.n_shards):
         excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
@@ -83,7 +140,7 @@ def put_specs(
             "begin": begin,
             "items": items_to_json(items[begin:end]),
             "outcomes": plan.outcomes[shard],
-            "skip": _stretches(part, begin, settled),
+            "skip": stretches(part, begin, settled),
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
@@ -101,21 +158,6 @@ def put_specs(
     return shards
 
 
-def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[list[int]]:
-    """Return the stretches [begin, end) of positions in one of these states."""
-    found: list[list[int]] = []
-    if not any(state in part for state in settled):
-        return found
-    for position, state in enumerate(part, begin):
-        if state not in settled:
-            continue
-        if found and found[-1][1] == position:
-            found[-1][1] = position + 1
-        else:
-            found.append([position, position + 1])
-    return found
-
-
 def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
     """Give shards to the backend and note their jobs."""
     if not shards:
@@ -125,4 +167,9 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
     before = layout.jobs()
     earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
     memory = {**before.get("raised", {}), **(raised or {})}
-    launchers.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)
+
+    def note(jobs: dict[str, str]) -> None:
+        facts = {"submitted": now, "by": by, "raised": memory}
+        layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+    launcher(plan.env).start(layout, plan, shards, memory, note)

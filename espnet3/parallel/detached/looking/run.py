@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, overload
 
 from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
-from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.launch.printed import tail
-from espnet3.parallel.detached.layout import DONE, Layout, Plan
+from espnet3.parallel.detached.launch.handover import launcher
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, tail
 from espnet3.parallel.detached.looking import verbs
-from espnet3.parallel.detached.looking.status import job_ids, run_status
-from espnet3.parallel.detached.looking.watching import watch
+from espnet3.parallel.detached.looking.status import job_ids, run_status, watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, progress
 from espnet3.parallel.errors import explained
 from espnet3.parallel.ledger.files import open_plain
@@ -167,9 +165,10 @@ class DetachedRun(Sequence[JobRecord]):
     def _printed(self, failed: bool) -> Iterator[tuple[int, list[Path]]]:
         """Yield shards, and the files with what each one's jobs printed: the scheduler's, and then its log."""
         shards = range(len(self)) if not failed else self._failed_shards()
-        for shard, found in launchers.launcher(self._plan.env).printed(self._layout, shards).items():
+        printed = launcher(self._plan.env).printed(self._layout, shards)
+        for shard in shards:
             log = self._layout.log(shard)
-            yield shard, [*found, log] if log.exists() else found
+            yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
 
     def _failed_shards(self) -> list[int]:
         fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)

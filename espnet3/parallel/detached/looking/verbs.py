@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 import shlex
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.launch.handover import hand_over, put_specs, settle_in
+from espnet3.parallel.detached.code import load
+from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, put_specs, settle_in
 from espnet3.parallel.detached.layout import ENDED, RUNNER, Layout, Plan, write_quickly
 from espnet3.parallel.detached.looking.status import (
     changed_sources,
@@ -24,12 +27,11 @@ from espnet3.parallel.detached.looking.status import (
     run_status,
     status_of_ended,
 )
-from espnet3.parallel.detached.restoring import finishing_runner
-from espnet3.parallel.detached.states import JobState, RunStatus, disk_now, holder_lives
+from espnet3.parallel.detached.states import JobState, RunStatus, acquire, disk_now, holder_lives
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.ledger.errors import ChangedRunError, FolderInUseError, IncompleteRunError
+from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.folder import resumed
 from espnet3.parallel.ledger.indices import Places
@@ -38,9 +40,11 @@ from espnet3.parallel.ledger.merge import merge_splits
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
 from espnet3.parallel.ledger.session import EVENTS
+from espnet3.parallel.ledger.values import decode, encode
 from espnet3.parallel.messages import counted, masked
 from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.runner.advice import look_for_nones
+from espnet3.parallel.runner.writers.hooks import folder_entries
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -51,15 +55,7 @@ def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
     """Hold the run folder's lease, so that one verb or driver at a time changes the run."""
     refuse_in_import()
     lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
-    end = time.monotonic() + patience
-    while True:
-        try:
-            lease.acquire(who)
-            break
-        except FolderInUseError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(_LOOK)  # another process gives it back without an event
+    acquire(lease, who, patience, _LOOK)
     try:
         yield who
     finally:
@@ -85,7 +81,7 @@ def cancel(layout: Layout, grace: float) -> RunStatus:
         alive = run_status(layout, plan).alive
         layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
         if layout.original() is None:  # else the jobs that are noted here are another folder's
-            launchers.cancel(layout, layout.plan(), grace)
+            cancel_all(layout, layout.plan(), grace)
         _wait_for_leases(layout, plan, grace)
         for shard in run_status(layout, plan).shards:
             folder = layout.shard(shard.shard)
@@ -254,3 +250,34 @@ def _waiting(status: RunStatus) -> str:
     verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
     first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
     return f"Of {len(status.shards)} shards {counts}{first}: {verb}"
+
+
+def runner_attributes(runner: Any) -> dict[str, Any]:
+    """Return those attributes of a runner that JSON can hold, for a `merge` in another process."""
+    attributes = {}
+    for name, value in vars(runner).items():
+        try:
+            attributes[name] = encode(value, name)
+        except LedgerError:  # the provider, for one: a merge that needs it says so itself
+            continue
+    return attributes
+
+
+def restored_runner(layout: Layout) -> Any:
+    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
+    spec = layout.template()
+    sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+    cls: Any = load(spec.runner)
+    runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+    for name, value in layout.read(RUNNER).items():
+        setattr(runner, name, decode(value, layout.folder / RUNNER))
+    return runner
+
+
+def finishing_runner(layout: Layout, runner: Any) -> Any:
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder."""
+    runner = restored_runner(layout) if runner is None else copy.copy(runner)
+    # whatever folder the submitter was in
+    entries = folder_entries(layout.run, runner.shard_subdir)
+    runner.output_dir, runner.shard_subdir = Path(entries["output_dir"]), entries["shard_subdir"]
+    return runner

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -23,28 +23,24 @@ _FIX = "put it at the top level of a .py file and import it from there"
 
 @dataclass(frozen=True, slots=True)
 class ClassRef:
-    """A class as another process can find it.
+    """A class as another process can find it."""
 
-    Attributes:
-        module: Import path of its module; of a script, the file's stem.
-        name: Its qualified name in there.
-        file: The module's file.
-        script: The file is a script that was run as `__main__`, and is loaded by its path.
-    """
-
-    module: str
-    name: str
-    file: str
-    script: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
+    module: str  # import path of its module; of a script, the file's stem
+    name: str  # its qualified name in there
+    file: str  # the module's file
+    script: bool = False  # the file is a script that was run as `__main__`, and is loaded by its path
 
     @property
     def shown(self) -> str:
         """What messages call it."""
         return f"{self.module}.{self.name}"
+
+    @property
+    def root(self) -> Path:
+        """The folder that its module is imported from."""
+        file = Path(self.file).resolve()
+        depth = 0 if self.script else self.module.count(".") + (file.name == "__init__.py")
+        return file.parents[depth]
 
 
 def refer(cls: type, what: str) -> ClassRef:

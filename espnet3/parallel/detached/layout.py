@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -37,6 +38,7 @@ from espnet3.parallel.ledger.files import (
     write_json,
     write_whole,
 )
+from espnet3.parallel.ledger.lines import check_line
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
 
@@ -159,6 +161,19 @@ def tail(file: Path) -> str:
         return stream.read().decode(errors="replace")
 
 
+def positions(file: Path) -> Iterator[int]:
+    """Yield the positions of a file's whole lines; others are torn, or for the merge to speak of."""
+    try:
+        stream = open_plain(file, 1 << 20)
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            position = check_line(line)
+            if position >= 0:
+                yield position
+
+
 def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:
     """Return the stretches [begin, end) of positions that are in one of the wanted states."""
     found: list[list[int]] = []
@@ -183,19 +198,16 @@ def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, 
 
 
 class Layout:
-    """The paths of a detached run.
-
-    Args:
-        run: The run's folder.
-        trust: Act on it, whoever wrote it.
-        own: Its files decide what is run: each must be this user's when it is read.
-    """
+    """The paths of a detached run."""
 
     def __init__(self, run: Path, *, trust: bool = False, own: bool = False) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.trust = trust
-        self.own = own
+        self.trust = trust  # act on it, whoever wrote it
+        self.own = own  # its files decide what is run: each must be this user's when it is read
+        self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
+        self.failures = self.folder / FAILURES  # the folder that counts failed items, by shard
+        self.stop = self.folder / STOP  # the file that tells all jobs to end
 
     def to_act_on(self) -> Layout:
         """Return the layout for a verb that acts on the run."""
@@ -206,6 +218,11 @@ class Layout:
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""
         return read_json(self.folder / name, like, own=self.own)
+
+    @property
+    def retrying(self) -> str:
+        """The command that goes on with the run."""
+        return shlex.join(["espnet3", "retry", str(self.run)])
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""
@@ -219,29 +236,12 @@ class Layout:
         """Return what a shard's job prints."""
         return self.shard(number) / LOG
 
-    @property
-    def supervisor(self) -> Path:
-        """The folder of the supervisor's lease and log."""
-        return self.folder / SUPERVISOR
-
-    @property
-    def failures(self) -> Path:
-        """The folder that counts failed items, by shard."""
-        return self.folder / FAILURES
-
-    @property
-    def stop(self) -> Path:
-        """The file that tells all jobs to end."""
-        return self.folder / STOP
-
     def plan(self) -> Plan:
         """Read the plan."""
         try:
             plan = read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
-            from espnet3.parallel.ledger.folder import (
-                RUN,  # jobs, which read the plan too, do not open run folders
-            )
+            from espnet3.parallel.ledger.folder import RUN  # jobs read the plan, and open no run folder
 
             if (self.run / RUN).exists():
                 raise ConfigError(
@@ -325,9 +325,10 @@ class Layout:
             raise DamagedFolderError(f"{self.folder / JOBS} is damaged: {error}") from error
         return jobs
 
-    def write_jobs(self, jobs: dict[str, Any]) -> None:
-        """Note a submission."""
-        write_json(self.folder / JOBS, jobs)
+    def job_ids(self) -> dict[str, str]:
+        """Return the job of each shard that was ever submitted, by the shard's number."""
+        jobs = self.jobs()
+        return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""

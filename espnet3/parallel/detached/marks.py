@@ -1,4 +1,4 @@
-"""Records on disk which items a worker is processing, to find the culprit if it dies."""
+"""What a shard's processes leave on disk: marks of items in progress, losses, and the number of failures."""
 
 from __future__ import annotations
 
@@ -16,25 +16,18 @@ from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_no
 from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
+_REST = 10  # after a look at the folder of failures, none for this many times as long as it took
 
 
 class Marks:
-    """The marks of one shard.
+    """The marks of one shard, whose lease is held.
 
-    Args:
-        folder: The shard's folder; its lease is held.
-        losses: The shard's. If the mark of an earlier worker says that it died over items, that is added.
-
-    Attributes:
-        ok: Items with a result.
-        failed: Items with a failure.
-        in_flight: The positions [begin, end) in progress; None where no item is.
-        hook: The writer hook in progress; "" where none is.
+    If the mark of an earlier worker says that it died over items, that is added to the shard's losses.
     """
 
     def __init__(self, folder: Path, losses: LossFile) -> None:
-        self.in_flight: tuple[int, int] | None = None
-        self.hook = ""
+        self.in_flight: tuple[int, int] | None = None  # positions [begin, end)
+        self._hook = ""
         self._excused = False
         self._job = job_name(os.getsid(0))
         earlier = read_mark(folder)
@@ -50,7 +43,7 @@ class Marks:
 
     def set(self, in_flight: tuple[int, int] | None, hook: str = "") -> None:
         """Say what is in flight: positions [begin, end), or a writer hook, whose death blames no item."""
-        self.in_flight, self.hook = in_flight, hook
+        self.in_flight, self._hook = in_flight, hook
         self._write()
 
     def excuse(self) -> None:
@@ -61,8 +54,8 @@ class Marks:
     def _write(self) -> None:
         mark: dict[str, Any] = {"in_flight": self.in_flight, "ok": self.ok, "failed": self.failed}
         mark["job"] = self._job
-        if self.hook:
-            mark["hook"] = self.hook
+        if self._hook:
+            mark["hook"] = self._hook
         if self._excused:
             mark["stopping"] = True
         if self._fd >= 0:
@@ -118,13 +111,10 @@ class _Held(TypedDict, total=False):
 
 
 class LossFile:
-    """The losses of one shard, on disk.
+    """The losses of one shard, on disk: in which items its processes ended, or took too long.
 
-    Args:
-        folder: The shard's folder.
-
-    Attributes:
-        losses: All of them, in order; `begin` is a position in the run's index list.
+    Written by the next process, or the one that kills; read by every attempt at the shard. What follows from them is
+    in `engine.blame`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,8 +129,7 @@ class LossFile:
 
     def add(self, loss: Loss) -> None:
         """Note another one."""
-        self.losses.append(loss)
-        self._write()
+        self._write([*self.losses, loss])
 
     def forget(self, positions: Collection[int]) -> None:
         """Drop what is held against single items: they are to run as if for the first time.
@@ -149,33 +138,27 @@ class LossFile:
         """
         kept = [loss for loss in self.losses if loss.items > 1 or loss.begin not in positions]
         if len(kept) < len(self.losses):
-            self.losses = kept
-            self._write()
+            self._write(kept)
 
-    def _write(self) -> None:
-        write_json(self._file, {"losses": [loss.to_json() for loss in self.losses]})
+    def _write(self, losses: list[Loss]) -> None:
+        self.losses = losses
+        write_json(self._file, {"losses": [loss.to_json() for loss in losses]})
 
 
-_REST = 10  # after a look at the folder, none for this many times as long as it took
+# --- failed items, over all jobs of a run ---
 
 
 class Budget:
-    """The failures of one shard, against the limit of the whole run.
+    """The failures of one shard, against the limit of the whole run, `max_failures`.
 
-    Args:
-        layout: The run's paths.
-        shard: The shard.
-        limit: `max_failures`: a number of items, or a share below 1; None: no limit.
-        total: Items of the run.
-
-    Attributes:
-        own: How many items of this shard have failed.
+    A shard with failures has a file in `detached/failed`, as many bytes long as it has failed items: one listing
+    of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
     """
 
     def __init__(self, layout: Layout, shard: int, limit: float | None, total: int) -> None:
         self._layout = layout
         self._shard = shard
-        self._limit = limit
+        self._limit = limit  # failed items, or a share of the `total` below 1; None: no limit
         self._total = total
         self._next_look = 0.0
         file = layout.failures / str(shard)

@@ -1,4 +1,4 @@
-"""The spec of one job: a JSON file, written at submission and read by the job."""
+"""The spec of one job, a JSON file, and what the job needs around it: folder, sys.path, interpreter, variables."""
 
 from __future__ import annotations
 
@@ -28,55 +28,31 @@ CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One shard of a detached run.
+    """One shard of a detached run."""
 
-    Attributes:
-        run: The run's folder.
-        shard: The shard's number.
-        begin: Position of its first item in the run's index list.
-        items: Its items.
-        skip: Stretches [begin, end) of positions that had an outcome elsewhere when it was submitted.
-        indices_sha256: The hash of the run's whole index list.
-        outcomes: Name of the folder in the run's folder that its outcomes are appended in.
-        runner: The runner's class.
-        provider: The provider's class.
-        arguments: How the provider is made again (`provider_arguments`).
-        policy: Errors, retries, seed and batch size.
-        surroundings: Restored before anything of the user's is imported.
-        max_failures: Failed items of the run after which it stops, or a share of its items; None: no limit.
-        total: Items of the run.
-        setup_timeout: Seconds the env may take; None: no limit.
-        walltime: Seconds the job may take; None: no limit is known.
-        batched: The runner has a `batch_forward` and a batch size.
-        retry_failed: Run items again that failed before.
-        hooks: The runner writes files of its own, into `split.<shard>` of the run's folder.
-        keep_values: The results are wanted beside those files.
-        run_id: The session that submitted it, for people.
-        entries: What the run folder adds to the env (`output_dir`, `shard_subdir`).
-    """
-
-    run: str
+    run: str  # the run's folder
     shard: int
-    begin: int
+    begin: int  # position of its first item in the run's index list
     items: Sequence[Any]
-    indices_sha256: str
-    outcomes: str
+    indices_sha256: str  # of the run's whole index list
+    outcomes: str  # name of the folder in the run's folder that its outcomes are appended in
     runner: ClassRef
     provider: ClassRef
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # how the provider is made again: `provider_arguments`
     policy: Policy
     surroundings: Surroundings
+    # stretches [begin, end) of positions that had an outcome elsewhere when it was submitted
     skip: list[list[int]] = field(default_factory=list)
-    max_failures: float | None = None
-    total: int = 0
-    setup_timeout: float | None = None
-    walltime: float | None = None
-    batched: bool = False
-    retry_failed: bool = False
-    hooks: bool = False
-    keep_values: bool = True
-    run_id: str = ""
-    entries: dict[str, str] = field(default_factory=dict)
+    max_failures: float | None = None  # failed items of the run after which it stops, or a share of its items
+    total: int = 0  # items of the run
+    setup_timeout: float | None = None  # seconds the env may take
+    walltime: float | None = None  # seconds the job may take; None: no limit is known
+    batched: bool = False  # the runner has a `batch_forward` and a batch size
+    retry_failed: bool = False  # run items again that failed before
+    hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
+    keep_values: bool = True  # the results are wanted beside those files
+    run_id: str = ""  # the session that submitted it, for people
+    entries: dict[str, str] = field(default_factory=dict)  # what the run folder adds to the env
 
     @property
     def end(self) -> int:
@@ -112,10 +88,10 @@ class JobSpec:
             "schema": SCHEMA,
             **plain,
             "items": items_to_json(self.items),
-            "runner": self.runner.to_json(),
-            "provider": self.provider.to_json(),
+            "runner": asdict(self.runner),
+            "provider": asdict(self.provider),
             "policy": asdict(self.policy),
-            "surroundings": self.surroundings.to_json(),
+            "surroundings": asdict(self.surroundings),
         }
 
     @classmethod
@@ -261,23 +237,12 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Recorded where a run is submitted, restored in each job before any of the user's code is imported.
-
-    Attributes:
-        cwd: Working directory.
-        sys_path: Where modules are looked for, in order.
-        python: The interpreter.
-        variables: Environment variables with their values.
-    """
+    """Recorded where a run is submitted, restored in each job before any of the user's code is imported."""
 
     cwd: str
     sys_path: list[str]
     python: str
-    variables: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict."""
-        return asdict(self)
+    variables: dict[str, str]  # environment variables with their values
 
     def restore(self) -> None:
         """Make this process's surroundings these."""

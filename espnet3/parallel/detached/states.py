@@ -72,25 +72,15 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard, as it is now.
-
-    Attributes:
-        shard: Its number.
-        state: What its job is doing.
-        items: How many items it has.
-        ok: Those with a result.
-        failed: Those with a failure.
-        job_id: Its job, as the scheduler calls it.
-        note: What it ended with, or what the scheduler says.
-    """
+    """One shard, as it is now."""
 
     shard: int
     state: JobState
     items: int
-    ok: int
-    failed: int
-    job_id: str
-    note: str = ""
+    ok: int  # items with a result
+    failed: int  # items with a failure
+    job_id: str  # its job, as the scheduler calls it
+    note: str = ""  # what it ended with, or what the scheduler says
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, the state with its sentence."""
@@ -100,21 +90,15 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A detached run, as it is now.
+    """A detached run, as it is now."""
 
-    Attributes:
-        run: Its folder.
-        env: The backend.
-        shards: Its shards, in order.
-        merged: Whether the merged files are there.
-        notes: Other remarks: the scheduler does not answer, a source file has changed, ...
-    """
-
-    run: str
+    run: str  # its folder
     env: str
     shards: tuple[ShardStatus, ...]
-    merged: bool
-    notes: tuple[str, ...] = ()
+    merged: bool  # the merged files are there
+    notes: tuple[
+        str, ...
+    ] = ()  # other remarks: the scheduler does not answer, a source file has changed, ...
 
     @property
     def counts(self) -> dict[JobState, int]:

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from espnet3.parallel.backends import Kind, row
@@ -63,9 +62,12 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
             f"{'; '.join(shortened(changed))}. Start the program (or the notebook's kernel) again"
         )
     workers = runner.async_num_workers or config.n_workers
-    name = type(runner).__name__
-    folder = Path(os.path.abspath(run.folder or new_run_folder(runner.async_result_dir, name)))
-    spec = template(folder, run, identity, config, walltime(config))
+    folder = run.folder
+    if folder is None:  # a new one: the runner's name, the time, and four letters
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
+        folder = runner.async_result_dir / f"{type(runner).__name__}-{now}-{secrets.token_hex(2)}"
+    folder = Path(os.path.abspath(folder))
+    spec = _template(folder, run, identity, config)
     specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     fresh = not folder.exists()
     with Trial(spec, config.env) as trial:
@@ -126,33 +128,46 @@ def _write_and_submit(
 ) -> tuple[Layout, Plan, list[int]]:
     """Write what the jobs need while the trial goes on, and queue them once it has passed."""
     folder, items, runner = Path(spec.run), run.items, run.runner
+    settings = DetachedSettings.of(config.detached)
     with open_run(folder, identity, items, runner.resume) as opened:
         layout = Layout(folder)
         if run.writes:
             bounds = [*opened.plan[SHARDS], len(items)]
         else:
             align = run.align if run.batch_forward is not None else 1
-            bounds = shard_bounds(items, config, workers, run.cost, align)
+            bounds = shard_bounds(len(items), settings.shards, workers, run.cost, align)
         before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
         if before is None:
             kind = SESSION if run.writes else SPLIT
             first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
-            plan = make_plan(spec, str(specs), first, config, workers, bounds, run.outputs)
+            shown, outcomes = str(specs), [f"{kind}.{first + number}" for number in range(len(bounds) - 1)]
         else:  # another backend, or another number of workers, may go on with the same shards
-            wanted = DetachedSettings.of(config.detached).shards
-            if wanted is not None and before.bounds != bounds:
+            if settings.shards is not None and before.bounds != bounds:
                 warnings.warn(
-                    f"detached.shards = {wanted} has no effect: the run in {folder} has begun, in "
+                    f"detached.shards = {settings.shards} has no effect: the run in {folder} has begun, in "
                     f"{counted(before.n_shards, 'shard')}",
                     stacklevel=_CALLER + 1,
                 )
             settle_in(layout, before)
-            plan = make_plan(spec, before.specs, 0, config, workers, before.bounds, run.outputs)
-            plan = replace(plan, outcomes=before.outcomes)
+            shown, outcomes, bounds = before.specs, before.outcomes, before.bounds
+        plan = Plan(
+            indices_sha256=spec.indices_sha256,
+            bounds=bounds,
+            specs=shown,
+            outcomes=outcomes,
+            env=config.env,
+            n_workers=workers,
+            options=json.loads(json.dumps(dict(config.options), default=str)),
+            settings=json.loads(json.dumps(dict(config.detached), default=str)),
+            code=identity.code,
+            hooks=spec.hooks,
+            keep_values=spec.keep_values,
+            outputs=run.outputs,
+        )
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
-        layout.write_plan(replace(plan, code=identity.code), items)
-        if DetachedSettings.of(config.detached).snapshot:
+        layout.write_plan(plan, items)
+        if settings.snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
             trial.passed()
@@ -160,9 +175,7 @@ def _write_and_submit(
                 of_the_copy.passed()  # the copy has all that the code needs
         layout.write_template(spec)
         write_json(layout.folder / RUNNER, runner_attributes(runner))
-        if plan.specs == str(
-            specs
-        ):  # jobs read theirs in the run's folder: what is above the link may be others'
+        if shown == str(specs):  # jobs read theirs in the run's folder: what is above the link may be others'
             make_folder(specs.parent)
             specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
@@ -205,15 +218,7 @@ def _has_begun(layout: Layout, plan: Plan) -> bool:
     return any(file.name != ENDED for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 
-def new_run_folder(base: Path, name: str) -> Path:
-    """Return a folder for a run without an `output_dir`: the runner's name, the time, and four letters."""
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return base / f"{name}-{now}-{secrets.token_hex(2)}"
-
-
-def template(
-    folder: Path, run: Run, identity: Identity, config: ParallelConfig, walltime: float | None
-) -> JobSpec:
+def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
     """Return the spec of a run without items: each shard's differs from it in those alone."""
     settings, runner = DetachedSettings.of(config.detached), run.runner
     timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
@@ -232,7 +237,7 @@ def template(
         max_failures=runner.max_failures,
         total=identity.indices["count"],
         setup_timeout=timeout,
-        walltime=walltime,
+        walltime=walltime(config),
         batched=run.batch_forward is not None,
         hooks=run.writes,
         keep_values=not run.merges,
@@ -240,44 +245,12 @@ def template(
     )
 
 
-def make_plan(
-    spec: JobSpec,
-    specs: str,
-    first: int,
-    config: ParallelConfig,
-    workers: int,
-    bounds: list[int],
-    outputs: bool,
-) -> Plan:
-    """Return the plan of a run."""
-    kind = "session" if spec.hooks else "split"
-    return Plan(
-        indices_sha256=spec.indices_sha256,
-        bounds=bounds,
-        specs=specs,
-        outcomes=[f"{kind}.{first + number}" for number in range(len(bounds) - 1)],
-        env=config.env,
-        n_workers=workers,
-        options=json.loads(json.dumps(dict(config.options), default=str)),
-        settings=json.loads(json.dumps(dict(config.detached), default=str)),
-        hooks=spec.hooks,
-        keep_values=spec.keep_values,
-        outputs=outputs,
-    )
-
-
-def shard_bounds(
-    items: Sequence[Any], config: ParallelConfig, workers: int, cost: Sequence[float] | None, align: int
-) -> list[int]:
-    """Cut a run without writers of its own."""
-    settings = DetachedSettings.of(config.detached)
-    return bounds(len(items), settings.shards, workers, cost, align)
-
-
 _PER_WORKER = 4  # shards: late ones even out; each builds the env once
 
 
-def bounds(n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int) -> list[int]:
+def shard_bounds(
+    n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int
+) -> list[int]:
     """Return the positions at which shards begin, and the number of items at the end."""
     if n == 0:
         return [0]
@@ -298,20 +271,14 @@ _SECONDS = 600.0  # importing a user's code from a busy network disk may take mi
 
 
 class Trial:
-    """The process; leaving the block ends it.
+    """A process like a job's: could a job import the runner, and make the provider? Leaving the block ends it.
 
+    It takes a quarter of a second or more, so what else a submission has to do goes on meanwhile.
     Over SSH the jobs' interpreter may be one that only the other hosts have; then it is this process's.
-
-    Args:
-        spec: What a job would be told.
-        env: The backend.
-
-    Attributes:
-        failed: Whether it found that a job could not start.
     """
 
     def __init__(self, spec: JobSpec, env: str) -> None:
-        self.failed = False
+        self.failed = False  # it has found that a job could not start
         self._spec = spec
         self._passed = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
@@ -338,9 +305,7 @@ class Trial:
     def __enter__(self) -> Trial:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._said.close()
@@ -380,7 +345,9 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
     their packages, without files that are no code. Other entries of `sys.path` are used where they are.
     """
     make_folder(folder)
-    roots = {root: folder / str(number) for number, root in enumerate(sorted(_roots(spec)))}
+    installed = [Path(entry).resolve() for entry in sys.path if "site-packages" in entry]
+    wanted = sorted({spec.runner.root, spec.provider.root}.difference(installed))
+    roots = {root: folder / str(number) for number, root in enumerate(wanted)}
     size = 0
     for root, copy in roots.items():
         for file in _code(root):
@@ -391,35 +358,19 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
             make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
             shutil.copy2(file, target)
             target.chmod(target.stat().st_mode & 0o700)
-    places = {str(root): str(copy) for root, copy in roots.items()}
-    path = [place for entry in spec.surroundings.sys_path for place in _with_copy(entry, places)]
-    surroundings = replace(
-        spec.surroundings, sys_path=[*(p for p in places.values() if p not in path), *path]
-    )
-    return replace(
-        spec,
-        runner=_moved(spec.runner, roots),
-        provider=_moved(spec.provider, roots),
-        surroundings=surroundings,
-    )
+    path: list[str] = []
+    for entry in spec.surroundings.sys_path:
+        copied = roots.get(Path(entry).resolve())
+        path += [entry] if copied is None else [str(copied), entry]
+    path = [*(str(copy) for copy in roots.values() if str(copy) not in path), *path]
 
+    def moved(ref: ClassRef) -> ClassRef:
+        if ref.root not in roots:
+            return ref
+        return replace(ref, file=str(roots[ref.root] / Path(ref.file).resolve().relative_to(ref.root)))
 
-def _with_copy(entry: str, places: dict[str, str]) -> list[str]:
-    copy = places.get(str(Path(entry).resolve()))
-    return [entry] if copy is None else [copy, entry]
-
-
-def root_of(ref: ClassRef) -> Path:
-    """Return the folder that a class's module is imported from."""
-    file = Path(ref.file).resolve()
-    depth = 0 if ref.script else ref.module.count(".") + (file.name == "__init__.py")
-    return file.parents[depth]
-
-
-def _roots(spec: JobSpec) -> set[Path]:
-    installed = [Path(entry).resolve() for entry in sys.path if "site-packages" in entry]
-    roots = {root_of(spec.runner), root_of(spec.provider)}
-    return {root for root in roots if root not in installed}
+    surroundings = replace(spec.surroundings, sys_path=path)
+    return replace(spec, runner=moved(spec.runner), provider=moved(spec.provider), surroundings=surroundings)
 
 
 def _code(root: Path) -> Iterator[Path]:
@@ -437,11 +388,3 @@ def _code(root: Path) -> Iterator[Path]:
             for file in sorted(place.rglob("*")):
                 if file.is_file() and file.suffix in _CODE and "__pycache__" not in file.parts:
                     yield file
-
-
-def _moved(ref: ClassRef, roots: dict[Path, Path]) -> ClassRef:
-    root = root_of(ref)
-    copy = roots.get(root)
-    if copy is None:
-        return ref
-    return replace(ref, file=str(copy / Path(ref.file).resolve().relative_to(root)))

@@ -1,4 +1,8 @@
-"""From the options of `env: kube` to parts of a pod, as plain data: pure functions that golden files check."""
+"""From the options of `env: kube` to parts of a pod and whole Jobs: pure functions that golden files check.
+
+A server from 1.24 on takes one Indexed Job for all shards of a detached run; an older one a plain Job for each. On both
+a pod that is evicted, preempted or deleted is replaced, and an end that another attempt would not change is final.
+"""
 
 from __future__ import annotations
 
@@ -132,27 +136,16 @@ _INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's va
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the Jobs of one submission have in common.
+    """What the Jobs of one submission have in common."""
 
-    Attributes:
-        run: The value of their label `espnet3-run`.
-        name: The beginning of their names.
-        tasks: The file that lists the specs.
-        python: The interpreter in the image.
-        folder: Where the worker starts.
-        import_path: What PYTHONPATH needs; None: the image has the package.
-        n_workers: Pods at a time.
-        memory_factor: How many times the memory to ask for.
-    """
-
-    run: str
-    name: str
-    tasks: str
-    python: str
-    folder: str
-    import_path: str | None
-    n_workers: int
-    memory_factor: float = 1.0
+    run: str  # the value of their label `espnet3-run`
+    name: str  # the beginning of their names
+    tasks: str  # the file that lists the specs
+    python: str  # the interpreter in the image
+    folder: str  # where the worker starts
+    import_path: str | None  # what PYTHONPATH needs; None: the image has the package
+    n_workers: int  # pods at a time
+    memory_factor: float = 1.0  # how many times the memory to ask for
 
 
 def manifests(

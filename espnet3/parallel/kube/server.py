@@ -28,30 +28,18 @@ _NOT_FOUND = 404
 
 
 class RefusedError(ParallelError):
-    """The API server answered a request with an error; the message is the server's own.
-
-    Attributes:
-        status: The HTTP status: 403 without the right, 409 for a name that is taken, 422 for a wrong field.
-    """
+    """The API server answered a request with an error; the message is the server's own."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
-        self.status = status
+        self.status = status  # 403 without the right, 409 for a name that is taken, 422 for a wrong field
 
 
 class Server:
     """The API server of the current context, and the namespace of a run.
 
-    Args:
-        namespace: Where pods are; None: the namespace of the context, or of this pod.
-
-    Attributes:
-        namespace: The same, decided.
-        version: Major and minor number of the server, such as (1, 31).
-        place: It in words, with its context.
-
-    Raises:
-        ConfigError: There are no credentials, or they cannot be used; nobody answers, or this user is refused.
+    A ConfigError says that there are no credentials, or none that can be used; that nobody answers, or this user is
+    refused.
     """
 
     def __init__(self, namespace: str | None = None) -> None:
@@ -233,24 +221,24 @@ _OF_OLD_POD = ("Succeeded", "Failed")
 def waits_for(pod: Mapping[str, Any]) -> str:
     """Return why a pod or its container does not run: the scheduler's reason, or the node's; "": nothing is said."""
     status = pod.get("status", {})
-    for container in _containers(pod):
+    for container in pod.get("status", {}).get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
         if waiting:
-            return _joined(waiting.get("reason"), waiting.get("message"))
+            return joined(waiting.get("reason"), waiting.get("message"))
     for condition in status.get("conditions", []):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _joined(condition.get("reason"), condition.get("message"))
-    return _joined(status.get("reason"), status.get("message"))
+            return joined(condition.get("reason"), condition.get("message"))
+    return joined(status.get("reason"), status.get("message"))
 
 
 def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return the exit status of a pod's container, and what Kubernetes calls its end; None: it has none."""
-    for container in _containers(pod):
+    for container in pod.get("status", {}).get("containerStatuses", []):
         for state in (container.get("state", {}), container.get("lastState", {})):
             ended = state.get("terminated")
             if ended:
-                return ended.get("exitCode"), _joined(ended.get("reason"), ended.get("message"))
-    return None, _joined(pod.get("status", {}).get("reason"), pod.get("status", {}).get("message"))
+                return ended.get("exitCode"), joined(ended.get("reason"), ended.get("message"))
+    return None, joined(pod.get("status", {}).get("reason"), pod.get("status", {}).get("message"))
 
 
 def is_disrupted(pod: Mapping[str, Any]) -> bool:
@@ -284,16 +272,14 @@ def events_of(server: Server, name: str) -> list[str]:
     except RefusedError as error:
         return [f"(its events cannot be read: {error})"]
     found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return [_joined(event.get("reason"), event.get("message")) for event in found[-_EVENTS:]]
+    return [joined(event.get("reason"), event.get("message")) for event in found[-_EVENTS:]]
 
 
 def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
     """Return the end of what a pod printed; "" where there is nothing to be had."""
     path = server.path("v1", "pods", pod["metadata"]["name"]) + "/log"
-    for previous in (
-        {},
-        {"previous": "true"},
-    ):  # of the container before, where one has just been started again
+    # the second: of the container before, where one has just been started again
+    for previous in ({}, {"previous": "true"}):
         try:
             text = server.text(path, tailLines=str(lines), **previous)
         except RefusedError:  # it has not begun, or never will
@@ -303,10 +289,6 @@ def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
     return ""
 
 
-def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pod.get("status", {}).get("containerStatuses", [])
-    return found
-
-
-def _joined(reason: Any, message: Any) -> str:
+def joined(reason: Any, message: Any) -> str:
+    """Return what Kubernetes says of something in one line."""
     return ": ".join(str(part).strip() for part in (reason, message) if part)

@@ -1,4 +1,4 @@
-"""The outcomes of one shard: read what is there, append what comes."""
+"""The files of one shard in its job: outcomes to which it appends, and what is held against its items."""
 
 from __future__ import annotations
 
@@ -7,43 +7,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.layout import positions, stretches
 from espnet3.parallel.detached.marks import LossFile, Marks
 from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import Late, end_process
-from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
+from espnet3.parallel.ledger.files import Appender, make_folder, write_json
 from espnet3.parallel.ledger.lease import Lease
-from espnet3.parallel.ledger.lines import check_line, encode_failure
+from espnet3.parallel.ledger.lines import encode_failure
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.timing.recorder import TimesRecorder
 
-LEFT, OK, FAILED = 0, 1, 2
-
 
 class ShardOutcomes:
-    """The folder of a shard's outcomes, to which its attempts append, one at a time.
-
-    Args:
-        spec: The shard.
-        lease: Its lease, looked at before each write.
-
-    Attributes:
-        state: One byte for each of its items: `LEFT`, `OK` or `FAILED`.
-        failed_before: Positions that had failed when this attempt began.
-        times: Notes how long they took.
-    """
+    """The folder of a shard's outcomes, to which its attempts append, one at a time."""
 
     def __init__(self, spec: JobSpec, lease: Lease) -> None:
         self.folder = Path(spec.run) / spec.outcomes
-        self.state = bytearray(len(spec.items))
+        self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
         self._spec = spec
         self._lease = lease
         self._files: dict[str, Appender] = {}
         shards = spec.total // max(1, len(spec.items))  # of about this size
         self.times = TimesRecorder(self.append_times, spec.items, first=spec.begin, workers=shards)
-        self._appended = 0
+        self.n_lines = 0  # that this attempt has appended
         self._lines = {RESULTS: 0, ERRORS: 0}
         make_folder(self.folder)
         if not (self.folder / SPEC).exists():
@@ -65,23 +55,9 @@ class ShardOutcomes:
         """Items with a failure."""
         return self.state.count(FAILED)
 
-    @property
-    def n_lines(self) -> int:
-        """How many lines this attempt has appended."""
-        return self._appended
-
-    def left(self) -> list[tuple[int, int]]:
+    def left(self) -> list[list[int]]:
         """Return the stretches [begin, end) of positions to run, in order."""
-        wanted = (LEFT, FAILED) if self._spec.retry_failed else (LEFT,)
-        found: list[tuple[int, int]] = []
-        for at, state in enumerate(self.state, self._spec.begin):
-            if state not in wanted:
-                continue
-            if found and found[-1][1] == at:
-                found[-1] = (found[-1][0], at + 1)
-            else:
-                found.append((at, at + 1))
-        return found
+        return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
 
     def append(self, begin: int, block: Block) -> None:
         """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
@@ -121,19 +97,12 @@ class ShardOutcomes:
             self._files[name] = Appender(self.folder / name)
         self._files[name].append(lines)
         self._lines[name] += len(lines)
-        self._appended += len(lines)
+        self.n_lines += len(lines)
 
     def _read(self, name: str) -> Iterator[int]:
-        """Yield the positions of a file's whole lines; the merge says what is wrong with the others."""
-        file = self.folder / name
-        if not file.exists():
-            return
-        with open_plain(file, 1 << 20) as stream:
-            for line in stream:
-                position = check_line(line)
-                if position >= 0:
-                    self._lines[name] += 1
-                    yield position
+        for position in positions(self.folder / name):
+            self._lines[name] += 1
+            yield position
 
     def _take(self, positions: Iterator[int] | range | list[int], state: int) -> None:
         begin, n = self._spec.begin, len(self.state)
@@ -143,34 +112,22 @@ class ShardOutcomes:
 
 
 class ShardBlame:
-    """The blame in one attempt at a shard.
-
-    Args:
-        folder: The shard's folder; its lease is held.
-        spec: The shard.
-        worker: This process, for the records of failures.
-
-    Attributes:
-        worker: As given.
-        marks: Where this process says what it is in.
-        suspects: Positions that go one by one.
-        one_by_one: Whether several items were in progress at a loss.
-    """
+    """What earlier attempts at a shard have left against its items, and what this one leaves for the next."""
 
     def __init__(self, folder: Path, spec: JobSpec, worker: str) -> None:
         self._file = LossFile(folder)
         self.marks = Marks(folder, self._file)
         self._history = History(spec.policy, self._file.losses)
         self._spec = spec
-        self.worker = worker
-        self.suspects = set(self._history.suspects)
+        self._worker = worker
+        self.suspects = set(self._history.suspects)  # positions that go one by one
         self.one_by_one = any(loss.items > 1 for loss in self._file.losses)
 
     def failures(self) -> dict[int, ItemFailure]:
         """Return the failures of the positions that do not go again."""
         spec = self._spec
         return {
-            at: self._history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
+            at: self._history.failure(at, spec.items[at - spec.begin], self._worker, self._worker)
             for at in self._history.failed
         }
 

@@ -31,22 +31,11 @@ class StopNow(KeyboardInterrupt):
 
 
 class Stopping:
-    """Decides whether to take another item.
-
-    Args:
-        layout: The run's paths.
-        walltime: Seconds this job may take; None: no limit is known.
-        began: When it began, by the monotonic clock.
-
-    Attributes:
-        longest: Seconds of the longest item seen; set by whoever runs the items.
-        building: Nothing is in flight: a signal may interrupt at once.
-        on_signal: Called when a signal comes.
-    """
+    """Decides whether to take another item."""
 
     def __init__(self, layout: Layout, walltime: float | None, began: float) -> None:
-        self.longest = 0.0
-        self.building = False
+        self.longest = 0.0  # seconds of the longest item seen
+        self.building = False  # nothing is in flight: a signal may interrupt at once
         self.on_signal: Callable[[], None] | None = None
         self._layout = layout
         self._deadline = None if walltime is None else began + walltime
@@ -132,11 +121,11 @@ class Stopping:
 
 
 class EarlyEnd:
-    """The early end of one attempt at a shard.
+    """The end of a job, written before it comes: what stands if the job is killed before it can end in order.
 
-    Args:
-        folder: The shard's folder; its lease is held. An earlier attempt's end is removed from it.
-        seconds: Until the walltime is nearly over; None: no limit is known.
+    A scheduler kills a job at its walltime, and forgets after a while that it did. By then the job has written it down:
+    when its time is nearly over, from a thread, because an item may keep the interpreter busy for the rest of it; and
+    when it is sent a signal. A job that does end in order replaces this by its real end.
     """
 
     def __init__(self, folder: Path, seconds: float | None) -> None:
@@ -144,9 +133,10 @@ class EarlyEnd:
         self._lock = threading.RLock()  # a signal's handler may come while this thread has it
         self._open = True
         self._timer: threading.Timer | None = None
-        self._file.unlink(missing_ok=True)
+        self._file.unlink(missing_ok=True)  # an earlier attempt's
         if seconds is not None:
-            self._timer = threading.Timer(max(0.0, seconds), self._write, (JobState.TIMEOUT, _TIME_IS_UP))
+            why = "its walltime was over before the item it was at"
+            self._timer = threading.Timer(max(0.0, seconds), self._write, (JobState.TIMEOUT, why))
             self._timer.daemon = True
             self._timer.start()
 
@@ -169,9 +159,6 @@ class EarlyEnd:
                 write_json(self._file, {"state": state.value, "why": why, "early": True})
             except FolderWriteError:  # a full disk: the next outcome says so, and this is no reason to end
                 return
-
-
-_TIME_IS_UP = "its walltime was over before the item it was at"
 
 
 def say(text: str) -> None:

@@ -39,7 +39,7 @@ READY = "ready"
 SUPERVISING = "espnet3.parallel.detached.job.supervisor"  # this module
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
-_PATIENCE = 2 * GRACE  # seconds that a supervisor may take to end, once none of its jobs is left
+_PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
 _RETAKE = 0.05  # seconds between two attempts at its lease
 _PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
 
@@ -220,9 +220,7 @@ def main() -> int:
     make_folder(folder)
     lease = Lease(folder)
     try:
-        acquire(
-            lease, "supervisor", _PATIENCE, _RETAKE
-        )  # the last job of the one before may be gone a moment earlier
+        acquire(lease, "supervisor", _PATIENCE, _RETAKE)
     except FolderInUseError as error:
         print(error, flush=True)
         return 1

@@ -212,7 +212,7 @@ class _Attempt:
         position = self.spec.begin + at
         if (
             at < len(self.spec.items) and stop.index == self.spec.items[at]
-        ):  # else a hook failed that has no item
+        ):  # else a hook failed, without an item
             self.outcomes.append_failure(position, stop)
         print(stop.traceback, flush=True)
         if stop.cause == "runner":

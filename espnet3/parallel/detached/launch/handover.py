@@ -30,7 +30,7 @@ from espnet3.parallel.detached.layout import (
 from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
 from espnet3.parallel.detached.spec import items_to_json
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
@@ -90,7 +90,7 @@ def settle_in(layout: Layout, plan: Plan) -> None:
         return
     raised = layout.jobs().get("raised", {})
     set_aside(layout.folder, only=(asking.FOLDER, kube.FOLDER, JOBS))
-    layout.write_jobs({"raised": raised})
+    write_json(layout.folder / JOBS, {"raised": raised})
     for shard in range(plan.n_shards):
         excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
     template = layout.template()
@@ -164,12 +164,11 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     by = f"{submitter()}@{socket.gethostname()}"
-    before = layout.jobs()
-    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
-    memory = {**before.get("raised", {}), **(raised or {})}
+    earlier = layout.job_ids()
+    memory = {**layout.jobs().get("raised", {}), **(raised or {})}
 
     def note(jobs: dict[str, str]) -> None:
         facts = {"submitted": now, "by": by, "raised": memory}
-        layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+        write_json(layout.folder / JOBS, {**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
 
     launcher(plan.env).start(layout, plan, shards, memory, note)

@@ -43,6 +43,7 @@ from espnet3.parallel.kube.server import (
     how_it_ended,
     is_disrupted,
     is_going,
+    joined,
     log_of,
     waits_for,
 )
@@ -149,7 +150,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     write_json(folder / f"created.{number}.json", asdict(Created(server.namespace, names, places)))
     try:
         for one in made:
-            server.post(_jobs_path(server), one)
+            server.post(server.path("batch/v1", "jobs"), one)
     except RefusedError as error:
         _delete(server, layout)
         raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
@@ -167,9 +168,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     """
     with _server(layout) as server:
         try:
-            found = {
-                job["metadata"]["name"]: job for job in server.items(_jobs_path(server), **_select(layout))
-            }
+            found = {job["metadata"]["name"]: job for job in _items(server, layout, "batch/v1", "jobs")}
             pods = _pods(server, layout)
         except RefusedError as error:
             raise OSError(str(error)) from error
@@ -201,18 +200,15 @@ def _server(layout: Layout) -> Server:
     return Server(created[-1].namespace if created else None)
 
 
-def _jobs_path(server: Server) -> str:
-    return server.path("batch/v1", "jobs")
-
-
-def _select(layout: Layout) -> dict[str, str]:
-    return {"labelSelector": f"{RUN}={_label(layout)}"}
+def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[str, Any]]:
+    """Return what there is of a run on its server."""
+    return server.items(server.path(group, kind), labelSelector=f"{RUN}={_label(layout)}")
 
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the pods of a run by their Job and their index in it."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pod in server.items(server.path("v1", "pods"), **_select(layout)):
+    for pod in _items(server, layout, "v1", "pods"):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
         index = "" if SHARD in labels else str(notes.get(INDEX, ""))
         found.setdefault((labels.get(OWNER, ""), index), []).append(pod)
@@ -236,9 +232,7 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _delete(server: Server, layout: Layout) -> None:
-    """Delete every Job with the run's label."""
-    listed = {job["metadata"]["name"] for job in server.items(_jobs_path(server), **_select(layout))}
-    for name in sorted(listed):
+    for name in sorted(job["metadata"]["name"] for job in _items(server, layout, "batch/v1", "jobs")):
         server.delete(server.path("batch/v1", "jobs", name))
 
 
@@ -254,10 +248,8 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
     silent = _silent(layout, shards)
     if silent and _noted(layout):
-        with (
-            contextlib.suppress(ParallelError),
-            _server(layout) as server,
-        ):  # copies of earlier are there all the same
+        # copies of earlier are there all the same
+        with contextlib.suppress(ParallelError), _server(layout) as server:
             _keep_printed(server, layout, silent)
     return {shard: sorted(_folder(layout).glob(f"printed.{shard}.*.txt")) for shard in shards}
 
@@ -279,6 +271,9 @@ def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> No
                     write_whole(file, f"{text}\n".encode())
 
 
+# --- from a Job and its pods to the state of a shard: pure functions, since much of it is rarely seen ---
+
+
 def shard_state(
     job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]], *, has_ended: bool
 ) -> tuple[JobState, str]:
@@ -291,9 +286,10 @@ def shard_state(
     status = job.get("status", {})
     end, reason = _end(status, index)
     if end == "Complete":
-        if has_ended:
-            return JobState.FAILED, f"Job {name} is complete"
-        return JobState.FAILED, f"Job {name} is complete, and its worker wrote no outcome"
+        return (
+            JobState.FAILED,
+            f"Job {name} is complete{'' if has_ended else ', and its worker wrote no outcome'}",
+        )
     if end == "Failed":
         return _failure(name, pods, reason)
     return _going_on(job, pods)
@@ -327,9 +323,7 @@ def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
             return "Failed", "FailedIndexes"
     for condition in status.get("conditions") or []:
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return condition["type"], ": ".join(
-                str(condition[part]) for part in ("reason", "message") if condition.get(part)
-            )
+            return condition["type"], joined(condition.get("reason"), condition.get("message"))
     return "", ""
 
 

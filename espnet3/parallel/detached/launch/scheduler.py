@@ -107,7 +107,7 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     if refused is not None:
         print(
             f"{len(jobs)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
-            f"ended, `{shlex.join(['espnet3', 'retry', str(layout.run)])}` submits the others. {refused}",
+            f"ended, `{layout.retrying}` submits the others. {refused}",
             file=sys.stderr,
             flush=True,
         )

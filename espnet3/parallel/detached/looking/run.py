@@ -14,7 +14,7 @@ from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
 from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.layout import DONE, Layout, Plan, tail
 from espnet3.parallel.detached.looking import verbs
-from espnet3.parallel.detached.looking.status import job_ids, run_status, watch
+from espnet3.parallel.detached.looking.status import run_status, watch
 from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, progress
 from espnet3.parallel.errors import explained
 from espnet3.parallel.ledger.files import open_plain
@@ -80,7 +80,7 @@ class DetachedRun(Sequence[JobRecord]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         shard = range(len(self))[index]
-        job_id = job_ids(self._layout).get(str(shard), "")
+        job_id = self._layout.job_ids().get(str(shard), "")
         result = self.path / self._plan.outcomes[shard] / RESULTS
         spec = self._layout.spec(shard)
         shown = Path(self._plan.specs) / spec.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import json
-import shlex
 import socket
 import sys
 import time
@@ -75,9 +74,8 @@ def cancel(layout: Layout, grace: float) -> RunStatus:
     """End every job, and note it for those that had not ended by themselves."""
     plan = layout.plan()
     by = f"cancelled by {submitter()}@{socket.gethostname()}"
-    with _driving(
-        layout, "cancel", _PATIENCE
-    ):  # a submission in between would be missed, or would lift the order
+    # a submission in between would be missed, or would lift the order
+    with _driving(layout, "cancel", _PATIENCE):
         alive = run_status(layout, plan).alive
         layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
         if layout.original() is None:  # else the jobs that are noted here are another folder's
@@ -85,18 +83,17 @@ def cancel(layout: Layout, grace: float) -> RunStatus:
         _wait_for_leases(layout, plan, grace)
         for shard in run_status(layout, plan).shards:
             folder = layout.shard(shard.shard)
+            has_ended = (folder / ENDED).exists()
             # an end after which its job was perhaps queued again ends here: that job is gone now, too
-            open_end = may_be_queued(shard.state) or not (folder / ENDED).exists()
+            open_end = may_be_queued(shard.state) or not has_ended
             if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
-                before = (
-                    f"; before that {shard.state.value}: {shard.note}" if (folder / ENDED).exists() else ""
-                )
+                before = f"; before that {shard.state.value}: {shard.note}" if has_ended else ""
                 make_folder(folder)
                 write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
         _event(layout, "cancelled", by=by)
     status = run_status(layout, plan)
     note = "no job was queued or at work: there was nothing to cancel"
-    return status if alive else replace(status, notes=(*status.notes, note))
+    return status if alive else _noted(status, note)
 
 
 def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
@@ -118,17 +115,14 @@ def submit_new(layout: Layout) -> RunStatus:
     if (home := layout.home()) is not None:
         raise ConfigError(
             f"{layout.run} was submitted as {home}, and its specs name that folder: "
-            f"`{_command(layout, 'retry')}` writes its own, and submits all that is missing"
+            f"`{layout.retrying}` writes its own, and submits all that is missing"
         )
     with _driving(layout, "submit"):
         new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
         hand_over(layout, plan, new)
         _event(layout, "submitted", shards=len(new))
-    status = run_status(layout, plan)
-    if new:
-        return status
-    note = f"nothing was submitted: every shard was before; `{_command(layout, 'retry')}` submits what is missing again"
-    return replace(status, notes=(*status.notes, note))
+    note = f"nothing was submitted: every shard was before; `{layout.retrying}` submits what is missing again"
+    return _noted(run_status(layout, plan), "" if new else note)
 
 
 def retry(layout: Layout, failed_items: bool, on_error: str | None) -> RunStatus:
@@ -150,29 +144,20 @@ def retry(layout: Layout, failed_items: bool, on_error: str | None) -> RunStatus
         scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
         shards = put_specs(layout, plan, items, scan.state, who, failed_items)
         left = scan.state.count(LEFT)
-        said = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
-        _event(
-            layout,
-            "retried",
-            shards=shards,
-            items=left,
-            **{name: value for name, value in said.items() if value},
-        )
+        facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
+        said = {name: value for name, value in facts.items() if value}
+        _event(layout, "retried", shards=shards, items=left, **said)
         hand_over(layout, plan, shards, raised)
     status = run_status(layout, plan)
-    note = (
-        _runs_again(layout, items, scan.state) if shards else _nothing_left(layout, scan.state.count(FAILED))
-    )
+    if shards:
+        return _noted(status, _runs_again(layout, items, scan.state))
+    failed = scan.state.count(FAILED)
+    again = f"; `{layout.retrying} --failed-items` runs the {counted(failed, 'failed item')} again"
+    return _noted(status, f"nothing was submitted: every item has an outcome{again if failed else ''}")
+
+
+def _noted(status: RunStatus, note: str) -> RunStatus:
     return replace(status, notes=(*status.notes, note)) if note else status
-
-
-def _nothing_left(layout: Layout, failed: int) -> str:
-    again = f"; `{_command(layout, 'retry')} --failed-items` runs the {counted(failed, 'failed item')} again"
-    return f"nothing was submitted: every item has an outcome{again if failed else ''}"
-
-
-def _command(layout: Layout, verb: str) -> str:
-    return shlex.join(["espnet3", verb, str(layout.run)])
 
 
 def _change_policy(layout: Layout, on_error: str) -> None:
@@ -189,7 +174,7 @@ def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
         return ""
     return (
         f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
-        f"the run again. `{_command(layout, 'retry')} --on-error record` keeps its failure "
+        f"the run again. `{layout.retrying} --on-error record` keeps its failure "
         "and goes on with the other items"
     )
 
@@ -229,7 +214,7 @@ def merge(layout: Layout, runner: Any) -> Any:
         look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
     if plan.keep_values and not plan.outputs:
         return results  # a runner is not made again, nor its module imported, for nothing
-    runner = finishing_runner(layout, runner)
+    runner = _finishing_runner(layout, runner)
     if resumed(True) != "force":
         LoadedCode(plan.code).check("this process, which merges,")
     if plan.keep_values:
@@ -263,20 +248,19 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
     return attributes
 
 
-def restored_runner(layout: Layout) -> Any:
-    """Make a run's runner again, as far as its `merge` may need it: its class and its plain attributes."""
-    spec = layout.template()
-    sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
-    cls: Any = load(spec.runner)
-    runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
-    for name, value in layout.read(RUNNER).items():
-        setattr(runner, name, decode(value, layout.folder / RUNNER))
-    return runner
+def _finishing_runner(layout: Layout, runner: Any) -> Any:
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
 
-
-def finishing_runner(layout: Layout, runner: Any) -> Any:
-    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder."""
-    runner = restored_runner(layout) if runner is None else copy.copy(runner)
+    Where none is given it is made again: its class and its plain attributes.
+    """
+    if runner is None:
+        spec = layout.template()
+        sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+        cls: Any = load(spec.runner)
+        runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+        for name, value in layout.read(RUNNER).items():
+            setattr(runner, name, decode(value, layout.folder / RUNNER))
+    runner = copy.copy(runner)
     # whatever folder the submitter was in
     entries = folder_entries(layout.run, runner.shard_subdir)
     runner.output_dir, runner.shard_subdir = Path(entries["output_dir"]), entries["shard_subdir"]

@@ -120,20 +120,23 @@ def note_place(scheduler: Scheduler, folder: Path) -> None:
 
 def _place(folder: Path) -> dict[str, str | None]:
     try:
-        return read_json(folder / _PLACE)
+        noted = read_json(folder / _PLACE)
     except FileNotFoundError:
         return {}
+    schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
+    return {name: noted[name] for one in schedulers for name in one.place if name in noted}  # not PATH, say
 
 
 def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:
     """Run a command and return what it printed."""
-    place = _place(folder)
     environment = {
         **job_environment(),
         "PWD": str(start or folder),
     }  # OAR reads the folder from this variable
-    environment = {name: value for name, value in environment.items() if name not in place}
-    environment.update((name, value) for name, value in place.items() if value is not None)
+    for name, value in _place(folder).items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
     return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=SECONDS)
 
 
@@ -163,8 +166,8 @@ def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, 
 
 def last_line(scheduler: Scheduler, folder: Path, element: str) -> str:
     """Return the last line that an element's script or the scheduler printed; empty: none."""
-    lines = [line for file in outputs(scheduler, folder, element) for line in tail(file).splitlines()]
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    lines = [line.strip() for file in outputs(scheduler, folder, element) for line in tail(file).splitlines()]
+    return next(filter(None, reversed(lines)), "")
 
 
 # --- the state of a shard ---

@@ -21,7 +21,6 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.job.stopping import say
 from espnet3.parallel.detached.job.work import (
     EXIT_DONE,
@@ -30,8 +29,8 @@ from espnet3.parallel.detached.job.work import (
     run_shard,
     wants_requeue,
 )
+from espnet3.parallel.detached.job_spec import CHECKED, JobSpec, load, make_provider, read_spec
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.spec import CHECKED, JobSpec, make_provider, read_spec
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, read_record
 

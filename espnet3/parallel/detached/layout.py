@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.detached.spec import JobSpec, items_from_json, items_to_json
+from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import DamagedFolderError

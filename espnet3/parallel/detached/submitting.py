@@ -23,21 +23,21 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.code import ClassRef, refer
-from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.launch.scheduler import walltime
-from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
-from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.looking.status import refuse_living
-from espnet3.parallel.detached.looking.verbs import runner_attributes
-from espnet3.parallel.detached.spec import (
+from espnet3.parallel.detached.job_spec import (
     CHECKED,
+    ClassRef,
     JobSpec,
     interpreter,
     job_environment,
     provider_arguments,
     record,
+    refer,
 )
+from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
+from espnet3.parallel.detached.launch.scheduler import walltime
+from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
+from espnet3.parallel.detached.looking.run import DetachedRun, runner_attributes
+from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
 from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json

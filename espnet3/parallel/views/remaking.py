@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import SCRIPT, ClassRef, load
+from espnet3.parallel.detached.job_spec import SCRIPT, ClassRef, load, make_provider
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
 from espnet3.parallel.detached.looking.status import no_run
-from espnet3.parallel.detached.spec import make_provider
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of

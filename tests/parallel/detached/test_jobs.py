@@ -14,11 +14,11 @@ import pytest
 
 from espnet3.parallel import ChangedRunError, ParallelError, SubmissionError, set_parallel
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
+from espnet3.parallel.detached.job_spec import read_spec
 from espnet3.parallel.detached.launch import scheduler
 from espnet3.parallel.detached.launch.scheduler import make_job
 from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.spec import read_spec
 from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_scripts import job_of
 from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.job_spec import JobSpec
 from espnet3.parallel.detached.layout import positions, stretches
 from espnet3.parallel.detached.marks import LossFile, Marks
-from espnet3.parallel.detached.spec import JobSpec
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.watch import Late, end_process

@@ -24,9 +24,9 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
 from espnet3.parallel.detached.job.stopping import say
 from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
+from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
-from espnet3.parallel.detached.spec import job_environment
 from espnet3.parallel.detached.states import GRACE, JobState, acquire, disk_now, holder_lives, progress
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError

@@ -13,12 +13,11 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.detached.code import load
 from espnet3.parallel.detached.job.shard_files import ShardBlame, ShardOutcomes
 from espnet3.parallel.detached.job.stopping import EarlyEnd, StopNow, Stopping, say
+from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
 from espnet3.parallel.detached.layout import DONE, ENDED, Ended, Layout
 from espnet3.parallel.detached.marks import Budget
-from espnet3.parallel.detached.spec import JobSpec, make_provider
 from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines

@@ -29,8 +29,8 @@ from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.clusters import commands
 from espnet3.parallel.clusters.commands import SECONDS, Listing, Said, run
+from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
-from espnet3.parallel.detached.spec import job_environment
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
 from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers

@@ -15,6 +15,7 @@ from typing import Any
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, kube, scheduler, supervised
 from espnet3.parallel.detached.layout import (
     DONE,
@@ -28,7 +29,6 @@ from espnet3.parallel.detached.layout import (
     write_quickly,
 )
 from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
-from espnet3.parallel.detached.spec import items_to_json
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.folder import set_aside

@@ -19,8 +19,8 @@ from typing import Any
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
-from espnet3.parallel.detached.spec import import_path, interpreter
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube.manifests import (

@@ -29,6 +29,7 @@ from espnet3.parallel.clusters.commands import (
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.jobs import prologue_of
+from espnet3.parallel.detached.job_spec import import_path, interpreter
 from espnet3.parallel.detached.launch.asking import (
     Submitted,
     answers,
@@ -41,7 +42,6 @@ from espnet3.parallel.detached.launch.asking import (
     submitted,
 )
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
-from espnet3.parallel.detached.spec import import_path, interpreter
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole

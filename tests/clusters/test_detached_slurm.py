@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from espnet3.parallel import FolderInUseError, set_parallel
-from espnet3.parallel.detached.launch import asking, scheduler
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.launch import asking, job_arrays
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.chaos_slurm.queue import SOON, waits_long
 from tests.clusters.labs import Lab, never_to_run
@@ -41,7 +41,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(command[0])
         return ask(command, *rest)
 
-    for module in (scheduler, asking):
+    for module in (job_arrays, asking):
         monkeypatch.setattr(module, "ask", spy)
     return names
 

@@ -69,9 +69,8 @@ class JobSpec:
             return self
 
         def there(path: str) -> str:
-            return (
-                str(run / Path(path).relative_to(self.run)) if Path(path).is_relative_to(self.run) else path
-            )
+            inside = Path(path).is_relative_to(self.run)
+            return str(run / Path(path).relative_to(self.run)) if inside else path
 
         around = self.surroundings
         inside = os.path.relpath(self.run, self.entries.get("output_dir", self.run))
@@ -87,16 +86,7 @@ class JobSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {
-            "schema": SCHEMA,
-            **plain,
-            "items": items_to_json(self.items),
-            "runner": asdict(self.runner),
-            "provider": asdict(self.provider),
-            "policy": asdict(self.policy),
-            "surroundings": asdict(self.surroundings),
-        }
+        return {"schema": SCHEMA, **asdict(self), "items": items_to_json(self.items)}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> JobSpec:

@@ -27,7 +27,6 @@ from typing import Any, Literal, TypedDict
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import (
     make_folder,
@@ -141,15 +140,11 @@ class Plan:
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:
     """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    write_whole(path, _lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
+    write_whole(path, key_lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
 
 
-def write_lines(path: Path, texts: dict[str, str]) -> None:
-    """Write one of a thousand JSON files that nobody reads before all are written: a key a line, not synced."""
-    write_plainly(path, _lines(texts))
-
-
-def _lines(texts: dict[str, str]) -> bytes:
+def key_lines(texts: dict[str, str]) -> bytes:
+    """Return a JSON object, a key a line."""
     lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
     return f"{{\n{lines}\n}}\n".encode()
 

@@ -250,7 +250,6 @@ def holder_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    """Return the file of a folder's newest lease, and what it says."""
     newest, number = None, 0
     try:
         names = os.listdir(folder)

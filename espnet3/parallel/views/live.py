@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import FOLDER, INDICES, PLAN, Layout
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, folder_status
 from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
 from espnet3.parallel.ledger.folder import RUN, read_run

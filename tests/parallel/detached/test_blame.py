@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemFailure, set_parallel
-from espnet3.parallel.detached.job.shard_files import ShardBlame
+from espnet3.parallel.detached.job.attempt import ShardBlame
 from espnet3.parallel.detached.job_spec import JobSpec, record, refer
 from espnet3.parallel.detached.marks import LossFile, Marks, job_name, note_end
 from espnet3.parallel.engine.blame import Loss

@@ -12,7 +12,7 @@ import pytest
 
 from espnet3.parallel.backends import BACKENDS, SubmitBy
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch.scheduler import (
+from espnet3.parallel.detached.launch.job_arrays import (
     JobArray,
     ScriptFacts,
     body,

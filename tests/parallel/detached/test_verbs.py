@@ -16,7 +16,7 @@ from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, Incompl
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import submitted
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking import run as looking
+from espnet3.parallel.detached.looking import detached_run as looking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.testing import StandIn, standin

@@ -13,7 +13,7 @@ from kubernetes_validate.utils import all_versions
 from espnet3.parallel import ConfigError
 from espnet3.parallel.clusters.kube import kube_options
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch.kube import shard_state
+from espnet3.parallel.detached.launch.kube_jobs import shard_state
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.kube.manifests import MOST, JobFacts, indices_of, is_mounted, manifests, more_memory
 from tests.parallel.kube.controller import refusals

@@ -93,12 +93,6 @@ class Stopping:
         return self._ordered is not None
 
     @property
-    def is_nearly_over(self) -> bool:
-        """Whether a signal that comes now is likely that of the walltime, which began before this process."""
-        left = self.seconds_left
-        return left is not None and left < GRACE
-
-    @property
     def seconds_left(self) -> float | None:
         """Seconds until its walltime is nearly over; None: no limit is known."""
         return None if self._deadline is None else self._deadline - self._margin - time.monotonic()

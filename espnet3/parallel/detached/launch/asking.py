@@ -129,10 +129,8 @@ def _place(folder: Path) -> dict[str, str | None]:
 
 def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:
     """Run a command and return what it printed."""
-    environment = {
-        **job_environment(),
-        "PWD": str(start or folder),
-    }  # OAR reads the folder from this variable
+    # OAR reads the folder from PWD
+    environment = {**job_environment(), "PWD": str(start or folder)}
     for name, value in _place(folder).items():
         environment.pop(name, None)
         if value is not None:
@@ -220,7 +218,6 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
 def _state(
     scheduler: Scheduler, folder: Path, job: str, answer: JobAnswer, silent: float, problem: str
 ) -> tuple[JobState, str]:
-    """Return the state of a silent shard by what is known of its job."""
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
@@ -268,7 +265,6 @@ def _note_of_end(folder: Path, job: str) -> Path:
 
 
 def _newest(files: Iterable[Path]) -> int:
-    """Return when the newest of some files was touched, in nanoseconds."""
     times = [0]
     for file in files:
         with contextlib.suppress(FileNotFoundError):  # a lease that is cleaned up

@@ -16,7 +16,7 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.queue_answers import submitter
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
-from espnet3.parallel.detached.launch import asking, kube, scheduler, supervised
+from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
 from espnet3.parallel.detached.layout import (
     DONE,
     ENDED,
@@ -24,12 +24,13 @@ from espnet3.parallel.detached.layout import (
     Layout,
     Note,
     Plan,
+    key_lines,
     stretches,
-    write_lines,
     write_quickly,
 )
 from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
 from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
@@ -56,14 +57,18 @@ class Launcher:
 
 
 _LOCAL = Launcher(
-    supervised.check, supervised.start, supervised.query, supervised.cancel, lambda layout, shards: {}
+    supervisors.check, supervisors.start, supervisors.query, supervisors.cancel, lambda layout, shards: {}
 )
 _LAUNCHERS = {
     Kind.LOCAL: _LOCAL,
     Kind.GPU: _LOCAL,
-    Kind.SSH: replace(_LOCAL, check=supervised.check_hosts, start=supervised.start_on_hosts),
-    Kind.BATCH: Launcher(scheduler.check, scheduler.start, asking.query, scheduler.cancel, scheduler.printed),
-    Kind.KUBERNETES: Launcher(kube.check, kube.start, kube.query, kube.cancel, kube.printed),
+    Kind.SSH: replace(_LOCAL, check=supervisors.check_hosts, start=supervisors.start_on_hosts),
+    Kind.BATCH: Launcher(
+        job_arrays.check, job_arrays.start, asking.query, job_arrays.cancel, job_arrays.printed
+    ),
+    Kind.KUBERNETES: Launcher(
+        kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.cancel, kube_jobs.printed
+    ),
 }
 
 
@@ -76,9 +81,9 @@ def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
     """End all jobs of a run, those of an earlier backend too; the grace is in seconds."""
     launcher(plan.env).cancel(layout, plan, grace)
     if row(plan.env).scheduler is None:
-        scheduler.cancel(layout, plan, grace)
+        job_arrays.cancel(layout, plan, grace)
     if row(plan.env).kind is not Kind.KUBERNETES:
-        kube.cancel(layout, plan, grace)
+        kube_jobs.cancel(layout, plan, grace)
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:
@@ -89,7 +94,7 @@ def settle_in(layout: Layout, plan: Plan) -> None:
     if layout.home() is None:
         return
     raised = layout.jobs().get("raised", {})
-    set_aside(layout.folder, only=(asking.FOLDER, kube.FOLDER, JOBS))
+    set_aside(layout.folder, only=(asking.FOLDER, kube_jobs.FOLDER, JOBS))
     write_json(layout.folder / JOBS, {"raised": raised})
     for shard in range(plan.n_shards):
         excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
@@ -125,10 +130,9 @@ def put_specs(
             count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
         left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
         if not left:
-            counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
             if not (folder / DONE).exists():
                 make_folder(folder)
-                write_quickly(folder / DONE, counts)
+                write_quickly(folder / DONE, {"ok": part.count(OK), "failed": part.count(FAILED)})
             continue
         for name in () if new else (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
@@ -145,16 +149,15 @@ def put_specs(
             "run_id": run_id,
         }
         own_texts = {key: json.dumps(value) for key, value in own.items()}
-        write_lines(layout.spec(shard), {**texts, **own_texts})
+        # no job reads it before all are written
+        write_plainly(layout.spec(shard), key_lines({**texts, **own_texts}))
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
-    if shards:
-        (layout.run / RECEIPT).unlink(
-            missing_ok=True
-        )  # the merged files no longer cover what the jobs will add
+    if shards:  # the merged files no longer cover what the jobs will add
+        (layout.run / RECEIPT).unlink(missing_ok=True)
     return shards
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.detached.launch.handover import Queue, launcher
@@ -202,16 +202,7 @@ _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
 
 
-class Status(Protocol):
-    """What a look at a run returns."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether somebody may still write."""
-        ...
-
-
-S = TypeVar("S", bound=Status)
+S = TypeVar("S", bound=RunStatus | FolderStatus)
 
 
 def watch(

@@ -123,7 +123,6 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
 
 
 def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:
-    """Create the Jobs of shards; return the id of each shard's."""
     folder = _folder(layout)
     number = len(list(folder.glob("created.*.json")))
     tasks = folder / f"tasks.{number}.json"
@@ -201,12 +200,10 @@ def _server(layout: Layout) -> Server:
 
 
 def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[str, Any]]:
-    """Return what there is of a run on its server."""
     return server.items(server.path(group, kind), labelSelector=f"{RUN}={_label(layout)}")
 
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the pods of a run by their Job and their index in it."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for pod in _items(server, layout, "v1", "pods"):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
@@ -260,7 +257,6 @@ def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
 
 
 def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> None:
-    """Copy what pods of shards have printed into the run folder."""
     pods = _pods(server, layout)
     for created in _noted(layout):
         for shard, (job, *index) in created.shards.items():

@@ -1,6 +1,6 @@
 """`env: local` and `local_gpu` without a driver: a process of its own session that runs the jobs.
 
-    python -m espnet3.parallel.detached.job.supervisor RUN [--slots N --part K/M]
+    python -m espnet3.parallel.detached.job.supervising RUN [--slots N --part K/M]
 
 It detaches from its parent before it prints "ready", holds a lease, keeps `n_workers` jobs running, restarts those
 that die, and ends with the last. Each job leads a session of its own: killing the supervisor kills none of them.
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
+from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.job.stopping import say
-from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
@@ -36,7 +36,7 @@ from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
-SUPERVISING = "espnet3.parallel.detached.job.supervisor"  # this module
+SUPERVISING = "espnet3.parallel.detached.job.supervising"  # this module
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
 _PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
@@ -53,7 +53,7 @@ class Supervisor:
         self.layout = layout
         self.plan = plan
         self.gpus = (
-            gpus  # to share out among the jobs that run at a time; none: they see what this process sees
+            gpus  # shared out among the jobs that run at a time; none: they see what this process sees
         )
         self.todo = deque(shards)
         self.shared = shared  # supervisors of other hosts run some of them
@@ -85,7 +85,7 @@ class Supervisor:
         self.stopping.set()
 
     def _is_over(self) -> bool:
-        """Whether the run was told to stop, or its folder has been moved away or deleted."""
+        # the run was told to stop, or its folder has been moved away or deleted
         return self.layout.stopped() is not None or not self.layout.is_there()
 
     async def _pause(self, seconds: float) -> None:
@@ -153,7 +153,6 @@ class Supervisor:
         await self._settle(shard, status, at_work)
 
     async def _settle(self, shard: int, status: int, at_work: bool) -> None:
-        """Decide what becomes of a shard whose job has ended; in code of the user's, with any exit status."""
         if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
             return
         if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it

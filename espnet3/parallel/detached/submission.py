@@ -34,9 +34,9 @@ from espnet3.parallel.detached.job_spec import (
     refer,
 )
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
-from espnet3.parallel.detached.launch.scheduler import walltime
+from espnet3.parallel.detached.launch.job_arrays import walltime
 from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
-from espnet3.parallel.detached.looking.run import DetachedRun, runner_attributes
+from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import open_run
@@ -212,7 +212,6 @@ def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> P
 
 
 def _has_begun(layout: Layout, plan: Plan) -> bool:
-    """Whether a job of a plan has ever been at work, or an outcome is there."""
     folders = [layout.run / name for name in plan.outcomes]
     folders += [layout.shard(shard) for shard in range(plan.n_shards)]
     return any(file.name != ENDED for folder in folders if folder.is_dir() for file in folder.iterdir())

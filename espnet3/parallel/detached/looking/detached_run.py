@@ -61,19 +61,12 @@ from espnet3.parallel.runner.writers.hooks import folder_entries
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One shard's job.
-
-    Attributes:
-        shard: The shard's number.
-        job_id: The job as its backend calls it; empty before it is submitted.
-        spec: The JSON file the job reads.
-        result: The JSON lines it writes its results to.
-    """
+    """One shard's job."""
 
     shard: int
-    job_id: str
-    spec: Path
-    result: Path
+    job_id: str  # the job as its backend calls it; empty before it is submitted
+    spec: Path  # the JSON file the job reads
+    result: Path  # the JSON lines it writes its results to
 
 
 class DetachedRun(Sequence[JobRecord]):
@@ -201,15 +194,14 @@ class DetachedRun(Sequence[JobRecord]):
 
     def _printed(self, failed: bool) -> Iterator[tuple[int, list[Path]]]:
         """Yield shards, and the files with what each one's jobs printed: the scheduler's, and then its log."""
-        shards = range(len(self)) if not failed else self._failed_shards()
+        shards: Sequence[int] = range(len(self))
+        if failed:
+            fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
+            shards = [s.shard for s in self.status().shards if s.state not in fine]
         printed = launcher(self._plan.env).printed(self._layout, shards)
         for shard in shards:
             log = self._layout.log(shard)
             yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
-
-    def _failed_shards(self) -> list[int]:
-        fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
-        return [s.shard for s in self.status().shards if s.state not in fine]
 
     # --- acting ---
 
@@ -278,7 +270,6 @@ class DetachedRun(Sequence[JobRecord]):
         if on_error is not None:
             argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
         layout = self._layout.to_act_on()
-        plan = layout.plan()
         with _driving(layout, "retry") as who:
             plan = layout.plan()
             before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
@@ -393,7 +384,6 @@ def _noted(status: RunStatus, note: str) -> RunStatus:
 
 
 def _change_policy(layout: Layout, on_error: str) -> None:
-    """Change `on_error` in what the specs, and the runner of the merge, are made from."""
     template = layout.template()
     layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
     runner = layout.read(RUNNER)

@@ -20,7 +20,7 @@ from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job.supervisor import READY, SUPERVISING
+from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
 from espnet3.parallel.detached.job_spec import import_path, in_folder, interpreter, job_environment
 from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
@@ -102,7 +102,6 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _supervisors(layout: Layout) -> list[Path]:
-    """Return the folders of all supervisors: one, or one for each host."""
     return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
@@ -174,7 +173,6 @@ def start_on_hosts(
 
 
 def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> str:
-    """Return the command line that starts a host's supervisor."""
     cwd = layout.template().surroundings.cwd
     python = in_folder(host.python or interpreter(plan.env, plan.options, cwd), cwd)
     root = import_path()

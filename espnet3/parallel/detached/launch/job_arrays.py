@@ -102,11 +102,11 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     except BaseException:
         _cancel(scheduler, taken, folder)
         raise
-    jobs = {shard: element for array in taken for shard, element in array.jobs.items()}
-    note(jobs)
+    queued = {shard: element for array in taken for shard, element in array.jobs.items()}
+    note(queued)
     if refused is not None:
         print(
-            f"{len(jobs)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
+            f"{len(queued)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
             f"ended, `{layout.retrying}` submits the others. {refused}",
             file=sys.stderr,
             flush=True,
@@ -180,11 +180,8 @@ def _write(
         if _start_folder(scheduler, folder) != folder:
             lines += scheduler.silent
         words = [word for line in lines for word in shlex.split(line)]
-        return (
-            [*submit, *words, shlex.quote(str(folder / name))],
-            None,
-            "\n".join(f"{scheduler.mark} {each}" for each in lines),
-        )
+        text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
+        return [*submit, *words, shlex.quote(str(folder / name))], None, text
     if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text, text
     return [*submit, name], None, text
@@ -285,15 +282,12 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
 
 
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
-    """Cancel arrays, with one command where it is the same but for the array; print what stands against it."""
-    merged: dict[tuple[str, ...], dict[str, Sequence[str]]] = {}
-    for array in arrays:
-        words = tuple(array.cancel[: -len(array.whole)])
-        merged.setdefault(words, {}).update(dict.fromkeys(array.whole, array.names))
+    """Cancel arrays of one scheduler; print what stands against it."""
     left = NotCancelled({}, {})
-    for command, jobs in merged.items():
-        found = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
-        left = NotCancelled({**left.foreign, **found.foreign}, {**left.refused, **found.refused})
+    if arrays:
+        command = arrays[0].cancel[: -len(arrays[0].whole)]
+        jobs = {one: array.names for array in arrays for one in array.whole}
+        left = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
     if left.foreign or left.refused:
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
     return left

@@ -2,44 +2,51 @@
 
 lease ──> what is there ──> classes, provider, env ──> [ mark, run_items, append ] ... ──> done, or ended
 
-Where items have a time limit this goes on in a child of the job's process, which is killed with an item (guard.py).
+With an `item_timeout` this goes on in a child of the job's process, which is killed with an item (time_limit.py).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.detached.job.shard_files import ShardBlame, ShardOutcomes
 from espnet3.parallel.detached.job.stopping import EarlyEnd, StopNow, Stopping, say
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider
-from espnet3.parallel.detached.layout import DONE, ENDED, Ended, Layout
-from espnet3.parallel.detached.marks import Budget
-from espnet3.parallel.detached.states import BEAT, STALE, JobState, acquire
+from espnet3.parallel.detached.layout import ENDED, Ended, Layout, positions, stretches
+from espnet3.parallel.detached.marks import Budget, LossFile, Marks
+from espnet3.parallel.detached.states import BEAT, GRACE, STALE, JobState, acquire
+from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.recording import to_lines
 from espnet3.parallel.engine.settling import Block
 from espnet3.parallel.engine.sizing import KEEP
 from espnet3.parallel.engine.steps import Call
+from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import adding
 from espnet3.parallel.env.worker_id import name_worker
 from espnet3.parallel.env_provider import worker_setup_of
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
+from espnet3.parallel.ledger.files import Appender, make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.lines import encode_failure
+from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
+from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, TIMES
 from espnet3.parallel.provenance.record import LoadedCode
-from espnet3.parallel.records import ItemFailure
+from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.inline import build_here
 from espnet3.parallel.runner.writers.hooks import Hooks
+from espnet3.parallel.timing.recorder import TimesRecorder
 
 if TYPE_CHECKING:
-    from espnet3.parallel.detached.job.guard import Steps
+    from espnet3.parallel.detached.job.time_limit import Steps
 
 
 # What the job's process ends with; 75 is EX_TEMPFAIL, "try again later"
@@ -55,7 +62,9 @@ def run_shard(spec: JobSpec) -> int:
     limit = spec.policy.item_timeout
     if limit is None:
         return _attempt(spec, began, None)
-    from espnet3.parallel.detached.job.guard import guarded  # multiprocessing and psutil are only used there
+    from espnet3.parallel.detached.job.time_limit import (
+        guarded,  # multiprocessing and psutil are only used there
+    )
 
     folder = Layout(Path(spec.run)).shard(spec.shard)
     return guarded(lambda steps: _attempt(spec, began, steps), limit, folder)
@@ -106,7 +115,7 @@ class _Attempt:
         stopping.on_signal = self._told_to_stop
         self.budget = Budget(layout, spec.shard, spec.max_failures, spec.total)
         self.begin = spec.begin  # of the stretch that is in flight
-        self.outcomes = ShardOutcomes(spec, lease)
+        self.outcomes = ShardOutcomes(spec, lease, self.worker)
         self.loaded = LoadedCode(layout.plan().code)
 
     def run(self) -> int:
@@ -144,7 +153,9 @@ class _Attempt:
     def _told_to_stop(self) -> None:
         self.marks.excuse()
         state, why = self.stopping.reason()
-        timed_out = state is JobState.UNFINISHED and self.stopping.is_nearly_over
+        left = self.stopping.seconds_left
+        # few: the signal is that of the walltime, which began before this process
+        timed_out = state is JobState.UNFINISHED and left is not None and left < GRACE
         self.early.told(JobState.TIMEOUT if timed_out else state, why)
 
     def _work(self) -> tuple[JobState, str]:
@@ -199,19 +210,16 @@ class _Attempt:
             return JobState.FAILED, self._stopped(result, result.stop)
         indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
         write_json(folder / DONE, indices)
-        outcomes.append(spec.begin, Block(values=result.values, failed=result.failed))
-        positions = range(spec.begin, spec.end)
-        n, retries = len(result.values), result.retries
-        outcomes.times.took(self.worker, result.seconds, n, result.times, positions, retries=retries)
+        block = Block(result.values, result.failed, result.retries, result.seconds, times=result.times)
+        outcomes.append(spec.begin, block)
         return JobState.DONE, ""
 
     def _stopped(self, result: shards.ShardResult, stop: ItemFailure) -> str:
         """Note the failure that has stopped a shard with hooks, and return it in a sentence."""
         at = len(result.values)
         position = self.spec.begin + at
-        if (
-            at < len(self.spec.items) and stop.index == self.spec.items[at]
-        ):  # else a hook failed, without an item
+        # else a hook failed, without an item
+        if at < len(self.spec.items) and stop.index == self.spec.items[at]:
             self.outcomes.append_failure(position, stop)
         print(stop.traceback, flush=True)
         if stop.cause == "runner":
@@ -219,7 +227,6 @@ class _Attempt:
         return _sentence_of(stop, position in self.outcomes.failed_before)
 
     def _env(self) -> tuple[Any, dict[str, Any]]:
-        """Return the runner's class and the env."""
         spec = self.spec
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
@@ -279,10 +286,6 @@ class _Attempt:
     def _settle(self, begin: int, block: Block) -> tuple[JobState, str] | None:
         """Put a block on disk; return how the attempt ends, or None to go on."""
         self.outcomes.append(begin, block)
-        if block.values and block.times is not None:
-            positions = range(begin, begin + len(block.values))
-            n, retries = len(block.values), block.retries
-            self.outcomes.times.took(self.worker, block.seconds, n, block.times, positions, retries=retries)
         self.budget.add(len(block.failed))
         if block.error is not None:
             if block.stop is None:  # the runner's own mistake, such as a batch of another length
@@ -303,14 +306,12 @@ class _Attempt:
         return self._check_budget()
 
     def _fail(self, position: int, failure: ItemFailure) -> tuple[JobState, str]:
-        """Stop the whole run at an item, as on_error="raise" says."""
         why = _sentence_of(failure, position in self.outcomes.failed_before)
         say(failure.traceback)
         self._stop_all(why, at_item=True)
         return JobState.FAILED, why
 
     def _check_budget(self, last: bool = False) -> tuple[JobState, str] | None:
-        """Stop the whole run where too many of its items have failed."""
         why = self.budget.exceeded(last)
         if not why:
             return None
@@ -338,3 +339,129 @@ def wants_requeue(spec: JobSpec) -> bool:
     """
     ended = read_or_none(Layout(Path(spec.run)).shard(spec.shard) / ENDED, Ended) or {}
     return bool(ended.get("requeue"))
+
+
+class ShardOutcomes:
+    """The folder of a shard's outcomes, to which its attempts append, one at a time."""
+
+    def __init__(self, spec: JobSpec, lease: Lease, worker: str) -> None:
+        self.folder = Path(spec.run) / spec.outcomes
+        self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
+        self._spec = spec
+        self._lease = lease
+        self._worker = worker
+        self._files: dict[str, Appender] = {}
+        n_shards = spec.total // max(1, len(spec.items))  # of about this size
+        self.times = TimesRecorder(self.append_times, spec.items, first=spec.begin, workers=n_shards)
+        self.n_lines = 0  # that this attempt has appended
+        self._lines = {RESULTS: 0, ERRORS: 0}
+        make_folder(self.folder)
+        if not (self.folder / SPEC).exists():
+            facts = {"run_id": spec.run_id, "indices": spec.indices_sha256, "shard": spec.shard}
+            write_json(self.folder / SPEC, {"schema": 1, **facts})
+        for begin, end in spec.skip:
+            self._take(range(begin, end), OK)
+        self._take(self._read(ERRORS), FAILED)
+        self._take(self._read(RESULTS), OK)
+        self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
+
+    @property
+    def ok(self) -> int:
+        """Items with a result."""
+        return self.state.count(OK)
+
+    @property
+    def failed(self) -> int:
+        """Items with a failure."""
+        return self.state.count(FAILED)
+
+    def left(self) -> list[list[int]]:
+        """Return the stretches [begin, end) of positions to run, in order."""
+        return stretches(self.state, self._spec.begin, (LEFT, FAILED) if self._spec.retry_failed else (LEFT,))
+
+    def append(self, begin: int, block: Block) -> None:
+        """Put a block's outcomes on disk, results first, and the failure that stops the shard last."""
+        values, failed = block.values, set(block.failed)
+        self._put(RESULTS, [value for place, value in enumerate(values) if place not in failed])
+        self._take([begin + place for place in range(len(values)) if place not in failed], OK)
+        for place in block.failed:
+            self.append_failure(begin + place, values[place])
+        if block.stop is not None:
+            self.append_failure(begin + len(values), block.stop)
+        if values and block.times is not None:
+            places = range(begin, begin + len(values))
+            took = block.seconds, len(values), block.times, places
+            self.times.took(self._worker, *took, retries=block.retries)
+
+    def append_failure(self, position: int, failure: ItemFailure) -> None:
+        """Put one failure on disk."""
+        self._put(ERRORS, [encode_failure(position, failure)])
+        self._take([position], FAILED)
+
+    def append_times(self, lines: list[bytes]) -> None:
+        """Note how long items took: lines of `timing`, which no outcome depends on."""
+        if TIMES not in self._files:
+            self._files[TIMES] = Appender(self.folder / TIMES, durable=False)
+        self._files[TIMES].append(lines)
+
+    def close(self, done: bool) -> None:
+        """Close the files; with `done`, leave the mark of a shard that is complete."""
+        self.times.flush()
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+        if done:
+            write_json(self.folder / DONE, {"results": self._lines[RESULTS], "errors": self._lines[ERRORS]})
+
+    def _put(self, name: str, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self._lease.check()
+        if name not in self._files:
+            self._files[name] = Appender(self.folder / name)
+        self._files[name].append(lines)
+        self._lines[name] += len(lines)
+        self.n_lines += len(lines)
+
+    def _read(self, name: str) -> Iterator[int]:
+        for position in positions(self.folder / name):
+            self._lines[name] += 1
+            yield position
+
+    def _take(self, positions: Iterator[int] | range | list[int], state: int) -> None:
+        begin, n = self._spec.begin, len(self.state)
+        for position in positions:
+            if 0 <= position - begin < n:
+                self.state[position - begin] = state
+
+
+class ShardBlame:
+    """What earlier attempts at a shard have left against its items, and what this one leaves for the next."""
+
+    def __init__(self, folder: Path, spec: JobSpec, worker: str) -> None:
+        self._file = LossFile(folder)
+        self.marks = Marks(folder, self._file)
+        self._history = History(spec.policy, self._file.losses)
+        self._spec = spec
+        self._worker = worker
+        self.suspects = set(self._history.suspects)  # positions that go one by one
+        self.one_by_one = any(loss.items > 1 for loss in self._file.losses)
+
+    def failures(self) -> dict[int, ItemFailure]:
+        """Return the failures of the positions that do not go again."""
+        spec = self._spec
+        return {
+            at: self._history.failure(at, spec.items[at - spec.begin], self._worker, self._worker)
+            for at in self._history.failed
+        }
+
+    def too_late(self, late: Late) -> None:
+        """Note which items in flight took too long, and end this process with them; called by the watching thread."""
+        try:
+            begin = (self.marks.in_flight or (self._spec.begin, 0))[0] + late.position
+            killed = ProcessEnd(signal=signal.SIGKILL)
+            self._file.add(Loss(begin, late.items, killed, seconds=late.seconds, stack=late.stack))
+            self.marks.excuse()
+            say(f"killing this process: {late.items} items from position {begin} took {late.seconds:.1f} s")
+        finally:
+            end_process()

@@ -156,9 +156,8 @@ def _sweep() -> None:
                 pass
         if not left:
             return
-        time.sleep(
-            _OFTEN
-        )  # a process of another session sends us no event but its end, if it is ours already
+        # a process of another session sends us no event but its end, if it is ours already
+        time.sleep(_OFTEN)
 
 
 def _end_like(number: int) -> None:

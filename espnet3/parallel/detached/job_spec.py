@@ -56,7 +56,7 @@ class JobSpec:
     hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
     keep_values: bool = True  # the results are wanted beside those files
     run_id: str = ""  # the session that submitted it, for people
-    entries: dict[str, str] = field(default_factory=dict)  # what the run folder adds to the env
+    entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder
 
     @property
     def end(self) -> int:
@@ -327,7 +327,7 @@ class ClassRef:
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.module}.{self.name}"
 
     @property

@@ -61,7 +61,7 @@ _OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
 
 
 class Jobs(TypedDict, total=False):
-    """What jobs.json holds: of each shard its job now and before, and how many times the memory it asks for."""
+    """The contents of jobs.json: each shard's job now and before, and the factor for its memory."""
 
     jobs: dict[str, str]
     earlier: dict[str, str]
@@ -69,7 +69,7 @@ class Jobs(TypedDict, total=False):
 
 
 class Stop(TypedDict, total=False):
-    """What stop.json holds."""
+    """The contents of stop.json."""
 
     state: Literal["cancelled", "unfinished"]
     why: str
@@ -78,14 +78,14 @@ class Stop(TypedDict, total=False):
 
 
 class Done(TypedDict, total=False):
-    """What a shard's done holds: how many items have a result, and a failure."""
+    """The contents of a shard's done: the number of items with a result, and with a failure."""
 
     ok: int
     failed: int
 
 
 class Ended(TypedDict, total=False):
-    """What a shard's ended.json holds; an end that came `early` may yet be followed by another one."""
+    """The contents of a shard's ended.json; another end may follow one that came `early`."""
 
     state: str
     why: str
@@ -94,7 +94,7 @@ class Ended(TypedDict, total=False):
 
 
 class InFlight(Done, total=False):
-    """What a shard's mark.json holds: what its worker is in, and how it ended."""
+    """The contents of a shard's mark.json: the items that its worker is at, and how it ended."""
 
     in_flight: list[int] | None
     hook: str
@@ -108,7 +108,7 @@ Note = Callable[[dict[str, str]], None]  # notes the jobs of a submission, by sh
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a detached run is cut and where it runs."""
+    """The shards of a detached run, and where they run."""
 
     indices_sha256: str
     bounds: list[int]  # positions at which shards begin, and the number of all positions
@@ -125,12 +125,12 @@ class Plan:
 
     @property
     def n_shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return len(self.bounds) - 1
 
     @property
     def kind(self) -> str:
-        """What the folders of outcomes are called."""
+        """The first part of the names of the folders of outcomes."""
         return SESSION if self.hooks else SPLIT
 
     def size(self, shard: int) -> int:
@@ -198,7 +198,7 @@ class Layout:
     def __init__(self, run: Path, *, trust: bool = False, own: bool = False) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.trust = trust  # act on it, whoever wrote it
+        self.trust = trust  # act on it, even if another user wrote it
         self.own = own  # its files decide what is run: each must be this user's when it is read
         self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
         self.failures = self.folder / FAILURES  # the folder that counts failed items, by shard
@@ -260,14 +260,14 @@ class Layout:
         return plan
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
-        """Write the plan, and the index list if it is new; a shard's folder is made by whoever first writes in it."""
+        """Write the plan, and the index list if it is new; the first process to write in a shard's folder makes it."""
         make_folder(self.folder)
         if items is not None:
             write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
         write_json(self.folder / PLAN, asdict(plan))
 
     def is_there(self) -> bool:
-        """Whether the run is in its folder still, or again; an error of a disk does not say that it is not."""
+        """Return whether the run is in its folder; an error of the disk does not prove that it is gone."""
         try:
             return bool(os.stat(self.folder / PLAN))
         except (FileNotFoundError, NotADirectoryError):
@@ -336,5 +336,5 @@ class Layout:
             return read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
-        except DamagedFolderError as error:  # somebody gave the order, whatever it said
+        except DamagedFolderError as error:  # an order was given, even if it cannot be read
             return {"why": str(error)}

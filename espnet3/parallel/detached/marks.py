@@ -1,4 +1,4 @@
-"""What a shard's processes leave on disk: marks of items in progress, losses, and the number of failures."""
+"""Files that a shard's processes leave: marks of items in progress, losses, and the number of failures."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Marks:
         os.ftruncate(self._fd, _WIDTH + 1)
 
     def set(self, in_flight: tuple[int, int] | None, hook: str = "") -> None:
-        """Say what is in flight: positions [begin, end), or a writer hook, whose death blames no item."""
+        """Note what is in flight: positions [begin, end), or a writer hook, whose death blames no item."""
         self.in_flight, self._hook = in_flight, hook
         self._write()
 
     def excuse(self) -> None:
-        """Say that this worker was told to stop: if it is killed now, that is no item's fault."""
+        """Note that this worker was told to stop: if it is killed now, no item is to blame."""
         self._excused = True
         self._write()
 
@@ -62,7 +62,7 @@ class Marks:
             os.pwrite(self._fd, json.dumps(mark).encode().ljust(_WIDTH) + b"\n", 0)
 
     def close(self) -> None:
-        """Say that nothing is in flight."""
+        """Note that nothing is in flight, and close the file."""
         self.set(None)
         fd, self._fd = self._fd, -1
         os.close(fd)
@@ -74,17 +74,17 @@ def job_name(session: int) -> str:
 
 
 def note_end(folder: Path, job: str, end: ProcessEnd) -> bool:
-    """Add to a dead worker's mark how it ended, as only who waited for it knows."""
+    """Add to a dead worker's mark how it ended; only the process that waited for it knows."""
     mark = read_mark(folder)
     if mark.get("job") != job or not (_died_over_items(mark) or mark.get("hook")):
         return False
-    if "end" not in mark:  # who was closer to it has said so already
+    if "end" not in mark:  # a process closer to it has noted that already
         write_json(folder / MARK, {**mark, "end": asdict(end)})
     return True
 
 
 def excuse_dead(folder: Path) -> None:
-    """Say that a worker that is dead was killed on purpose, and that its mark blames no item."""
+    """Note that a dead worker was killed on purpose, and that its mark blames no item."""
     mark = read_mark(folder)
     if _died_over_items(mark) or mark.get("hook"):
         write_json(folder / MARK, {**mark, "stopping": True})
@@ -124,7 +124,7 @@ class LossFile:
 
     @property
     def n_late(self) -> int:
-        """How many processes were killed because a call took too long."""
+        """The number of processes that were killed because a call took too long."""
         return sum(loss.seconds is not None for loss in self.losses)
 
     def add(self, loss: Loss) -> None:

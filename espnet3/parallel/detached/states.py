@@ -43,12 +43,12 @@ class JobState(str, Enum):
 
     @property
     def sentence(self) -> str:
-        """What the state means."""
+        """The meaning of the state, in a sentence."""
         return _SENTENCES[self]
 
     @property
     def alive(self) -> bool:
-        """Whether its job may still write: waiting, running, or not known to be gone."""
+        """True while its job may still write: waiting, running, or not known to be gone."""
         return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
@@ -80,7 +80,7 @@ class ShardStatus:
     ok: int  # items with a result
     failed: int  # items with a failure
     job_id: str  # its job, as the scheduler calls it
-    note: str = ""  # what it ended with, or what the scheduler says
+    note: str = ""  # its end in words, or the scheduler's comment
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, the state with its sentence."""
@@ -102,7 +102,7 @@ class RunStatus:
 
     @property
     def counts(self) -> dict[JobState, int]:
-        """How many shards are in which state."""
+        """The number of shards in each state."""
         return dict(Counter(shard.state for shard in self.shards))
 
     @property
@@ -122,12 +122,12 @@ class RunStatus:
 
     @property
     def done(self) -> bool:
-        """Whether every shard is done."""
+        """True once every shard is done."""
         return all(shard.state is JobState.DONE for shard in self.shards)
 
     @property
     def alive(self) -> bool:
-        """Whether a job may still write."""
+        """True while a job may still write."""
         return any(shard.state.alive for shard in self.shards)
 
     def ended_early(self) -> dict[str, list[int]]:
@@ -197,7 +197,7 @@ def _end(folder: Path) -> dict[str, Any] | None:
 
 
 def said_its_end(folder: Path) -> bool:
-    """Whether a shard's job has written how it ended; one that feared its kill may yet write another end."""
+    """Return whether a shard's job has written its end; an early end does not count, as another one may follow."""
     ended = _end(folder)
     return ended is not None and not ended.get("early")
 

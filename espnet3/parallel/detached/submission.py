@@ -333,7 +333,7 @@ class Trial:
         raise ConfigError(f"a detached job cannot start with {self._spec.surroundings.python}:\n{tail}")
 
 
-MOST = 64 << 20  # bytes: more than this is no code
+MOST = 64 << 20  # bytes: more than this cannot be code alone
 _CODE = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt")
 
 

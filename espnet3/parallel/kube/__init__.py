@@ -1,1 +1,1 @@
-"""What Kubernetes is asked for and what it answers, for runs with a driver and for detached ones."""
+"""Requests to Kubernetes and its answers, for runs with a driver and for detached ones."""

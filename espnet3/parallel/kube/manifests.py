@@ -61,7 +61,7 @@ OPTIONS = tuple(pod_fields.__kwdefaults__ or ())
 
 
 def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
-    """Whether a folder of this machine is shown to pods, under its own path, by one of the volume mounts."""
+    """Return whether a volume mount shows pods a folder of this machine under its own path."""
     return any(
         PurePosixPath(os.path.abspath(path)).is_relative_to(str(mount.get("mountPath", "")) or "none")
         for mount in mounts
@@ -113,7 +113,7 @@ def without_devices(resources: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def new_name() -> str:
-    """Return a name for a cluster or Job that nobody has."""
+    """Return a new name for a cluster or Job."""
     user = re.sub(r"[^a-z0-9]+", "-", submitter().lower()).strip("-") or "user"
     return f"espnet3-{user[:20].rstrip('-')}-{uuid.uuid4().hex[:8]}"
 
@@ -127,8 +127,8 @@ SHARD = "espnet3-shard"  # the label of a plain Job and its pod
 INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
 OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
 MOST = 5_000  # elements of an Indexed Job
-AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by whoever deleted it; another one is to go on
-_FINAL = (1, 2)  # what the worker ends with where another attempt would end so, too
+AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by the user who deleted it; another one is to go on
+_FINAL = (1, 2)  # exit statuses of a worker whose next attempt would end so, too
 _ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
 _KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
 _INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
@@ -136,14 +136,14 @@ _INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's va
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the Jobs of one submission have in common."""
+    """Facts that the Jobs of one submission share."""
 
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
     tasks: str  # the file that lists the specs
     python: str  # the interpreter in the image
     folder: str  # where the worker starts
-    import_path: str | None  # what PYTHONPATH needs; None: the image has the package
+    import_path: str | None  # to be added to PYTHONPATH; None: the image has the package
     n_workers: int  # pods at a time
     memory_factor: float = 1.0  # how many times the memory to ask for
 

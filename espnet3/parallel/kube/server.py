@@ -38,8 +38,8 @@ class RefusedError(ParallelError):
 class Server:
     """The API server of the current context, and the namespace of a run.
 
-    A ConfigError says that there are no credentials, or none that can be used; that nobody answers, or this user is
-    refused.
+    A ConfigError says that there are no credentials, or none that can be used; that no server answers, or this
+    user is refused.
     """
 
     def __init__(self, namespace: str | None = None) -> None:
@@ -188,7 +188,7 @@ class Server:
 
 
 class NoAnswerError(ConfigError, OSError):
-    """No API server answers; also an `OSError`, as whoever asks for the state of a run expects."""
+    """No API server answers; also an `OSError`, as the query for a run's state expects."""
 
 
 def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
@@ -242,7 +242,7 @@ def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
 
 
 def is_disrupted(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod ended because its node or its place was taken, which is nobody's fault."""
+    """Return whether a pod ended because its node or its place was taken: no fault of its own."""
     status = pod.get("status", {})
     conditions = status.get("conditions", [])
     disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
@@ -250,7 +250,7 @@ def is_disrupted(pod: Mapping[str, Any]) -> bool:
 
 
 def is_going(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has been told to end, or has ended."""
+    """Return whether a pod has been told to end, or has ended."""
     phase = pod.get("status", {}).get("phase")
     return "deletionTimestamp" in pod.get("metadata", {}) or phase in _OF_OLD_POD
 

@@ -200,12 +200,12 @@ class _Attempt:
             if isinstance(in_progress, tuple):
                 begin, end = in_progress
                 blame.marks.set((spec.begin + begin, spec.begin + end))
-            else:  # a hook's end is no item's
+            else:  # a hook's end blames no item
                 blame.marks.set(None, in_progress or "")
 
         with on_a_worker(blame.too_late if spec.policy.item_timeout is not None else None):
             result = shards.run_shard(shard, env, hooks, spec.policy, spec.keep_values, mark)
-        self.stopping.building = False  # what follows is quick, and belongs together
+        self.stopping.building = False  # the rest is quick, and belongs together
         if result.stop is not None:
             return JobState.FAILED, self._stopped(result, result.stop)
         indices = {"indices": spec.indices_sha256, "begin": spec.begin, "end": spec.end}
@@ -238,7 +238,7 @@ class _Attempt:
         self.loaded.check("this job")
         begin = time.perf_counter()
         env = build_here(adding(worker_setup_of(provider), spec.entries), spec.setup_timeout)
-        self.loaded.check("this job")  # what the env has imported
+        self.loaded.check("this job")  # with the modules that the env has imported
         self.outcomes.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return runner, env
 
@@ -276,7 +276,7 @@ class _Attempt:
         block = run_items(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, keep=KEEP)
         if self.steps is not None:
             self.steps.idle()
-        self.loaded.check("this job")  # what the items have imported
+        self.loaded.check("this job")  # with the modules that the items have imported
         if block.values:
             longest = block.seconds / (len(block.values) if block.seconds < _SLICE else 1)
             self.stopping.longest = max(self.stopping.longest, longest)
@@ -332,10 +332,10 @@ def _sentence_of(failure: ItemFailure, again: bool) -> str:
 
 
 def wants_requeue(spec: JobSpec) -> bool:
-    """Whether a shard's last attempt ended at its walltime, had an outcome, and is to be queued again.
+    """Return whether a shard's last attempt ended at its walltime with an outcome, and is to be queued again.
 
     Without an outcome the next attempt would end the same way; after a TERM the scheduler itself, or
-    whoever cancelled, knows what is to come.
+    the user who cancelled, decides on the next one.
     """
     ended = read_or_none(Layout(Path(spec.run)).shard(spec.shard) / ENDED, Ended) or {}
     return bool(ended.get("requeue"))
@@ -436,7 +436,7 @@ class ShardOutcomes:
 
 
 class ShardBlame:
-    """What earlier attempts at a shard have left against its items, and what this one leaves for the next."""
+    """Charges of earlier attempts against a shard's items, and those that this attempt leaves for the next."""
 
     def __init__(self, folder: Path, spec: JobSpec, worker: str) -> None:
         self._file = LossFile(folder)

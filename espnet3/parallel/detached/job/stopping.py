@@ -17,7 +17,7 @@ from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import write_json
 from espnet3.parallel.messages import masked
 
-# TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
+# TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: Ctrl-C in a terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 EXIT_CUT = 75  # as for any job that has items left
 _LOOK = 1.0  # seconds between looks at the run folder
@@ -89,7 +89,7 @@ class Stopping:
 
     @property
     def ordered(self) -> bool:
-        """Whether the run was told to stop, by somebody or by another shard."""
+        """True once the run was told to stop, by a user or by another shard."""
         return self._ordered is not None
 
     @property
@@ -99,7 +99,7 @@ class Stopping:
 
     @property
     def warned(self) -> bool:
-        """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
+        """True if the job ends because its time is up: by its own clock, or by the scheduler's warning."""
         if self._ordered is not None:
             return False
         return self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
@@ -151,7 +151,7 @@ class EarlyEnd:
                 return
             try:
                 write_json(self._file, {"state": state.value, "why": why, "early": True})
-            except FolderWriteError:  # a full disk: the next outcome says so, and this is no reason to end
+            except FolderWriteError:  # a full disk: the next outcome reports it
                 return
 
 

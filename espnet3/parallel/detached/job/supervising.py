@@ -143,7 +143,7 @@ class Supervisor:
         finally:
             del self._running[shard]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
         if killed:  # by this process, whatever item it was in
@@ -212,7 +212,7 @@ def main() -> int:
     number, n_hosts = map(int, given.part.split("/"))
     layout = Layout(given.run, own=True)
     if os.fork():
-        os._exit(0)  # whoever started it is no longer its parent, and has nothing to wait for
+        os._exit(0)  # the process that started it is no longer its parent, and has nothing to wait for
     if os.getsid(0) != os.getpid():
         os.setsid()
     folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"

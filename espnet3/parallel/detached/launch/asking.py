@@ -1,4 +1,4 @@
-"""What a scheduler says about jobs: one listing, and questions about those that it leaves out.
+"""Ask a scheduler about jobs: one listing, and questions about those that it leaves out.
 
     listing ──> listed, or ended with a word                       that is the answer
             └─> left out ──> the record's questions ──> listed, ended, no such job, or not known
@@ -58,11 +58,11 @@ class Submitted:
 
     env: str  # the backend that took it
     jobs: dict[str, str]  # the id of each element, by its shard
-    names: list[str] = field(default_factory=list)  # what the queue may call it; none: not known
+    names: list[str] = field(default_factory=list)  # its possible names in the queue; none: not known
 
     @property
     def whole(self) -> list[str]:
-        """What the cancel command takes for all of it."""
+        """The arguments of the cancel command for all of it."""
         scheduler = row(self.env).scheduler
         assert scheduler is not None
         parts = [scheduler.parts_of(element) for element in self.jobs.values()]

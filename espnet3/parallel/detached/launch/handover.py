@@ -1,4 +1,4 @@
-"""Which backends can run detached jobs, and how each starts, queries and cancels them."""
+"""The launcher of each backend, and the way from a run's outcomes to its next jobs: specs of what is left."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Queue = dict[int, tuple[JobState, str]]
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What a backend does with detached jobs."""
+    """The operations of a backend on detached jobs."""
 
     # raises where a configuration cannot run detached jobs
     check: Callable[[ParallelConfig], None]
     # queues shards, of which some ask for more memory, and notes the ids of their jobs
     start: Callable[[Layout, Plan, list[int], dict[str, float], Note], None]
-    # what is known of jobs, by shard; one that is left out is not known. Raises OSError where nobody answers
+    # the states of jobs, by shard; one that is left out is not known. Raises OSError without an answer
     query: Callable[[Layout, dict[str, str]], Queue]
     # ends all that is queued or runs; the number is the seconds a job has for its item
     cancel: Callable[[Layout, Plan, float], None]
@@ -97,7 +97,7 @@ def settle_in(layout: Layout, plan: Plan) -> None:
     set_aside(layout.folder, only=(asking.FOLDER, kube_jobs.FOLDER, JOBS))
     write_json(layout.folder / JOBS, {"raised": raised})
     for shard in range(plan.n_shards):
-        excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
+        excuse_dead(layout.shard(shard))  # its items went on elsewhere, or were stopped by the move
     template = layout.template()
     if plan.hooks:
         write_manifest(layout.run, template.entries["shard_subdir"], plan.bounds[:-1], layout.items())
@@ -136,7 +136,7 @@ def put_specs(
             continue
         for name in () if new else (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
-        if retry_failed and FAILED in part:  # what they were given up for is settled
+        if retry_failed and FAILED in part:  # their earlier losses no longer count
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
             LossFile(folder).forget(again)
         own = {

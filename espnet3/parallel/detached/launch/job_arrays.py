@@ -319,7 +319,7 @@ def walltime(config: ParallelConfig) -> float | None:
 
 
 def check(config: ParallelConfig) -> None:
-    """Raise if the scheduler's package is missing, or its job's options are wrong or send it where nobody looks."""
+    """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     options = json.loads(json.dumps(dict(config.options), default=str))
     job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
     refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
@@ -348,7 +348,7 @@ def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArra
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """What a job's script holds beside its directives."""
+    """The contents of a job's script beside its directives."""
 
     name: str
     shebang: str
@@ -356,7 +356,7 @@ class ScriptFacts:
     prologue: tuple[str, ...]  # these lines
     folder: str  # where the worker starts
     python: str
-    import_path: str | None  # what PYTHONPATH needs; None: nothing
+    import_path: str | None  # to be added to PYTHONPATH; None: nothing
     tasks: str  # the file that lists the specs
     requeue: bool  # a job may queue itself again
 

@@ -70,7 +70,7 @@ def _folder(layout: Layout) -> Path:
 
 
 def _label(layout: Layout) -> str:
-    """Return the value of a run's label: of the folder it was submitted for, the same for whoever looks."""
+    """Return the value of a run's label, from the folder it was submitted for: the same in every process."""
     return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
@@ -235,7 +235,7 @@ def _delete(server: Server, layout: Layout) -> None:
 
 def _forget(server: Server, layout: Layout) -> None:
     """Delete the ended Jobs of earlier submissions, when what their pods printed has been kept."""
-    with contextlib.suppress(ParallelError):  # what cannot be had must not keep a run from going on
+    with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
         submitted = {int(shard) for created in _noted(layout) for shard in created.shards}
         _keep_printed(server, layout, _silent(layout, submitted))
     _delete(server, layout)

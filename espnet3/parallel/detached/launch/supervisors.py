@@ -71,7 +71,7 @@ def _command(layout: Layout, python: str) -> list[str]:
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what is known of jobs that have written no sign of life: without a supervisor nobody starts them."""
+    """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
     supervised = any(holder_lives(folder, now) for folder in _supervisors(layout))
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
@@ -106,7 +106,7 @@ def _supervisors(layout: Layout) -> list[Path]:
 
 
 def _is_of(layout: Layout, process: psutil.Process) -> bool:
-    """Whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
+    """Return whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""How a run is: every shard's files, and one question to the backend about those that say nothing."""
+"""Find the state of a run: every shard's files first, then one question to the backend about silent shards."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def driver_of(run: Path) -> str:
 
 
 def may_be_queued(state: JobState) -> bool:
-    """Whether the backend may know more: no sign of life, or an end after which it starts the job again."""
+    """Return whether the backend may know more: no sign of life, or an end after which it starts the job again."""
     return state in (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
 
 
@@ -146,7 +146,7 @@ class FolderStatus:
 
     @property
     def done(self) -> bool:
-        """Whether every item has an outcome, and the merged files prove it."""
+        """True once every item has an outcome, and the merged files prove it."""
         return self.merged and not self.alive
 
     def to_json(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ S = TypeVar("S", bound=RunStatus | FolderStatus)
 def watch(
     look: Callable[[], S], timeout: float | None = None, seen: Callable[[S], object] | None = None
 ) -> S:
-    """Look at a run until nobody works on it any more."""
+    """Look at a run again and again, until no process works on it."""
     begin = time.monotonic()
     end = None if timeout is None else begin + timeout
     while True:

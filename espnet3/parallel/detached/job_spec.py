@@ -28,6 +28,15 @@ from espnet3.parallel.runner.writers.hooks import folder_entries
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
+# Recorded where they are set: they decide speed, or how text and times are read, and hold no secrets.
+VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    *("TZ", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING"),
+)
+_PACKAGE = Path(__file__).resolve().parents[2]
+# The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
+SCRIPT = "__mp_main__"
+_FIX = "put it at the top level of a .py file and import it from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +230,6 @@ def _value(plain: dict[str, Any]) -> Any:
     return decode(plain["value"])
 
 
-# Recorded where they are set: they decide speed, or how text and times are read, and hold no secrets.
-VARIABLES = (
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
-    *("TZ", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING"),
-)
-_PACKAGE = Path(__file__).resolve().parents[2]
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Recorded where a run is submitted, restored in each job before any of the user's code is imported."""
@@ -309,11 +310,6 @@ def job_environment() -> dict[str, str]:
         before = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = root if not before else root + os.pathsep + before
     return environment
-
-
-# The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
-SCRIPT = "__mp_main__"
-_FIX = "put it at the top level of a .py file and import it from there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.writers.manifest import write_manifest
 
 _CALLER = 3  # frames from here to the line that calls the runner
+_PER_WORKER = 4  # shards: late ones even out; each builds the env once
+_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
+_MOST_CODE = 64 << 20  # bytes: more than this cannot be code alone
+_CODE = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt")
 
 
 def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
@@ -244,9 +248,6 @@ def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig
     )
 
 
-_PER_WORKER = 4  # shards: late ones even out; each builds the env once
-
-
 def shard_bounds(
     n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int
 ) -> list[int]:
@@ -264,9 +265,6 @@ def shard_bounds(
         if have >= goal * len(found) * (1 - 1e-9) and (position + 1) % align == 0 and position + 1 < n:
             found.add(position + 1)
     return [*sorted(found), n]
-
-
-_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
 
 
 class Trial:
@@ -333,10 +331,6 @@ class Trial:
         raise ConfigError(f"a detached job cannot start with {self._spec.surroundings.python}:\n{tail}")
 
 
-MOST = 64 << 20  # bytes: more than this cannot be code alone
-_CODE = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt")
-
-
 def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
     """Copy the code of the runner and the provider, and let a spec's jobs use the copy.
 
@@ -351,8 +345,8 @@ def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
     for root, copy in roots.items():
         for file in _code(root):
             size += file.stat().st_size
-            if size > MOST:
-                raise ConfigError(f"detached.snapshot: the code in {root} is more than {MOST >> 20} MB")
+            if size > _MOST_CODE:
+                raise ConfigError(f"detached.snapshot: the code in {root} is more than {_MOST_CODE >> 20} MB")
             target = copy / file.relative_to(root)
             make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
             shutil.copy2(file, target)

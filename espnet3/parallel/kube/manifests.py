@@ -19,6 +19,20 @@ from espnet3.parallel.errors import ConfigError
 
 RUN = "espnet3-run"  # the label by which everything that belongs to a run is found
 _UNITS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[A-Za-z]*)")
+INDEXED = (1, 24)
+# a limit of attempts for each index (beta there): one bad shard does not end the others; and a pod that was told to end
+# has an exit status by the time it is judged
+PER_INDEX = (1, 29)
+POLICIES = (1, 26)  # podFailurePolicy (beta there)
+SHARD = "espnet3-shard"  # the label of a plain Job and its pod
+INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
+OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
+MOST = 5_000  # elements of an Indexed Job
+AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by the user who deleted it; another one is to go on
+_FINAL = (1, 2)  # exit statuses of a worker whose next attempt would end so, too
+_ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
+_KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
+_INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
 
 
 def pod_fields(
@@ -116,22 +130,6 @@ def new_name() -> str:
     """Return a new name for a cluster or Job."""
     user = re.sub(r"[^a-z0-9]+", "-", submitter().lower()).strip("-") or "user"
     return f"espnet3-{user[:20].rstrip('-')}-{uuid.uuid4().hex[:8]}"
-
-
-INDEXED = (1, 24)
-# a limit of attempts for each index (beta there): one bad shard does not end the others; and a pod that was told to end
-# has an exit status by the time it is judged
-PER_INDEX = (1, 29)
-POLICIES = (1, 26)  # podFailurePolicy (beta there)
-SHARD = "espnet3-shard"  # the label of a plain Job and its pod
-INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
-OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
-MOST = 5_000  # elements of an Indexed Job
-AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by the user who deleted it; another one is to go on
-_FINAL = (1, 2)  # exit statuses of a worker whose next attempt would end so, too
-_ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
-_KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
-_INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
 
 
 @dataclass(frozen=True, slots=True)

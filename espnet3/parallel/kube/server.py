@@ -25,6 +25,9 @@ _NO_CREDENTIALS = (
 )
 _SECONDS = 30.0  # a server that has not answered a request by then does not answer
 _NOT_FOUND = 404
+_EVENTS = 5  # of one pod, the last ones
+_LINES = 15  # at the end of a log
+_OF_OLD_POD = ("Succeeded", "Failed")
 
 
 class RefusedError(ParallelError):
@@ -211,11 +214,6 @@ def current_context() -> str:
         if isinstance(config, dict) and config.get("current-context"):
             return str(config["current-context"])
     return ""
-
-
-_EVENTS = 5  # of one pod, the last ones
-_LINES = 15  # at the end of a log
-_OF_OLD_POD = ("Succeeded", "Failed")
 
 
 def waits_for(pod: Mapping[str, Any]) -> str:

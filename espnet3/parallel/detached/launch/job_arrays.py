@@ -58,6 +58,7 @@ _LIMITS = (
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
+_STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
@@ -326,8 +327,6 @@ def check(config: ParallelConfig) -> None:
 
 
 # --- job scripts: from facts to text, by pure functions that golden files check ---
-
-_STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
 @dataclass(frozen=True, slots=True)

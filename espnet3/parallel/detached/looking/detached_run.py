@@ -58,6 +58,9 @@ from espnet3.parallel.provenance.record import LoadedCode
 from espnet3.parallel.runner.advice import look_for_nones
 from espnet3.parallel.runner.writers.hooks import folder_entries
 
+_PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
+_LOOK = 0.2  # seconds between two looks at the leases
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -339,10 +342,6 @@ class DetachedRun(Sequence[JobRecord]):
             runner.write_outputs(items, results)
             return results
         return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
-
-
-_PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
-_LOOK = 0.2  # seconds between two looks at the leases
 
 
 @contextmanager

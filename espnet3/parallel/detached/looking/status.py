@@ -30,6 +30,10 @@ from espnet3.parallel.ledger.session import SHARDS
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.provenance.record import changed_files, shortened
 
+_SHOWN = 5  # folders with a run that are named where there is none
+_POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
+_SHARE = 0.05  # of the time waited so far, between those
+
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:
     """Return how every shard is."""
@@ -128,9 +132,6 @@ def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
     return status
 
 
-_SHOWN = 5  # folders with a run that are named where there is none
-
-
 @dataclass(frozen=True, slots=True)
 class FolderStatus:
     """A run with `output_dir`, as it is now."""
@@ -196,10 +197,6 @@ def _is_of(split: Path, indices_sha256: Any) -> bool:
         return bool(read_json(split / SPEC).get("indices") == indices_sha256)
     except (FileNotFoundError, DamagedFolderError):  # the run itself looks these up by their index
         return False
-
-
-_POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
-_SHARE = 0.05  # of the time waited so far, between those
 
 
 S = TypeVar("S", bound=RunStatus | FolderStatus)

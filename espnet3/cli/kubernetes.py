@@ -11,8 +11,7 @@ from espnet3.parallel.backends import BACKENDS, load_cluster_class
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.kube.jobs import INDEXED, PER_INDEX, JobFacts, manifests
-from espnet3.parallel.kube.pods import is_mounted
+from espnet3.parallel.kube.manifests import INDEXED, PER_INDEX, JobFacts, is_mounted, manifests
 from espnet3.parallel.kube.server import RefusedError, Server
 from espnet3.parallel.kube.spec import cluster_spec
 

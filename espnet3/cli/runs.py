@@ -13,9 +13,8 @@ import click
 from espnet3.cli.output import explained, say
 from espnet3.cli.showing import LiveLine, print_status, status_text
 from espnet3.parallel.detached.layout import FOLDER, PLAN
-from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
-from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.looking.watching import watch
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
+from espnet3.parallel.detached.looking.status import FolderStatus, folder_status, watch
 from espnet3.parallel.detached.states import GRACE, RunStatus
 from espnet3.parallel.messages import counted, masked
 

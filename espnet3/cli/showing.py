@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from espnet3.cli.output import say, wrapped
-from espnet3.parallel.detached.looking.ordinary import FolderStatus
+from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.messages import printable
 from espnet3.parallel.views.live import LiveFacts

@@ -18,7 +18,7 @@ from espnet3.cli.output import explained, say
 from espnet3.cli.runs import exit_status
 from espnet3.cli.showing import plain_line
 from espnet3.parallel.backends.loading import pip_line
-from espnet3.parallel.detached.looking.ordinary import no_run
+from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.errors import ConfigError, MissingPackageError
 from espnet3.parallel.views.live import LiveFacts, Watcher, runs_below
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from espnet3.parallel.base_runner import BaseRunner as BaseRunner
     from espnet3.parallel.base_runner import concatenate_shard_files as concatenate_shard_files
     from espnet3.parallel.config import ParallelConfig as ParallelConfig
-    from espnet3.parallel.detached.looking.run import DetachedRun as DetachedRun
-    from espnet3.parallel.detached.looking.run import JobRecord as JobRecord
+    from espnet3.parallel.detached.looking.detached_run import DetachedRun as DetachedRun
+    from espnet3.parallel.detached.looking.detached_run import JobRecord as JobRecord
     from espnet3.parallel.env_provider import EnvironmentProvider as EnvironmentProvider
     from espnet3.parallel.errors import BatchLengthError as BatchLengthError
     from espnet3.parallel.errors import ConfigError as ConfigError
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _HOME = {
     "base_runner": ["BaseRunner", "concatenate_shard_files"],
     "config": ["ParallelConfig"],
-    "detached.looking.run": ["DetachedRun", "JobRecord"],
+    "detached.looking.detached_run": ["DetachedRun", "JobRecord"],
     "env_provider": ["EnvironmentProvider"],
     "errors": [
         "BatchLengthError",

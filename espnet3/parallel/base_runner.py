@@ -271,11 +271,11 @@ def _call(runner: BaseRunner, indices: Iterable[Any]) -> Any:
 def _detached(run: Run, rank: Rank | None) -> Any:
     """Submit a run, or find what rank 0 has submitted."""
     if rank is None or run.folder is None:
-        from espnet3.parallel.detached.submitting.submit import submit_detached
+        from espnet3.parallel.detached.submission import submit_detached
 
         return submit_detached(run, active_config())
     from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout
-    from espnet3.parallel.detached.looking.run import DetachedRun
+    from espnet3.parallel.detached.looking.detached_run import DetachedRun
     from espnet3.parallel.runner.ranks import wait_for_submission
 
     wait_for_submission(run, rank, run.folder / FOLDER / PLAN)

@@ -18,7 +18,7 @@ from espnet3.cli.main import main
 from espnet3.cli.runs import merge, retry, status, wait
 from espnet3.cli.showing import LiveLine, status_text
 from espnet3.parallel import ItemError, set_parallel
-from espnet3.parallel.detached.looking.ordinary import FolderStatus
+from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus, ShardStatus
 from tests.parallel.detached.work import ROOT, Provider, Squares, held, hold, let_go, run_of, shut
 

@@ -16,7 +16,7 @@ import pytest
 
 from espnet3.parallel import FolderInUseError, set_parallel
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.labs import LABS, Lab
 from tests.parallel.detached.work import (

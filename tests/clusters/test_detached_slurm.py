@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from espnet3.parallel import FolderInUseError, set_parallel
-from espnet3.parallel.detached.launch import asking, commands
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.launch import asking, job_arrays
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.clusters.chaos_slurm.queue import SOON, waits_long
 from tests.clusters.labs import Lab, never_to_run
@@ -35,13 +35,13 @@ def slurm(started: Callable[[str], Lab]) -> Lab:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the scheduler's commands, which grows as they are called."""
     names: list[str] = []
-    ask = commands.ask
+    ask = asking.ask
 
-    def spy(command: list[str], *rest: Any) -> commands.Said:
+    def spy(command: list[str], *rest: Any) -> asking.Said:
         names.append(command[0])
         return ask(command, *rest)
 
-    for module in (commands, asking):
+    for module in (job_arrays, asking):
         monkeypatch.setattr(module, "ask", spy)
     return names
 
@@ -74,8 +74,8 @@ def test_a_thousand_shards(
     """They are one array, or ten where the site takes indices below 100; status asks once, cancel calls once."""
     held_back = {"job_extra_directives": ["--hold"]}
     run = submit(slurm, tmp_path, n=1000, shards=1000, array_limit=limit, options=held_back)
-    noted = submitted(run)
-    assert len(noted["arrays"]) == arrays and len(set(noted["jobs"].values())) == 1000
+    assert len(list(run.path.glob("detached/scheduler/array.*.json"))) == arrays
+    assert len({job.job_id for job in run}) == 1000
     assert called == [*(["scontrol"] if limit is None else []), *["sbatch"] * arrays]
     del called[:]
     assert run.status().counts == {JobState.PENDING: 1000}
@@ -92,7 +92,7 @@ def test_cancelled_elements_are_the_ones_retried(slurm: Lab, tmp_path: Path) -> 
     for first in (0, 20):
         hold(tmp_path, first)
     run = submit(slurm, tmp_path, n=40, workers=2, shards=20, array_limit=9)
-    assert len(submitted(run)["arrays"]) == 2
+    assert len(list(run.path.glob("detached/scheduler/array.*.json"))) == 2
     for first in (0, 20):
         held(tmp_path, first)  # each array runs one element at a time: the others wait
     cancelled = {*range(5, 10), *range(11, 16)}

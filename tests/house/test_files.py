@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_151, ["espnet3/parallel/"]),
+    (2_150, ["espnet3/parallel/"]),
     (
         3_296,
         [
@@ -30,7 +30,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_267, ["espnet3/parallel/pilots/"]),
     (1_786, ["espnet3/parallel/local/"]),
     (
-        5_585,
+        5_584,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -44,13 +44,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (6_158, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (5_374, ["espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (2_603, ["espnet3/parallel/runner/"]),
-    (2_195, ["espnet3/parallel/views/"]),
+    (2_191, ["espnet3/parallel/views/"]),
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
-    (2_500, ["espnet3/cli/"]),
+    (2_498, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
-    (49_696, ["tests/"]),
+    (49_695, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

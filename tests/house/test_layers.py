@@ -50,7 +50,7 @@ LAYERS = [
     ("runs without a driver: what submitter, job and onlooker all read", ["detached"]),
     ("the job's process, which knows no runner but the one it is told to load", ["detached.job"]),
     ("how a backend starts, asks and cancels jobs", ["detached.launch"]),
-    ("a run seen from outside, then a new one", ["detached.looking", "detached.submitting"]),
+    ("a run seen from outside, then a new one", ["detached.looking", "detached.submission"]),
     (
         "what users call",
         ["worker", "parallel", "inference_provider", "base_runner", "functions", "testing", "__init__"],

@@ -82,8 +82,11 @@ def submitted(run: Path, ids: dict[str, str], **array: Any) -> None:
 
 
 def test_cancel_runs_the_schedulers_command_and_no_other(copy: Path, marker: Path, tmp_path: Path) -> None:
-    """An argv that stands in the folder is not what cancels its jobs."""
+    """An argv that stands in the folder is not what cancels its jobs, nor is a command that it has in PATH."""
     submitted(copy, {"0": "1"}, cancel=[str(marker), "-c", "0"])
+    for name in ("qstat", "qdel"):
+        (copy / name).symlink_to(marker)
+    (copy / "detached/scheduler/place.json").write_text(json.dumps({"PATH": str(copy)}))
     with standin("pbs"):
         espnet3("cancel", copy, cwd=tmp_path, ok=False)
     assert not (tmp_path / "was-run").exists()

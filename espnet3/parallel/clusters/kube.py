@@ -22,8 +22,7 @@ from espnet3.parallel.dask_compat import ClosesAtCtrlC, give_up_cluster, kube_cr
 from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
-from espnet3.parallel.kube.looking import events_of, is_going, log_of, sentence
-from espnet3.parallel.kube.server import Server
+from espnet3.parallel.kube.server import Server, events_of, is_going, log_of, sentence
 from espnet3.parallel.kube.spec import cluster_spec, owner_of, pods_of, with_run
 from espnet3.parallel.pilots.worker_cluster import Missing, MissingWorker, WorkerCluster
 

@@ -1,12 +1,11 @@
 """Detached runs: one job for each shard, no driver and no open connection while they run.
 
-    submitting ──> specs (JSON) ──> launch ──> job: lease, items, outcomes on disk ──> looking: status, wait, merge
+    submission ──> specs (JSON) ──> launch ──> job: lease, items, outcomes on disk ──> looking: status, wait, merge
                                        │
                  local: a supervisor of its own session · scheduler: one job array
 
-In: a runner and its indices (`submitting`), or a run folder (`looking`). Out: a `DetachedRun`.
+In: a runner and its indices (`submission`), or a run folder (`looking`). Out: a `DetachedRun`.
 
-Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job
-is told (`spec`), how it finds classes (`code`) and what it needs around it (`surroundings`), what a shard's files say
-(`states`, `marks`, `losses`, `budget`).
+Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job is told
+(`job_spec`), what a shard's files say (`states`, `marks`).
 """

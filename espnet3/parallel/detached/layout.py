@@ -18,24 +18,26 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from espnet3.parallel.backends.scheduler import check_ids
-from espnet3.parallel.detached.spec import JobSpec, items_from_json, items_to_json
+from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.atomic import write_plainly
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import (
     make_folder,
+    open_plain,
     read_json,
     read_record,
     refuse_others,
     write_json,
     write_whole,
 )
+from espnet3.parallel.ledger.lines import check_line
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
 
@@ -54,11 +56,12 @@ ENDED = "ended.json"
 MARK = "mark.json"
 LOSSES = "losses.json"
 LOG = "log.txt"
+_TAIL = 1 << 16  # bytes of a log
 _OUTCOMES = re.compile(rf"({SPLIT}|{SESSION})\.\d+", re.ASCII)
 
 
 class Jobs(TypedDict, total=False):
-    """What jobs.json holds: of each shard its job now and before, and how many times the memory it asks for."""
+    """The contents of jobs.json: each shard's job now and before, and the factor for its memory."""
 
     jobs: dict[str, str]
     earlier: dict[str, str]
@@ -66,7 +69,7 @@ class Jobs(TypedDict, total=False):
 
 
 class Stop(TypedDict, total=False):
-    """What stop.json holds."""
+    """The contents of stop.json."""
 
     state: Literal["cancelled", "unfinished"]
     why: str
@@ -75,14 +78,14 @@ class Stop(TypedDict, total=False):
 
 
 class Done(TypedDict, total=False):
-    """What a shard's done holds: how many items have a result, and a failure."""
+    """The contents of a shard's done: the number of items with a result, and with a failure."""
 
     ok: int
     failed: int
 
 
 class Ended(TypedDict, total=False):
-    """What a shard's ended.json holds; an end that came `early` may yet be followed by another one."""
+    """The contents of a shard's ended.json; another end may follow one that came `early`."""
 
     state: str
     why: str
@@ -91,7 +94,7 @@ class Ended(TypedDict, total=False):
 
 
 class InFlight(Done, total=False):
-    """What a shard's mark.json holds: what its worker is in, and how it ended."""
+    """The contents of a shard's mark.json: the items that its worker is at, and how it ended."""
 
     in_flight: list[int] | None
     hook: str
@@ -100,46 +103,34 @@ class InFlight(Done, total=False):
     end: ProcessEnd
 
 
+Note = Callable[[dict[str, str]], None]  # notes the jobs of a submission, by shard
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a detached run is cut and where it runs.
-
-    Attributes:
-        indices_sha256: The hash of the index list.
-        bounds: Positions at which shards begin, and the number of all positions.
-        specs: Where `async_specs_dir` shows them: a link to their folder, which no job follows.
-        outcomes: Names of the folders of the shards' outcomes.
-        env: The backend.
-        n_workers: Jobs at a time.
-        options: Options of the backend.
-        settings: The `detached` block of the configuration.
-        code: The user's own code, as `provenance.code.code_of` returns it.
-        hooks: The runner writes files of its own.
-        keep_values: Its results are wanted beside them.
-        outputs: Its runner writes files from the whole results when they are merged.
-    """
+    """The shards of a detached run, and where they run."""
 
     indices_sha256: str
-    bounds: list[int]
-    specs: str
-    outcomes: list[str]
+    bounds: list[int]  # positions at which shards begin, and the number of all positions
+    specs: str  # where `async_specs_dir` shows them: a link to their folder, which no job follows
+    outcomes: list[str]  # names of the folders of the shards' outcomes
     env: str
-    n_workers: int
+    n_workers: int  # jobs at a time
     options: dict[str, Any]
-    settings: dict[str, Any]
-    code: dict[str, dict[str, Any]] = field(default_factory=dict)
-    hooks: bool = False
-    keep_values: bool = True
-    outputs: bool = False
+    settings: dict[str, Any]  # the `detached` block of the configuration
+    code: dict[str, dict[str, Any]] = field(default_factory=dict)  # the user's own, as `code_of` returns it
+    hooks: bool = False  # the runner writes files of its own,
+    keep_values: bool = True  # and its results are wanted beside them
+    outputs: bool = False  # the runner writes files from the whole results when they are merged
 
     @property
     def n_shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return len(self.bounds) - 1
 
     @property
     def kind(self) -> str:
-        """What the folders of outcomes are called."""
+        """The first part of the names of the folders of outcomes."""
         return SESSION if self.hooks else SPLIT
 
     def size(self, shard: int) -> int:
@@ -149,33 +140,69 @@ class Plan:
 
 def write_quickly(path: Path, value: dict[str, Any]) -> None:
     """Write one of a thousand JSON files: whole or not at all, a key a line, and not synced one by one."""
-    write_whole(path, _lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
+    write_whole(path, key_lines({key: json.dumps(item) for key, item in value.items()}), durable=False)
 
 
-def write_lines(path: Path, texts: dict[str, str]) -> None:
-    """Write one of a thousand JSON files that nobody reads before all are written: a key a line, not synced."""
-    write_plainly(path, _lines(texts))
-
-
-def _lines(texts: dict[str, str]) -> bytes:
+def key_lines(texts: dict[str, str]) -> bytes:
+    """Return a JSON object, a key a line."""
     lines = ",\n".join([f'"{key}": {text}' for key, text in texts.items()])
     return f"{{\n{lines}\n}}\n".encode()
 
 
-class Layout:
-    """The paths of a detached run.
+def tail(file: Path) -> str:
+    """Return the end of a file."""
+    with open_plain(file) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
+        return stream.read().decode(errors="replace")
 
-    Args:
-        run: The run's folder.
-        trust: Act on it, whoever wrote it.
-        own: Its files decide what is run: each must be this user's when it is read.
-    """
+
+def positions(file: Path) -> Iterator[int]:
+    """Yield the positions of a file's whole lines; others are torn, or for the merge to speak of."""
+    try:
+        stream = open_plain(file, 1 << 20)
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            position = check_line(line)
+            if position >= 0:
+                yield position
+
+
+def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions that are in one of the wanted states."""
+    found: list[list[int]] = []
+    if not any(state in part for state in wanted):
+        return found
+    for position, state in enumerate(part, begin):
+        if state not in wanted:
+            continue
+        if found and found[-1][1] == position:
+            found[-1][1] = position + 1
+        else:
+            found.append([position, position + 1])
+    return found
+
+
+def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
+    """Group shards by how many times the memory they ask for."""
+    groups: dict[float, list[int]] = {}
+    for shard in shards:
+        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
+    return sorted(groups.items())
+
+
+class Layout:
+    """The paths of a detached run."""
 
     def __init__(self, run: Path, *, trust: bool = False, own: bool = False) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.trust = trust
-        self.own = own
+        self.trust = trust  # act on it, even if another user wrote it
+        self.own = own  # its files decide what is run: each must be this user's when it is read
+        self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
+        self.failures = self.folder / FAILURES  # the folder that counts failed items, by shard
+        self.stop = self.folder / STOP  # the file that tells all jobs to end
 
     def to_act_on(self) -> Layout:
         """Return the layout for a verb that acts on the run."""
@@ -186,6 +213,11 @@ class Layout:
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""
         return read_json(self.folder / name, like, own=self.own)
+
+    @property
+    def retrying(self) -> str:
+        """The command that goes on with the run."""
+        return shlex.join(["espnet3", "retry", str(self.run)])
 
     def spec(self, shard: int) -> Path:
         """Return the file of a shard's spec."""
@@ -199,29 +231,12 @@ class Layout:
         """Return what a shard's job prints."""
         return self.shard(number) / LOG
 
-    @property
-    def supervisor(self) -> Path:
-        """The folder of the supervisor's lease and log."""
-        return self.folder / SUPERVISOR
-
-    @property
-    def failures(self) -> Path:
-        """The folder that counts failed items, by shard."""
-        return self.folder / FAILURES
-
-    @property
-    def stop(self) -> Path:
-        """The file that tells all jobs to end."""
-        return self.folder / STOP
-
     def plan(self) -> Plan:
         """Read the plan."""
         try:
             plan = read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
-            from espnet3.parallel.ledger.folder import (
-                RUN,  # jobs, which read the plan too, do not open run folders
-            )
+            from espnet3.parallel.ledger.folder import RUN  # jobs read the plan, and open no run folder
 
             if (self.run / RUN).exists():
                 raise ConfigError(
@@ -245,14 +260,14 @@ class Layout:
         return plan
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
-        """Write the plan, and the index list if it is new; a shard's folder is made by whoever first writes in it."""
+        """Write the plan, and the index list if it is new; the first process to write in a shard's folder makes it."""
         make_folder(self.folder)
         if items is not None:
             write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
         write_json(self.folder / PLAN, asdict(plan))
 
     def is_there(self) -> bool:
-        """Whether the run is in its folder still, or again; an error of a disk does not say that it is not."""
+        """Return whether the run is in its folder; an error of the disk does not prove that it is gone."""
         try:
             return bool(os.stat(self.folder / PLAN))
         except (FileNotFoundError, NotADirectoryError):
@@ -305,9 +320,10 @@ class Layout:
             raise DamagedFolderError(f"{self.folder / JOBS} is damaged: {error}") from error
         return jobs
 
-    def write_jobs(self, jobs: dict[str, Any]) -> None:
-        """Note a submission."""
-        write_json(self.folder / JOBS, jobs)
+    def job_ids(self) -> dict[str, str]:
+        """Return the job of each shard that was ever submitted, by the shard's number."""
+        jobs = self.jobs()
+        return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""
@@ -320,5 +336,5 @@ class Layout:
             return read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
-        except DamagedFolderError as error:  # somebody gave the order, whatever it said
+        except DamagedFolderError as error:  # an order was given, even if it cannot be read
             return {"why": str(error)}

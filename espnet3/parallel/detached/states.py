@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, ENDED, Done, Ended, Layout, Plan
 from espnet3.parallel.detached.marks import read_mark
+from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import read_or_none
-from espnet3.parallel.ledger.lease import is_alive, is_copied
+from espnet3.parallel.ledger.lease import Lease, is_alive, is_copied
 
 BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
 GRACE = 10.0  # seconds from the request to end to the kill
@@ -42,12 +43,12 @@ class JobState(str, Enum):
 
     @property
     def sentence(self) -> str:
-        """What the state means."""
+        """The meaning of the state, in a sentence."""
         return _SENTENCES[self]
 
     @property
     def alive(self) -> bool:
-        """Whether its job may still write: waiting, running, or not known to be gone."""
+        """True while its job may still write: waiting, running, or not known to be gone."""
         return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
@@ -71,25 +72,15 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard, as it is now.
-
-    Attributes:
-        shard: Its number.
-        state: What its job is doing.
-        items: How many items it has.
-        ok: Those with a result.
-        failed: Those with a failure.
-        job_id: Its job, as the scheduler calls it.
-        note: What it ended with, or what the scheduler says.
-    """
+    """One shard, as it is now."""
 
     shard: int
     state: JobState
     items: int
-    ok: int
-    failed: int
-    job_id: str
-    note: str = ""
+    ok: int  # items with a result
+    failed: int  # items with a failure
+    job_id: str  # its job, as the scheduler calls it
+    note: str = ""  # its end in words, or the scheduler's comment
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data, the state with its sentence."""
@@ -99,25 +90,19 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A detached run, as it is now.
+    """A detached run, as it is now."""
 
-    Attributes:
-        run: Its folder.
-        env: The backend.
-        shards: Its shards, in order.
-        merged: Whether the merged files are there.
-        notes: Other remarks: the scheduler does not answer, a source file has changed, ...
-    """
-
-    run: str
+    run: str  # its folder
     env: str
     shards: tuple[ShardStatus, ...]
-    merged: bool
-    notes: tuple[str, ...] = ()
+    merged: bool  # the merged files are there
+    notes: tuple[
+        str, ...
+    ] = ()  # other remarks: the scheduler does not answer, a source file has changed, ...
 
     @property
     def counts(self) -> dict[JobState, int]:
-        """How many shards are in which state."""
+        """The number of shards in each state."""
         return dict(Counter(shard.state for shard in self.shards))
 
     @property
@@ -137,12 +122,12 @@ class RunStatus:
 
     @property
     def done(self) -> bool:
-        """Whether every shard is done."""
+        """True once every shard is done."""
         return all(shard.state is JobState.DONE for shard in self.shards)
 
     @property
     def alive(self) -> bool:
-        """Whether a job may still write."""
+        """True while a job may still write."""
         return any(shard.state.alive for shard in self.shards)
 
     def ended_early(self) -> dict[str, list[int]]:
@@ -212,7 +197,7 @@ def _end(folder: Path) -> dict[str, Any] | None:
 
 
 def said_its_end(folder: Path) -> bool:
-    """Whether a shard's job has written how it ended; one that feared its kill may yet write another end."""
+    """Return whether a shard's job has written its end; an early end does not count, as another one may follow."""
     ended = _end(folder)
     return ended is not None and not ended.get("early")
 
@@ -221,6 +206,20 @@ def progress(folder: Path) -> tuple[int, int]:
     """Return how many items of a shard have a result and a failure, by its worker's last mark."""
     mark = read_mark(folder)
     return mark.get("ok", 0), mark.get("failed", 0)
+
+
+def acquire(
+    lease: Lease, who: str, seconds: float, look: float, stop: Callable[[], bool] = lambda: False
+) -> None:
+    """Take a lease, waiting so long for its holder to end, which sends no event."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return lease.acquire(who)
+        except FolderInUseError:
+            if time.monotonic() > end or stop():
+                raise
+        time.sleep(look)
 
 
 def holder_lives(folder: Path, now_ns: int, stale: float = STALE) -> bool:
@@ -251,7 +250,6 @@ def holder_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    """Return the file of a folder's newest lease, and what it says."""
     newest, number = None, 0
     try:
         names = os.listdir(folder)

@@ -14,7 +14,7 @@ _LOADERS = ("exec_module", "load_module")  # the names that the import system ca
 _FOR_A_DRIVER = (
     "espnet3.parallel.pilots.worker",
     "espnet3.parallel.env.calls",
-    "espnet3.parallel.detached.code",
+    "espnet3.parallel.detached.job_spec",
     "espnet3.parallel.detached.job.",
     "distributed.",
 )

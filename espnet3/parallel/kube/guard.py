@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.kube.pods import RUN
+from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import RefusedError, Server
 
 CLUSTERS = "kubernetes.dask.org/v1"

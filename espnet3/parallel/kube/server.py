@@ -25,33 +25,24 @@ _NO_CREDENTIALS = (
 )
 _SECONDS = 30.0  # a server that has not answered a request by then does not answer
 _NOT_FOUND = 404
+_EVENTS = 5  # of one pod, the last ones
+_LINES = 15  # at the end of a log
+_OF_OLD_POD = ("Succeeded", "Failed")
 
 
 class RefusedError(ParallelError):
-    """The API server answered a request with an error; the message is the server's own.
-
-    Attributes:
-        status: The HTTP status: 403 without the right, 409 for a name that is taken, 422 for a wrong field.
-    """
+    """The API server answered a request with an error; the message is the server's own."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
-        self.status = status
+        self.status = status  # 403 without the right, 409 for a name that is taken, 422 for a wrong field
 
 
 class Server:
     """The API server of the current context, and the namespace of a run.
 
-    Args:
-        namespace: Where pods are; None: the namespace of the context, or of this pod.
-
-    Attributes:
-        namespace: The same, decided.
-        version: Major and minor number of the server, such as (1, 31).
-        place: It in words, with its context.
-
-    Raises:
-        ConfigError: There are no credentials, or they cannot be used; nobody answers, or this user is refused.
+    A ConfigError says that there are no credentials, or none that can be used; that no server answers, or this
+    user is refused.
     """
 
     def __init__(self, namespace: str | None = None) -> None:
@@ -200,7 +191,7 @@ class Server:
 
 
 class NoAnswerError(ConfigError, OSError):
-    """No API server answers; also an `OSError`, as whoever asks for the state of a run expects."""
+    """No API server answers; also an `OSError`, as the query for a run's state expects."""
 
 
 def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
@@ -223,3 +214,79 @@ def current_context() -> str:
         if isinstance(config, dict) and config.get("current-context"):
             return str(config["current-context"])
     return ""
+
+
+def waits_for(pod: Mapping[str, Any]) -> str:
+    """Return why a pod or its container does not run: the scheduler's reason, or the node's; "": nothing is said."""
+    status = pod.get("status", {})
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            return joined(waiting.get("reason"), waiting.get("message"))
+    for condition in status.get("conditions", []):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return joined(condition.get("reason"), condition.get("message"))
+    return joined(status.get("reason"), status.get("message"))
+
+
+def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Return the exit status of a pod's container, and what Kubernetes calls its end; None: it has none."""
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        for state in (container.get("state", {}), container.get("lastState", {})):
+            ended = state.get("terminated")
+            if ended:
+                return ended.get("exitCode"), joined(ended.get("reason"), ended.get("message"))
+    return None, joined(pod.get("status", {}).get("reason"), pod.get("status", {}).get("message"))
+
+
+def is_disrupted(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod ended because its node or its place was taken: no fault of its own."""
+    status = pod.get("status", {})
+    conditions = status.get("conditions", [])
+    disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
+    return disrupted or status.get("reason") in ("Evicted", "Preempting", "NodeLost", "Shutdown")
+
+
+def is_going(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod has been told to end, or has ended."""
+    phase = pod.get("status", {}).get("phase")
+    return "deletionTimestamp" in pod.get("metadata", {}) or phase in _OF_OLD_POD
+
+
+def sentence(pod: Mapping[str, Any]) -> str:
+    """Return the state of a pod in a few words."""
+    phase = str(pod.get("status", {}).get("phase", "Unknown"))
+    code, word = how_it_ended(pod)
+    ended = f"its container ended with status {code} ({word})" if code is not None else ""
+    why = "; ".join(part for part in (waits_for(pod), ended) if part)
+    return f"{phase}: {why}" if why else phase
+
+
+def events_of(server: Server, name: str) -> list[str]:
+    """Return the last events of a pod, in order, a line each; none where this user may not read them."""
+    selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
+    try:
+        found = server.items(server.path("v1", "events"), fieldSelector=selector)
+    except RefusedError as error:
+        return [f"(its events cannot be read: {error})"]
+    found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return [joined(event.get("reason"), event.get("message")) for event in found[-_EVENTS:]]
+
+
+def log_of(server: Server, pod: Mapping[str, Any], lines: int = _LINES) -> str:
+    """Return the end of what a pod printed; "" where there is nothing to be had."""
+    path = server.path("v1", "pods", pod["metadata"]["name"]) + "/log"
+    # the second: of the container before, where one has just been started again
+    for previous in ({}, {"previous": "true"}):
+        try:
+            text = server.text(path, tailLines=str(lines), **previous)
+        except RefusedError:  # it has not begun, or never will
+            continue
+        if text and text.strip():
+            return text.rstrip()
+    return ""
+
+
+def joined(reason: Any, message: Any) -> str:
+    """Return what Kubernetes says of something in one line."""
+    return ": ".join(str(part).strip() for part in (reason, message) if part)

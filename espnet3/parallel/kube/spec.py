@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.kube.pods import OPTIONS, RUN, new_name, pod_fields, variables, without_devices
+from espnet3.parallel.kube.manifests import OPTIONS, RUN, new_name, pod_fields, variables, without_devices
 from espnet3.parallel.kube.server import Server
 
 logger = logging.getLogger(__name__)

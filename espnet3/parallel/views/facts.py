@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.detached.looking.ordinary import no_run
-from espnet3.parallel.detached.looking.status import driver_of
+from espnet3.parallel.detached.looking.status import driver_of, no_run
 from espnet3.parallel.detached.states import disk_now, holder_lives
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.files import open_plain

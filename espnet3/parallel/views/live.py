@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import FOLDER, INDICES, MARK, PLAN, Layout
-from espnet3.parallel.detached.looking.ordinary import FolderStatus, folder_status
-from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.looking.status import driver_of
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
+from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, folder_status
 from espnet3.parallel.detached.marks import read_mark
 from espnet3.parallel.detached.states import JobState, RunStatus, holder_of, living_pid
 from espnet3.parallel.ledger.folder import RUN, read_run

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.base_runner import BaseRunner
-from espnet3.parallel.detached.code import SCRIPT, ClassRef, load
+from espnet3.parallel.detached.job_spec import SCRIPT, ClassRef, load, make_provider
 from espnet3.parallel.detached.layout import FOLDER, TEMPLATE, Layout
-from espnet3.parallel.detached.looking.ordinary import no_run
-from espnet3.parallel.detached.spec import make_provider
-from espnet3.parallel.detached.submitting.snapshot import root_of
+from espnet3.parallel.detached.looking.status import no_run
 from espnet3.parallel.env_provider import made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
@@ -83,7 +81,7 @@ def _classes(said: dict[str, Any], notes: list[str]) -> tuple[Any, Any]:
     script = os.path.realpath(os.path.join(cwd, str(command[0])))
     refs = [_reference(what, said.get(what) or {}, script) for what in ("runner", "provider")]
     for ref in refs:
-        root = str(root_of(ref))
+        root = str(ref.root)
         if root not in sys.path:
             sys.path.insert(0, root)
     runner, provider = (load(ref) for ref in refs)

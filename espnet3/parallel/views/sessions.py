@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout, Plan
 from espnet3.parallel.detached.looking.status import run_status
-from espnet3.parallel.detached.losses import LossFile
+from espnet3.parallel.detached.marks import LossFile
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, progress
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import open_plain, read_or_none

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from espnet3.parallel import set_parallel
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState, RunStatus
 from espnet3.parallel.ledger.merge import read_receipt
 from tests.clusters.chaos_slurm import queue

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import set_parallel
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.records import ItemFailure
 from tests.clusters.kube.conftest import KINDS, block, kubectl, left

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from espnet3.parallel import ChangedRunError, EnvironmentProvider
-from espnet3.parallel.detached.spec import make_provider, provider_arguments
+from espnet3.parallel.detached.job_spec import make_provider, provider_arguments
 from tests.parallel.contract import work
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from espnet3.parallel import ParallelError, set_parallel
 from espnet3.parallel.detached.layout import FOLDER, PLAN
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from tests.parallel.detached.work import shut
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from espnet3.parallel import DetachedRun, FolderInUseError
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.launch.commands import Said
+from espnet3.parallel.detached.launch.asking import Said
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins import htcondor, lsf, moab, pbs

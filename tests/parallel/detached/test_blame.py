@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ItemFailure, set_parallel
-from espnet3.parallel.detached.code import refer
-from espnet3.parallel.detached.job.blame import ShardBlame
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import Marks, job_name, note_end
-from espnet3.parallel.detached.spec import JobSpec
-from espnet3.parallel.detached.surroundings import record
+from espnet3.parallel.detached.job.attempt import ShardBlame
+from espnet3.parallel.detached.job_spec import JobSpec, record, refer
+from espnet3.parallel.detached.marks import LossFile, Marks, job_name, note_end
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.results import Results
 from espnet3.parallel.records import Policy, ProcessEnd

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import DetachedRun, set_parallel
-from espnet3.parallel.detached.job.early import EarlyEnd
+from espnet3.parallel.detached.job.stopping import EarlyEnd
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin

@@ -8,8 +8,8 @@ import pytest
 
 from espnet3.parallel import FolderInUseError
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.launch.commands import Said
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.launch.asking import Said
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ChangedRunError, ParallelError, SubmissionError, set_parallel
-from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
-from espnet3.parallel.detached.launch import scheduler
-from espnet3.parallel.detached.launch.scheduler import make_job
+from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_UNFINISHED, wants_requeue
+from espnet3.parallel.detached.job_spec import read_spec
+from espnet3.parallel.detached.launch import job_arrays
+from espnet3.parallel.detached.launch.job_arrays import make_job
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking.run import DetachedRun
-from espnet3.parallel.detached.spec import read_spec
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_scripts import job_of
 from tests.parallel.detached.work import ROOT, Provider, Squares, calls, espnet3, run_of
@@ -302,7 +302,7 @@ def test_cancel_says_that_the_scheduler_answers_with_errors(
     slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that cannot be read is an error with the scheduler's words and what to do; a later cancel ends all."""
-    monkeypatch.setattr(scheduler, "_SILENCE", 0.0)
+    monkeypatch.setattr(job_arrays, "_SILENCE", 0.0)
     run = squares(tmp_path)
     queue = (slurm / "squeue").read_text()
     down = "slurm_load_jobs error: Unable to contact slurm controller"

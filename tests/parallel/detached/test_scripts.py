@@ -12,15 +12,16 @@ import pytest
 
 from espnet3.parallel.backends import BACKENDS, SubmitBy
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch.scheduler import make_job, walltime
-from espnet3.parallel.detached.launch.scripts import (
+from espnet3.parallel.detached.launch.job_arrays import (
     JobArray,
     ScriptFacts,
     body,
     description,
     directives,
     job_arrays,
+    make_job,
     script,
+    walltime,
 )
 from espnet3.parallel.detached.layout import Plan
 from espnet3.parallel.detached.states import JobState

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, ParallelError, SubmissionError, set_parallel
-from espnet3.parallel.detached.launch import scheduler
+from espnet3.parallel.detached.launch import job_arrays
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.testing.standins.place import NAMES
@@ -71,7 +71,7 @@ def test_a_cancel_command_that_fails_cancels_nothing(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the queue has the jobs, `cancel` is an error that shows what was said, and no shard is cancelled."""
-    monkeypatch.setattr(scheduler, "_REFUSED", 1.0)
+    monkeypatch.setattr(job_arrays, "_REFUSED", 1.0)
     with standin(env, slots=0):
         run = submit(env, tmp_path)
         with monkeypatch.context() as site:

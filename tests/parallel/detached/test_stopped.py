@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from espnet3.parallel import ConfigError, ItemFailure
-from espnet3.parallel.detached.job import supervisor as supervising
+from espnet3.parallel.detached.job import supervising
 from espnet3.parallel.detached.job.stopping import SIGNALS
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import JobState
 from tests.parallel.detached.test_jobs import worker
 from tests.parallel.detached.work import (

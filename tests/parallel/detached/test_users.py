@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from espnet3.parallel.backends import BACKENDS, load_cluster_class
-from espnet3.parallel.kube.pods import new_name
+from espnet3.parallel.kube.manifests import new_name
 from tests.parallel.detached.work import run_of
 
 if __name__ == "__main__":

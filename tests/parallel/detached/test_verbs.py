@@ -14,9 +14,9 @@ import pytest
 
 from espnet3.parallel import ConfigError, DetachedRun, FolderInUseError, IncompleteRunError
 from espnet3.parallel.detached.launch import asking
-from espnet3.parallel.detached.launch.arrays import submitted
+from espnet3.parallel.detached.launch.asking import submitted
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking import verbs
+from espnet3.parallel.detached.looking import detached_run as looking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.testing import StandIn, standin
@@ -31,7 +31,7 @@ def test_verbs_exclude_each_other_and_say_who_is_at_work(
     """While one verb has the run's lease every other one is refused, with the name and the process of the first."""
     run = run_of(tmp_path / "a")
     assert run.wait(600).done
-    monkeypatch.setattr(verbs, "_PATIENCE", 0.0)  # cancel waits for the others, which take seconds
+    monkeypatch.setattr(looking, "_PATIENCE", 0.0)  # cancel waits for the others, which take seconds
     lease = Lease(run.path)
     lease.acquire("merge-of-a-test")
     try:

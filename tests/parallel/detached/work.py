@@ -17,7 +17,7 @@ from typing import Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import living_pid
 from espnet3.parallel.testing.standins.place import NAMES
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import ChangedRunError, ConfigError
-from espnet3.parallel.detached.looking.run import DetachedRun
+from espnet3.parallel.detached.looking.detached_run import DetachedRun
 
 HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
 EDITED = [HELPER.replace("x + 1", "x + 10"), HELPER.replace("BY = 1", "BY = 10")]

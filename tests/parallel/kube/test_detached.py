@@ -87,7 +87,7 @@ def test_a_pod_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
     assert "5" in str(status.shards[1].note)
 
 
-ATTEMPTS = "espnet3.parallel.kube.jobs._ATTEMPTS"
+ATTEMPTS = "espnet3.parallel.kube.manifests._ATTEMPTS"
 
 
 @pytest.mark.filterwarnings("ignore:Kubernetes version")

@@ -13,10 +13,9 @@ from kubernetes_validate.utils import all_versions
 from espnet3.parallel import ConfigError
 from espnet3.parallel.clusters.kube import kube_options
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch.kube_states import shard_state
+from espnet3.parallel.detached.launch.kube_jobs import shard_state
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.kube.jobs import MOST, JobFacts, manifests
-from espnet3.parallel.kube.pods import is_mounted, more_memory
+from espnet3.parallel.kube.manifests import MOST, JobFacts, is_mounted, manifests, more_memory
 from tests.parallel.kube.controller import refusals
 
 GOLDEN = Path(__file__).parent / "golden"

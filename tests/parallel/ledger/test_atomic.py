@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Moves of something that was there before, to another place; it is no new content.
 MOVES = {
     "espnet3/parallel/ledger/folder.py": "a run that is set aside",
-    "espnet3/parallel/detached/submitting/submit.py": "the same of a detached run",
+    "espnet3/parallel/detached/submission.py": "the same of a detached run",
     "espnet3/parallel/pilots/pool.py": "a pool's temporary folder, so that nothing is put into it while it is removed",
     "egs3/asterisk/asr/dataset/builder.py": "a package, from where it was downloaded to the cache",
 }

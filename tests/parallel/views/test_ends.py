@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.detached.launch import launchers
+from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
 from espnet3.parallel.views.facts import read_facts
@@ -48,8 +48,7 @@ def test_the_node_that_went_down_is_in_the_event_of_the_retry(
         held(tmp_path, 0)
         wait_until(lambda: run.status().counts == {JobState.TIMEOUT: 1, JobState.DONE: 1}, said=run.status)
         (run.path / "detached/shard.0/ended.json").unlink()  # as where the whole node went down
-        launcher = type(launchers.launcher("pbs"))
-        monkeypatch.setattr(launcher, "query", lambda *_: {0: (JobState.NODE_FAIL, "n3")})
+        monkeypatch.setattr(type(launcher("pbs")), "query", lambda *_: {0: (JobState.NODE_FAIL, "n3")})
         assert [end.state for end in read_facts(run.path).ends] == ["node_fail"]
         let_go(tmp_path, 0, dead=True)
         run.retry()

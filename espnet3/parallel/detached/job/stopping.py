@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
-from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.detached.layout import ENDED, Layout
 from espnet3.parallel.detached.states import GRACE, JobState
+from espnet3.parallel.ledger.errors import FolderWriteError
+from espnet3.parallel.ledger.files import write_json
+from espnet3.parallel.messages import masked
 
-# TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: somebody's Ctrl-C.
+# TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: Ctrl-C in a terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 EXIT_CUT = 75  # as for any job that has items left
 _LOOK = 1.0  # seconds between looks at the run folder
@@ -26,22 +31,11 @@ class StopNow(KeyboardInterrupt):
 
 
 class Stopping:
-    """Decides whether to take another item.
-
-    Args:
-        layout: The run's paths.
-        walltime: Seconds this job may take; None: no limit is known.
-        began: When it began, by the monotonic clock.
-
-    Attributes:
-        longest: Seconds of the longest item seen; set by whoever runs the items.
-        building: Nothing is in flight: a signal may interrupt at once.
-        on_signal: Called when a signal comes.
-    """
+    """Decides whether to take another item."""
 
     def __init__(self, layout: Layout, walltime: float | None, began: float) -> None:
-        self.longest = 0.0
-        self.building = False
+        self.longest = 0.0  # seconds of the longest item seen
+        self.building = False  # nothing is in flight: a signal may interrupt at once
         self.on_signal: Callable[[], None] | None = None
         self._layout = layout
         self._deadline = None if walltime is None else began + walltime
@@ -95,14 +89,8 @@ class Stopping:
 
     @property
     def ordered(self) -> bool:
-        """Whether the run was told to stop, by somebody or by another shard."""
+        """True once the run was told to stop, by a user or by another shard."""
         return self._ordered is not None
-
-    @property
-    def is_nearly_over(self) -> bool:
-        """Whether a signal that comes now is likely that of the walltime, which began before this process."""
-        left = self.seconds_left
-        return left is not None and left < GRACE
 
     @property
     def seconds_left(self) -> float | None:
@@ -111,7 +99,7 @@ class Stopping:
 
     @property
     def warned(self) -> bool:
-        """Whether the job ends because its time is up: by its own clock, or by the scheduler's warning."""
+        """True if the job ends because its time is up: by its own clock, or by the scheduler's warning."""
         if self._ordered is not None:
             return False
         return self._signal in (None, signal.SIGUSR1, signal.SIGUSR2)
@@ -124,3 +112,50 @@ class Stopping:
         if self._signal is not None:
             return JobState.UNFINISHED, f"it was sent {self._signal.name}"
         return JobState.UNFINISHED, self._why
+
+
+class EarlyEnd:
+    """The end of a job, written before it comes: what stands if the job is killed before it can end in order.
+
+    A scheduler kills a job at its walltime, and forgets after a while that it did. By then the job has written it down:
+    when its time is nearly over, from a thread, because an item may keep the interpreter busy for the rest of it; and
+    when it is sent a signal. A job that does end in order replaces this by its real end.
+    """
+
+    def __init__(self, folder: Path, seconds: float | None) -> None:
+        self._file = folder / ENDED
+        self._lock = threading.RLock()  # a signal's handler may come while this thread has it
+        self._open = True
+        self._timer: threading.Timer | None = None
+        self._file.unlink(missing_ok=True)  # an earlier attempt's
+        if seconds is not None:
+            why = "its walltime was over before the item it was at"
+            self._timer = threading.Timer(max(0.0, seconds), self._write, (JobState.TIMEOUT, why))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def told(self, state: JobState, why: str) -> None:
+        """Note that the job was told to end."""
+        self._write(state, f"{why}, and was killed before it could end in order")
+
+    def close(self) -> None:
+        """Write nothing any more: the real end comes."""
+        with self._lock:
+            self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _write(self, state: JobState, why: str) -> None:
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                write_json(self._file, {"state": state.value, "why": why, "early": True})
+            except FolderWriteError:  # a full disk: the next outcome reports it
+                return
+
+
+def say(text: str) -> None:
+    """Say a line in the job's log."""
+    if text:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(text)}", file=sys.stderr, flush=True)

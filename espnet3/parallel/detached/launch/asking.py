@@ -1,4 +1,4 @@
-"""What a scheduler says about jobs: one listing, and questions about those that it leaves out.
+"""Ask a scheduler about jobs: one listing, and questions about those that it leaves out.
 
     listing ──> listed, or ended with a word                       that is the answer
             └─> left out ──> the record's questions ──> listed, ended, no such job, or not known
@@ -14,25 +14,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from espnet3.parallel.backends import Scheduler, row
+from espnet3.parallel.backends import BACKENDS, Scheduler, load_cluster_class, row
 from espnet3.parallel.backends.queue_answers import NOT_KNOWN, JobAnswer, Known
 from espnet3.parallel.backends.queue_states import ENDED as WITHOUT_ERROR
 from espnet3.parallel.backends.queue_states import STUCK
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.clusters import commands
-from espnet3.parallel.clusters.commands import Listing
-from espnet3.parallel.detached.launch.arrays import folder_of, ids_of, submitted
-from espnet3.parallel.detached.launch.commands import ask
-from espnet3.parallel.detached.launch.printed import last_line, report
-from espnet3.parallel.detached.layout import Layout
+from espnet3.parallel.clusters.commands import SECONDS, Listing, Said, run
+from espnet3.parallel.detached.job_spec import job_environment
+from espnet3.parallel.detached.layout import Layout, tail
 from espnet3.parallel.detached.states import JobState, disk_now, said_its_end
 from espnet3.parallel.errors import ConfigError, SubmissionError
-from espnet3.parallel.ledger.files import writers
+from espnet3.parallel.ledger.files import read_json, read_record, write_json, writers
 
+FOLDER = "scheduler"  # scripts, task lists, the arrays that were submitted, and what the scheduler prints
+_PLACE = "place.json"
 LATE_FILES = 60.0  # seconds for which NFS, as it is mounted by default, may hide what a job wrote at its end
 SILENCE = 60.0  # seconds without a sign of life, after which "no such job" is believed: servers start, disks are late
 
@@ -43,6 +47,128 @@ def scheduler_of(env: str) -> Scheduler:
     if found is None:
         raise ConfigError(f"env: {env} is not a batch scheduler")
     return found
+
+
+# --- every job array that a run has ever submitted: a file for each, written as soon as the scheduler has taken it ---
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """One submitted array, or one job that stands alone."""
+
+    env: str  # the backend that took it
+    jobs: dict[str, str]  # the id of each element, by its shard
+    names: list[str] = field(default_factory=list)  # its possible names in the queue; none: not known
+
+    @property
+    def whole(self) -> list[str]:
+        """The arguments of the cancel command for all of it."""
+        scheduler = row(self.env).scheduler
+        assert scheduler is not None
+        parts = [scheduler.parts_of(element) for element in self.jobs.values()]
+        if not scheduler.element or not any(index for _, index in parts):
+            return list(self.jobs.values())
+        return list(dict.fromkeys(scheduler.cancel.format(job=job) for job, _ in parts))
+
+    @property
+    def cancel(self) -> list[str]:
+        """The command that ends all of it: the scheduler's, not one that a file says."""
+        import dask
+
+        cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
+        words = dask.config.get(f"jobqueue.{self.env}.cancel-command-extra", None) or []
+        return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words), *self.whole]
+
+
+def folder_of(layout: Layout) -> Path:
+    """Return the folder of a run's scripts and arrays."""
+    return layout.folder / FOLDER
+
+
+def submitted(layout: Layout, env: str | None = None) -> list[Submitted]:
+    """Return all arrays of a run in the order of their submission, or those of one backend."""
+    found = []
+    for file in sorted(folder_of(layout).glob("array.*.json"), key=lambda file: int(file.suffixes[-2][1:])):
+        array = read_record(file, Submitted, own=layout.own)
+        if array.env not in BACKENDS or BACKENDS[array.env].scheduler is None:
+            raise ConfigError(f"{file} is damaged: {array.env!r} is no batch scheduler")
+        check_ids(array.jobs)
+        found.append(array)
+    return [array for array in found if env in (None, array.env)]
+
+
+def ids_of(arrays: list[Submitted]) -> dict[str, list[str]]:
+    """Return all ids that a shard ever had, by the shard: the newest one last."""
+    found: dict[str, list[str]] = {}
+    for array in arrays:
+        for shard, element in array.jobs.items():
+            found.setdefault(shard, []).append(element)
+    return found
+
+
+# --- a scheduler's commands, from a process that sees the run folder ---
+
+
+def note_place(scheduler: Scheduler, folder: Path) -> None:
+    """Write down which cluster or server the scheduler's commands are for, by the variables that say so.
+
+    A process that looks at the run later, or goes on with it, may have others.
+    """
+    place = {name: os.environ.get(name) for name in scheduler.place}
+    write_json(folder / _PLACE, {**_place(folder), **place})
+
+
+def _place(folder: Path) -> dict[str, str | None]:
+    try:
+        noted = read_json(folder / _PLACE)
+    except FileNotFoundError:
+        return {}
+    schedulers = [backend.scheduler for backend in BACKENDS.values() if backend.scheduler is not None]
+    return {name: noted[name] for one in schedulers for name in one.place if name in noted}  # not PATH, say
+
+
+def ask(command: list[str], folder: Path, stdin: str | None = None, start: Path | None = None) -> Said:
+    """Run a command and return what it printed."""
+    # OAR reads the folder from PWD
+    environment = {**job_environment(), "PWD": str(start or folder)}
+    for name, value in _place(folder).items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    return run(command, folder=start or folder, environment=environment, stdin=stdin or "", seconds=SECONDS)
+
+
+# --- a job's output file: what its script printed before the worker began, and what the scheduler adds ---
+
+
+def outputs(scheduler: Scheduler, folder: Path, element: str) -> list[Path]:
+    """Return the output files of an element that are there and not empty; some schedulers deliver them late."""
+    job, index = scheduler.parts_of(element)
+    found = [
+        file for pattern in scheduler.printed for file in folder.glob(pattern.format(job=job, index=index))
+    ]
+    return sorted({file for file in found if file.stat().st_size})
+
+
+def report(scheduler: Scheduler, folder: Path, element: str) -> tuple[JobState, str] | None:
+    """Return how the scheduler says in an element's output that it ended it, which its listing may have forgotten."""
+    reports = ((scheduler.starved, JobState.OUT_OF_MEMORY), (scheduler.expired, JobState.TIMEOUT))
+    for file in outputs(scheduler, folder, element):
+        text = tail(file)
+        for pattern, state in reports:
+            said = re.search(f".*(?:{pattern}).*", text) if pattern else None
+            if said is not None:
+                return state, said[0].strip()
+    return None
+
+
+def last_line(scheduler: Scheduler, folder: Path, element: str) -> str:
+    """Return the last line that an element's script or the scheduler printed; empty: none."""
+    lines = [line.strip() for file in outputs(scheduler, folder, element) for line in tail(file).splitlines()]
+    return next(filter(None, reversed(lines)), "")
+
+
+# --- the state of a shard ---
 
 
 def answers(scheduler: Scheduler, folder: Path, elements: list[str]) -> tuple[Listing, dict[str, JobAnswer]]:
@@ -71,7 +197,8 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
         last = max(submission, _newest(own.iterdir()) if own.is_dir() else 0)  # by the clock of the disk
         silent = (now - last) / 1e9
         state, word = _state(scheduler, folder, job, known[job], silent, listing.problem)
-        if state is not JobState.LOST or not _ended_without_error(known[job]):
+        view = known[job].view
+        if state is not JobState.LOST or view is None or view.meaning != WITHOUT_ERROR:
             _end_not_seen(folder, job)
         elif now - _first_seen(folder, job, last) < LATE_FILES * 1e9 and not said_its_end(own):
             late = (
@@ -91,7 +218,6 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
 def _state(
     scheduler: Scheduler, folder: Path, job: str, answer: JobAnswer, silent: float, problem: str
 ) -> tuple[JobState, str]:
-    """Return the state of a silent shard by what is known of its job."""
     if answer.known is Known.NOT_KNOWN:
         said = f" ({problem})" if problem else ""
         return JobState.UNKNOWN, f"job {job} is not listed, and nothing says how it ended{said}"
@@ -111,11 +237,6 @@ def _state(
         return reported
     quoted = last_line(scheduler, folder, job) if state is JobState.LOST else ""
     return state, f"{word}; its output ends with: {quoted}" if quoted else word
-
-
-def _ended_without_error(answer: JobAnswer) -> bool:
-    """Whether a job has ended, and nothing says that it failed: it may have done all its work."""
-    return answer.view is not None and answer.view.meaning == WITHOUT_ERROR
 
 
 def _first_seen(folder: Path, job: str, otherwise: int) -> int:
@@ -144,7 +265,6 @@ def _note_of_end(folder: Path, job: str) -> Path:
 
 
 def _newest(files: Iterable[Path]) -> int:
-    """Return when the newest of some files was touched, in nanoseconds."""
     times = [0]
     for file in files:
         with contextlib.suppress(FileNotFoundError):  # a lease that is cleaned up
@@ -174,11 +294,9 @@ def _explain(
         number, index = scheduler.parts_of(job)
         whole = scheduler.cancel.format(job=number) if index else job
         if whole not in reasons:
-            reasons[whole] = _reason(scheduler, folder, whole, job)
+            said = (
+                commands.comment(scheduler, lambda command: ask(command, folder), one) for one in (whole, job)
+            )
+            reasons[whole] = next(filter(None, said), "")
         if reasons[whole]:
             found[int(shard)] = state, f"{note}: {reasons[whole]}"
-
-
-def _reason(scheduler: Scheduler, folder: Path, *elements: str) -> str:
-    reasons = (commands.comment(scheduler, lambda command: ask(command, folder), one) for one in elements)
-    return next(filter(None, reasons), "")

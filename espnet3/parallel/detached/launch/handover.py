@@ -1,4 +1,4 @@
-"""From the outcomes that are there to the jobs that are not: specs of what is left, and the backend."""
+"""The launcher of each backend, and the way from a run's outcomes to its next jobs: specs of what is left."""
 
 from __future__ import annotations
 
@@ -7,21 +7,83 @@ import datetime
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.queue_answers import submitter
-from espnet3.parallel.detached.budget import count_failures
-from espnet3.parallel.detached.launch import arrays, kube, launchers
-from espnet3.parallel.detached.layout import DONE, ENDED, JOBS, Layout, Plan, write_lines, write_quickly
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import excuse_dead
-from espnet3.parallel.detached.spec import items_to_json
-from espnet3.parallel.ledger.files import make_folder
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.job_spec import items_to_json
+from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
+from espnet3.parallel.detached.layout import (
+    DONE,
+    ENDED,
+    JOBS,
+    Layout,
+    Note,
+    Plan,
+    key_lines,
+    stretches,
+    write_quickly,
+)
+from espnet3.parallel.detached.marks import LossFile, count_failures, excuse_dead
+from espnet3.parallel.detached.states import JobState
+from espnet3.parallel.ledger.atomic import write_plainly
+from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.folder import set_aside
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.scan import FAILED, LEFT, OK
 from espnet3.parallel.runner.writers.manifest import write_manifest
+
+Queue = dict[int, tuple[JobState, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The operations of a backend on detached jobs."""
+
+    # raises where a configuration cannot run detached jobs
+    check: Callable[[ParallelConfig], None]
+    # queues shards, of which some ask for more memory, and notes the ids of their jobs
+    start: Callable[[Layout, Plan, list[int], dict[str, float], Note], None]
+    # the states of jobs, by shard; one that is left out is not known. Raises OSError without an answer
+    query: Callable[[Layout, dict[str, str]], Queue]
+    # ends all that is queued or runs; the number is the seconds a job has for its item
+    cancel: Callable[[Layout, Plan, float], None]
+    # files with what jobs printed beside their logs, by shard: before their worker began, say
+    printed: Callable[[Layout, Sequence[int]], dict[int, list[Path]]]
+
+
+_LOCAL = Launcher(
+    supervisors.check, supervisors.start, supervisors.query, supervisors.cancel, lambda layout, shards: {}
+)
+_LAUNCHERS = {
+    Kind.LOCAL: _LOCAL,
+    Kind.GPU: _LOCAL,
+    Kind.SSH: replace(_LOCAL, check=supervisors.check_hosts, start=supervisors.start_on_hosts),
+    Kind.BATCH: Launcher(
+        job_arrays.check, job_arrays.start, asking.query, job_arrays.cancel, job_arrays.printed
+    ),
+    Kind.KUBERNETES: Launcher(
+        kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.cancel, kube_jobs.printed
+    ),
+}
+
+
+def launcher(env: str) -> Launcher:
+    """Return the launcher of a backend."""
+    return _LAUNCHERS[row(env).kind]
+
+
+def cancel_all(layout: Layout, plan: Plan, grace: float) -> None:
+    """End all jobs of a run, those of an earlier backend too; the grace is in seconds."""
+    launcher(plan.env).cancel(layout, plan, grace)
+    if row(plan.env).scheduler is None:
+        job_arrays.cancel(layout, plan, grace)
+    if row(plan.env).kind is not Kind.KUBERNETES:
+        kube_jobs.cancel(layout, plan, grace)
 
 
 def settle_in(layout: Layout, plan: Plan) -> None:
@@ -32,10 +94,10 @@ def settle_in(layout: Layout, plan: Plan) -> None:
     if layout.home() is None:
         return
     raised = layout.jobs().get("raised", {})
-    set_aside(layout.folder, only=(arrays.FOLDER, kube.FOLDER, JOBS))
-    layout.write_jobs({"raised": raised})
+    set_aside(layout.folder, only=(asking.FOLDER, kube_jobs.FOLDER, JOBS))
+    write_json(layout.folder / JOBS, {"raised": raised})
     for shard in range(plan.n_shards):
-        excuse_dead(layout.shard(shard))  # what was in progress went on elsewhere, or was stopped by the move
+        excuse_dead(layout.shard(shard))  # its items went on elsewhere, or were stopped by the move
     template = layout.template()
     if plan.hooks:
         write_manifest(layout.run, template.entries["shard_subdir"], plan.bounds[:-1], layout.items())
@@ -68,14 +130,13 @@ def put_specs(
             count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
         left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
         if not left:
-            counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
             if not (folder / DONE).exists():
                 make_folder(folder)
-                write_quickly(folder / DONE, counts)
+                write_quickly(folder / DONE, {"ok": part.count(OK), "failed": part.count(FAILED)})
             continue
         for name in () if new else (DONE, ENDED):
             (folder / name).unlink(missing_ok=True)
-        if retry_failed and FAILED in part:  # what they were given up for is settled
+        if retry_failed and FAILED in part:  # their earlier losses no longer count
             again = {begin + place for place, one in enumerate(part) if one == FAILED}
             LossFile(folder).forget(again)
         own = {
@@ -83,37 +144,21 @@ def put_specs(
             "begin": begin,
             "items": items_to_json(items[begin:end]),
             "outcomes": plan.outcomes[shard],
-            "skip": _stretches(part, begin, settled),
+            "skip": stretches(part, begin, settled),
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
         own_texts = {key: json.dumps(value) for key, value in own.items()}
-        write_lines(layout.spec(shard), {**texts, **own_texts})
+        # no job reads it before all are written
+        write_plainly(layout.spec(shard), key_lines({**texts, **own_texts}))
         if not new:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{layout.run}/{plan.outcomes[shard]}/done")
         shards.append(shard)
     layout.stop.unlink(missing_ok=True)
-    if shards:
-        (layout.run / RECEIPT).unlink(
-            missing_ok=True
-        )  # the merged files no longer cover what the jobs will add
+    if shards:  # the merged files no longer cover what the jobs will add
+        (layout.run / RECEIPT).unlink(missing_ok=True)
     return shards
-
-
-def _stretches(part: bytearray, begin: int, settled: tuple[int, ...]) -> list[list[int]]:
-    """Return the stretches [begin, end) of positions in one of these states."""
-    found: list[list[int]] = []
-    if not any(state in part for state in settled):
-        return found
-    for position, state in enumerate(part, begin):
-        if state not in settled:
-            continue
-        if found and found[-1][1] == position:
-            found[-1][1] = position + 1
-        else:
-            found.append([position, position + 1])
-    return found
 
 
 def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
@@ -122,7 +167,11 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
         return
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     by = f"{submitter()}@{socket.gethostname()}"
-    before = layout.jobs()
-    earlier = {**before.get("earlier", {}), **before.get("jobs", {})}
-    memory = {**before.get("raised", {}), **(raised or {})}
-    launchers.start(layout, plan, shards, {"submitted": now, "by": by, "raised": memory}, earlier)
+    earlier = layout.job_ids()
+    memory = {**layout.jobs().get("raised", {}), **(raised or {})}
+
+    def note(jobs: dict[str, str]) -> None:
+        facts = {"submitted": now, "by": by, "raised": memory}
+        write_json(layout.folder / JOBS, {**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+
+    launcher(plan.env).start(layout, plan, shards, memory, note)

@@ -1,55 +1,56 @@
-"""How a run is: every shard's files, and one question to the backend about those that say nothing."""
+"""Find the state of a run: every shard's files first, then one question to the backend about silent shards."""
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from espnet3.parallel.backends.detached_settings import DetachedSettings
-from espnet3.parallel.detached.launch import launchers
-from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.launch.handover import Queue, launcher
+from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan, positions
 from espnet3.parallel.detached.states import (
     JobState,
     RunStatus,
+    ShardStatus,
     disk_now,
     holder_lives,
     holder_of,
     shard_status,
 )
-from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import DamagedFolderError, FolderInUseError
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.folder import RUN, read_run
+from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
+from espnet3.parallel.ledger.scan import FAILED, OK
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import ERRORS, RESULTS, SESSION, SPEC, SPLIT, split_folders
 from espnet3.parallel.provenance.record import changed_files, shortened
+
+_SHOWN = 5  # folders with a run that are named where there is none
+_POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
+_SHARE = 0.05  # of the time waited so far, between those
 
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:
     """Return how every shard is."""
-    ids, now = job_ids(layout), disk_now(layout.folder)
-    notes = _changed_sources(plan)
+    ids, now = layout.job_ids(), disk_now(layout.folder)
+    notes = []
+    if changed := changed_sources(plan):
+        notes.append(
+            f"changed since the submission: {'; '.join(shortened(changed))}. Jobs that start now are refused: take it "
+            "back, or submit again with resume=False or 'force' (a recipe's stage: ESPNET3_RESUME=force)"
+        )
     shards = range(plan.n_shards)
     found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in shards]
     silent = {str(s.shard): s.job_id for s in found if s.job_id and may_be_queued(s.state)}
     if silent:
-        queue: launchers.Queue = {}
-        home, original = layout.home(), layout.original()
-        try:
-            if original is None:
-                queue = launchers.launcher(plan.env).query(layout, silent)
-            else:
-                queue = {int(shard): (JobState.LOST, "") for shard in silent}
-        except OSError as error:
-            notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
-        if home is not None:
-            what = "is a copy of" if original is not None else "was moved here from"
-            notes.append(
-                f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
-            )
-        for shard in map(int, silent):
-            found[shard] = shard_status(layout, plan, shard, ids.get(str(shard), ""), now, queue)
-            if home is not None and found[shard].state is JobState.LOST and not found[shard].note:
-                found[shard] = replace(found[shard], note=f"its job was submitted for {home}")
+        _ask(layout, plan, silent, found, notes)
     if (layout.stopped() or {}).get("at_item"):
-        again = shlex.join(["espnet3", "retry", str(layout.run)])
+        again = layout.retrying
         notes.append(
             f"on_error is 'raise', so one failed item stops the run. Mend what it failed of, then `{again}`; or "
             f"`{again} --on-error record`, which keeps its failure and goes on with the other items"
@@ -63,6 +64,32 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     return replace(status, notes=tuple(notes))
 
 
+def _ask(
+    layout: Layout, plan: Plan, silent: dict[str, str], found: list[ShardStatus], notes: list[str]
+) -> None:
+    """Ask the backend about shards that say nothing, and note what it answers."""
+    queue: Queue = {}
+    home, original = layout.home(), layout.original()
+    now = disk_now(layout.folder)
+    try:
+        if original is None:
+            queue = launcher(plan.env).query(layout, silent)
+        else:
+            queue = {int(shard): (JobState.LOST, "") for shard in silent}
+    except OSError as error:
+        notes.append(f"the scheduler does not answer ({error}): what gives no sign of life is unknown")
+    if home is not None:
+        what = "is a copy of" if original is not None else "was moved here from"
+        notes.append(
+            f"the run {what} {home}, where its jobs belong; `espnet3 retry` computes here what is left"
+        )
+    for shard, job in silent.items():
+        status = shard_status(layout, plan, int(shard), job, now, queue)
+        if home is not None and status.state is JobState.LOST and not status.note:
+            status = replace(status, note=f"its job was submitted for {home}")
+        found[int(shard)] = status
+
+
 def driver_of(run: Path) -> str:
     """Return process, host and start of the driver that is at work in a run's folder; empty where none is."""
     if not holder_lives(run, disk_now(run)):
@@ -71,26 +98,9 @@ def driver_of(run: Path) -> str:
     return f"process {held.get('pid')} on {held.get('host')}, since {held.get('since')}"
 
 
-def job_ids(layout: Layout) -> dict[str, str]:
-    """Return the job of each shard that was ever submitted, by the shard's number."""
-    jobs = layout.jobs()
-    return {**jobs.get("earlier", {}), **jobs.get("jobs", {})}
-
-
 def may_be_queued(state: JobState) -> bool:
-    """Whether the backend may know more: no sign of life, or an end after which it starts the job again."""
+    """Return whether the backend may know more: no sign of life, or an end after which it starts the job again."""
     return state in (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
-
-
-def _changed_sources(plan: Plan) -> list[str]:
-    changed = changed_sources(plan)
-    if not changed:
-        return []
-    what = "; ".join(shortened(changed))
-    advice = (
-        "take it back, or submit again with resume=False or 'force' (a recipe's stage: ESPNET3_RESUME=force)"
-    )
-    return [f"changed since the submission: {what}. Jobs that start now are refused: {advice}"]
 
 
 def changed_sources(plan: Plan) -> list[str]:
@@ -113,14 +123,97 @@ def status_of_ended(layout: Layout, plan: Plan) -> RunStatus:
     """Return the status of a run none of whose jobs is queued or at work."""
     status = run_status(layout, plan)
     if status.alive:
-        raise FolderInUseError(_in_use(layout.run, status))
+        counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
+        unknown = next((f": {s.note}" for s in status.shards if s.state is JobState.UNKNOWN and s.note), "")
+        raise FolderInUseError(
+            f"{layout.run} is in use by detached jobs ({counts}{unknown}). `espnet3 wait` waits for them, `espnet3 "
+            "cancel` ends them; or take another output_dir"
+        )
     return status
 
 
-def _in_use(run: Path, status: RunStatus) -> str:
-    counts = ", ".join(f"{n} {state.value}" for state, n in status.counts.items())
-    unknown = next((f": {s.note}" for s in status.shards if s.state is JobState.UNKNOWN and s.note), "")
-    return (
-        f"{run} is in use by detached jobs ({counts}{unknown}). `espnet3 wait` waits for them, `espnet3 cancel` ends "
-        "them; or take another output_dir"
-    )
+@dataclass(frozen=True, slots=True)
+class FolderStatus:
+    """A run with `output_dir`, as it is now."""
+
+    run: str  # its folder
+    items: int
+    ok: int  # items with a result
+    failed: int  # items with a failure
+    alive: bool  # its driver is at work
+    merged: bool  # the merged files and their receipt are there
+    driver: str = ""  # the driver that is at work: process, host, and since when; empty where none is
+    notes: tuple[str, ...] = ()  # other remarks
+
+    @property
+    def done(self) -> bool:
+        """True once every item has an outcome, and the merged files prove it."""
+        return self.merged and not self.alive
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status as plain JSON data."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {**plain, "done": self.done, "notes": list(self.notes)}
+
+
+def folder_status(path: Path) -> FolderStatus:
+    """Return how the run of a folder is."""
+    try:
+        run = read_run(path)
+    except FileNotFoundError:
+        raise ConfigError(no_run(path)) from None
+    driver = driver_of(path)
+    alive = bool(driver)
+    if (path / RECEIPT).exists():
+        receipt = read_receipt(path)
+        failed = sum(receipt.failed.values())
+        return FolderStatus(str(path), receipt.planned, receipt.ok, failed, alive, True, driver)
+    indices = run.get("indices", {})
+    kind = SESSION if SHARDS in run.get("plan", {}) else SPLIT
+    state = bytearray(indices.get("count", 0))
+    notes = []
+    for split in split_folders(path, kind):
+        if not _is_of(split, indices.get("sha256")):
+            notes.append(f"{split.name} is of another index list and is not counted")
+            continue
+        for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
+            for position in positions(split / name):
+                if position < len(state) and state[position] != OK:
+                    state[position] = outcome
+    ok, failed = state.count(OK), state.count(FAILED)
+    return FolderStatus(str(path), len(state), ok, failed, alive, False, driver, tuple(notes))
+
+
+def no_run(path: Path) -> str:
+    """Return a message for a folder that holds no run, which names those below it that do."""
+    below = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"*/{RUN}"))
+    more = ", ..." if len(below) > _SHOWN else ""
+    there = f" (there are runs in {', '.join(below[:_SHOWN])}{more})" if below else ""
+    return f"{path} holds no run{there}: give the runner's output_dir, with its shard_subdir"
+
+
+def _is_of(split: Path, indices_sha256: Any) -> bool:
+    try:
+        return bool(read_json(split / SPEC).get("indices") == indices_sha256)
+    except (FileNotFoundError, DamagedFolderError):  # the run itself looks these up by their index
+        return False
+
+
+S = TypeVar("S", bound=RunStatus | FolderStatus)
+
+
+def watch(
+    look: Callable[[], S], timeout: float | None = None, seen: Callable[[S], object] | None = None
+) -> S:
+    """Look at a run again and again, until no process works on it."""
+    begin = time.monotonic()
+    end = None if timeout is None else begin + timeout
+    while True:
+        status = look()
+        left = None if end is None else end - time.monotonic()
+        if not status.alive or (left is not None and left <= 0):
+            return status
+        if seen is not None:
+            seen(status)
+        pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
+        time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event

@@ -9,7 +9,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,30 @@ from espnet3.parallel.backends.amounts import walltime_seconds, walltime_text
 from espnet3.parallel.backends.detached_settings import DetachedSettings
 from espnet3.parallel.backends.queue_answers import Known
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
-from espnet3.parallel.clusters.commands import NotCancelled, refuse_elsewhere, submitted_ids, submitting
+from espnet3.parallel.clusters.commands import (
+    SECONDS,
+    NotCancelled,
+    refuse_elsewhere,
+    submitted_ids,
+    submitting,
+)
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat.jobs import prologue_of
-from espnet3.parallel.detached.launch import commands
-from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
-from espnet3.parallel.detached.launch.asking import answers, query, scheduler_of
-from espnet3.parallel.detached.launch.commands import SECONDS, note_place
-from espnet3.parallel.detached.launch.printed import outputs
-from espnet3.parallel.detached.launch.scripts import (
-    JobArray,
-    ScriptFacts,
-    body,
-    description,
-    directives,
-    job_arrays,
-    script,
+from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.launch.asking import (
+    Submitted,
+    answers,
+    ask,
+    folder_of,
+    ids_of,
+    note_place,
+    outputs,
+    scheduler_of,
+    submitted,
 )
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, write_quickly
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory, write_quickly
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.surroundings import import_path, interpreter
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError
 from espnet3.parallel.ledger.files import make_folder, write_json, write_whole
 from espnet3.parallel.messages import printable
@@ -54,11 +58,10 @@ _LIMITS = (
     "there are, n_workers how many run at a time, detached.array_limit the largest index of an array"
 )
 _NOT_THE_JOBS = {"config_name"}  # the one parameter of the cluster that the job reads too
+_STARTS = 20  # starts of one element: one that always dies at its start must end some time
 
 
-def start(
-    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
-) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Submit shards as job arrays, and note each element's id."""
     scheduler = scheduler_of(plan.env)
     settings = DetachedSettings.of(plan.settings)
@@ -72,7 +75,7 @@ def start(
     number = len(list(folder.glob("tasks.*.json")))
     refused: SubmissionError | None = None
     try:
-        for factor, group in _by_memory(shards, facts.get("raised", {})):
+        for factor, group in by_memory(shards, raised):
             job = make_job(plan, factor)
             for array in job_arrays(group, plan.n_workers, max(1, most)):
                 tasks = folder / f"tasks.{number}.json"
@@ -82,7 +85,7 @@ def start(
                 command, stdin, text = _write(folder, number, scheduler, array, job, script_facts)
                 start_at = _start_folder(scheduler, folder)
                 with submitting(scheduler):
-                    said = commands.ask(command, folder, stdin, start_at)
+                    said = ask(command, folder, stdin, start_at)
                     alone = len(array.shards) == 1 and scheduler.single is not None
                     ids = submitted_ids(
                         scheduler, said, None if alone else len(array.shards), job.job_id_regexp
@@ -90,7 +93,7 @@ def start(
                 jobs = dict(zip(map(str, array.shards), ids, strict=True))
                 check_ids(jobs)
                 taken.append(Submitted(plan.env, jobs, scheduler.names_in(text)))
-                note(layout, number, taken[-1])
+                write_json(folder / f"array.{number}.json", asdict(taken[-1]))
                 number += 1
     except SubmissionError as error:
         error.hint = error.hint or _LIMITS
@@ -100,13 +103,12 @@ def start(
     except BaseException:
         _cancel(scheduler, taken, folder)
         raise
-    jobs = {shard: element for array in taken for shard, element in array.jobs.items()}
-    arrays = [target for array in taken for target in array.whole]
-    layout.write_jobs({**facts, "arrays": arrays, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    queued = {shard: element for array in taken for shard, element in array.jobs.items()}
+    note(queued)
     if refused is not None:
         print(
-            f"{len(jobs)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
-            f"ended, `{shlex.join(['espnet3', 'retry', str(layout.run)])}` submits the others. {refused}",
+            f"{len(queued)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
+            f"ended, `{layout.retrying}` submits the others. {refused}",
             file=sys.stderr,
             flush=True,
         )
@@ -115,14 +117,6 @@ def start(
 def _start_folder(scheduler: Scheduler, folder: Path) -> Path:
     """Return the folder to submit from: a scheduler records it, and some expand special characters in its name."""
     return Path("/") if scheduler.silent and not _PLAIN.fullmatch(str(folder)) else folder
-
-
-def _by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
-    """Group shards by how many times the memory they ask for."""
-    groups: dict[float, list[int]] = {}
-    for shard in shards:
-        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
-    return sorted(groups.items())
 
 
 def make_job(plan: Plan, memory_factor: float = 1.0) -> Any:
@@ -187,11 +181,8 @@ def _write(
         if _start_folder(scheduler, folder) != folder:
             lines += scheduler.silent
         words = [word for line in lines for word in shlex.split(line)]
-        return (
-            [*submit, *words, shlex.quote(str(folder / name))],
-            None,
-            "\n".join(f"{scheduler.mark} {each}" for each in lines),
-        )
+        text = "\n".join(f"{scheduler.mark} {each}" for each in lines)
+        return [*submit, *words, shlex.quote(str(folder / name))], None, text
     if scheduler.submit_by is SubmitBy.STDIN:
         return submit, text, text
     return [*submit, name], None, text
@@ -202,7 +193,7 @@ def _largest_array(scheduler: Scheduler, folder: Path) -> int:
     said = None
     if scheduler.site_limit is not None:
         with contextlib.suppress(SubmissionError):  # the submission itself will say what is wrong
-            said = commands.ask(list(scheduler.site_limit[0]), folder).out
+            said = ask(list(scheduler.site_limit[0]), folder).out
     return scheduler.largest_array(said)
 
 
@@ -292,15 +283,12 @@ def _note_lost(layout: Layout, jobs: dict[str, str], told: str) -> None:
 
 
 def _cancel(scheduler: Scheduler, arrays: Sequence[Submitted], folder: Path) -> NotCancelled:
-    """Cancel arrays, with one command where it is the same but for the array; print what stands against it."""
-    merged: dict[tuple[str, ...], dict[str, Sequence[str]]] = {}
-    for array in arrays:
-        words = tuple(array.cancel[: -len(array.whole)])
-        merged.setdefault(words, {}).update(dict.fromkeys(array.whole, array.names))
+    """Cancel arrays of one scheduler; print what stands against it."""
     left = NotCancelled({}, {})
-    for command, jobs in merged.items():
-        found = cancel_jobs(scheduler, lambda words: commands.ask(words, folder), command, jobs)
-        left = NotCancelled({**left.foreign, **found.foreign}, {**left.refused, **found.refused})
+    if arrays:
+        command = arrays[0].cancel[: -len(arrays[0].whole)]
+        jobs = {one: array.names for array in arrays for one in array.whole}
+        left = cancel_jobs(scheduler, lambda words: ask(words, folder), command, jobs)
     if left.foreign or left.refused:
         print(f"while cancelling: {printable(str(left))}", file=sys.stderr, flush=True)
     return left
@@ -318,27 +306,123 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
 
 def walltime(config: ParallelConfig) -> float | None:
     """Return the seconds that a job may take by its options, or the site's; None where they set no limit."""
-    scheduler = scheduler_of(config.env)
+    scheduler = row(config.env).scheduler
+    if scheduler is None:
+        return None
     value = config.options.get("walltime")
     if value is None and scheduler.has_walltime:
-        value = _site(config, "walltime")
+        import dask
+
+        load_cluster_class(row(config.env))  # importing it reads the site's files
+        section = config.options.get("config_name") or config.env
+        value = dask.config.get(f"jobqueue.{section}.walltime", None)
     return None if value is None else walltime_seconds(value, minutes_last=scheduler.minutes_last)
 
 
-def _site(config: ParallelConfig, name: str) -> Any:
-    """Return what dask-jobqueue takes where an option is not given; importing it reads the site's files."""
-    import dask
-
-    load_cluster_class(row(config.env))
-    section = config.options.get("config_name") or config.env
-    return dask.config.get(f"jobqueue.{section}.{name}", None)
-
-
 def check(config: ParallelConfig) -> None:
-    """Raise if the scheduler's package is missing, or its job's options are wrong or send it where nobody looks."""
+    """Raise if the scheduler's package is missing, or options of its job are wrong or send it to another cluster."""
     options = json.loads(json.dumps(dict(config.options), default=str))
     job = make_job(Plan("", [0], "check", [], config.env, 1, options, {}))
     refuse_elsewhere(config.env, scheduler_of(config.env), job.submit_command, job.job_script())
 
 
-__all__ = ["cancel", "check", "make_job", "printed", "query", "start", "walltime"]
+# --- job scripts: from facts to text, by pure functions that golden files check ---
+
+
+@dataclass(frozen=True, slots=True)
+class JobArray:
+    """One job array of a run."""
+
+    number: int  # its place among those that are submitted together
+    shards: tuple[int, ...]  # the shard of each element
+    limit: int  # elements at a time
+
+
+def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[JobArray]:
+    """Cut shards into arrays of at most `most` elements, which share the workers."""
+    cuts = [tuple(shards[at : at + most]) for at in range(0, len(shards), most)]
+    each, more = divmod(n_workers, max(1, len(cuts)))
+    return [JobArray(number, cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """The contents of a job's script beside its directives."""
+
+    name: str
+    shebang: str
+    cwd: str  # where the user's own lines are run: the submitter's folder, as in a driver's jobs
+    prologue: tuple[str, ...]  # these lines
+    folder: str  # where the worker starts
+    python: str
+    import_path: str | None  # to be added to PYTHONPATH; None: nothing
+    tasks: str  # the file that lists the specs
+    requeue: bool  # a job may queue itself again
+
+
+def directives(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> list[str]:
+    """Return the directives of an array, in order, each without the scheduler's mark."""
+    lines = [line.removeprefix(scheduler.mark).strip() for line in header.splitlines() if line.strip()]
+    if scheduler.replaces:
+        lines = [line for line in lines if not line.startswith(scheduler.replaces)]
+    if len(array.shards) == 1 and scheduler.single is not None:
+        lines += scheduler.single
+    else:
+        lines.append(scheduler.array_directive(facts.name, len(array.shards), array.limit))
+    return [*lines, *scheduler.extra, *(scheduler.rerun if facts.requeue else ())]
+
+
+def body(scheduler: Scheduler, array: JobArray, facts: ScriptFacts) -> str:
+    """Return what a job does: the user's prologue, and a worker in place of the shell.
+
+    Signals reach the worker because it takes the shell's place.
+    """
+    alone = len(array.shards) == 1 and scheduler.single is not None
+    index = str(scheduler.first) if alone else f'"{scheduler.index}"'
+    words = [shlex.quote(facts.python), "-m", "espnet3.parallel.worker"]
+    if facts.requeue and scheduler.requeue and not alone:
+        words += ["--requeue", shlex.quote(scheduler.requeue)]
+    elif facts.requeue and scheduler.again:
+        words += ["--again", str(scheduler.again)]
+    words += ["--tasks", shlex.quote(facts.tasks), index]
+    # the worker says what is wrong where the submitter's folder is not there
+    lines = [f"cd {shlex.quote(facts.cwd)} || true", *filter(None, facts.prologue)]
+    lines.append(f"cd {shlex.quote(facts.folder)} || exit 1")
+    if facts.import_path is not None:
+        lines.append(f"export PYTHONPATH={shlex.quote(facts.import_path)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"
+
+
+def script(scheduler: Scheduler, array: JobArray, header: str, facts: ScriptFacts) -> str:
+    """Return the script of an array, directives and all."""
+    lines = [facts.shebang or "#!/bin/sh", ""]
+    if scheduler.submit_by is not SubmitBy.ARGUMENTS:
+        lines += [f"{scheduler.mark} {line}" for line in directives(scheduler, array, header, facts)]
+    return "\n".join([*lines, "", body(scheduler, array, facts)])
+
+
+def description(
+    scheduler: Scheduler,
+    array: JobArray,
+    header: Mapping[str, Any],
+    facts: ScriptFacts,
+    file: str,
+    silent: bool = False,
+) -> str:
+    """Return the description that is submitted in place of a script, and names the script."""
+    for text, written in scheduler.quoting:
+        file = file.replace(text, written)
+    lines = [
+        *scheduler.extra,
+        *(scheduler.silent if silent else ()),
+        *(scheduler.rerun if facts.requeue else ()),
+    ]
+    numbers = {"limit": array.limit, "again": scheduler.again, "starts": _STARTS}
+    own = {}
+    for line in lines:
+        key, _, value = line.partition(" = ")
+        own[key] = value.format(name=facts.name, script=file, **numbers)
+    kept = {key: value for key, value in header.items() if key.lower() not in own and key != "LogDirectory"}
+    written_lines = [f"{key} = {value}" for key, value in {**kept, **own}.items()]
+    directive = scheduler.array_directive(facts.name, len(array.shards), array.limit)
+    return "\n".join([*written_lines, directive]) + "\n"

@@ -1,33 +1,40 @@
-"""Starting, querying and ending the supervisor of a local run."""
+"""Runs under supervisors: one of a session of its own on this machine, or one on each SSH host.
+
+Supervisors of several hosts share the shards by leases.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus
+from espnet3.parallel.backends.loading import require_package
+from espnet3.parallel.backends.ssh_hosts import SshHost, ssh_hosts, worker_hosts
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.job.supervisor import READY
-from espnet3.parallel.detached.launch.printed import tail
-from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Plan
+from espnet3.parallel.detached.job.supervising import READY, SUPERVISING
+from espnet3.parallel.detached.job_spec import import_path, in_folder, interpreter, job_environment
+from espnet3.parallel.detached.layout import LOG, SUPERVISOR, Layout, Note, Plan, tail
 from espnet3.parallel.detached.states import JobState, disk_now, holder_lives, living_pid
-from espnet3.parallel.detached.surroundings import interpreter, job_environment
-from espnet3.parallel.errors import ParallelError
+from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.ledger.files import make_folder, open_to_write
 
 if TYPE_CHECKING:
     import psutil
 
-_ENTRIES = ("espnet3.parallel.worker", "espnet3.parallel.detached.job.supervisor")
+
+_ENTRIES = ("espnet3.parallel.worker", SUPERVISING)
 _SCRIPT = "espnet3/parallel/base_runner.py"  # the documented entry of a job
 _LOOK = 0.05  # seconds between checks whether a process has ended
+_SECONDS = 60.0  # a host that has not answered by then is given up
 
 
 def check(config: ParallelConfig) -> None:
@@ -36,22 +43,13 @@ def check(config: ParallelConfig) -> None:
         chosen_gpus(config.options, config.n_workers)
 
 
-def start(
-    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
-) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Start a supervisor that runs these shards; return when it holds its lease."""
-    jobs = {str(shard): f"local.{shard}" for shard in shards}
-    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
+    note({str(shard): f"local.{shard}" for shard in shards})
     make_folder(layout.supervisor)
-    command = [
-        interpreter(plan.env, plan.options, layout.template().surroundings.cwd),
-        "-m",
-        "espnet3.parallel.detached.job.supervisor",
-        str(layout.run),
-    ]
     with open(open_to_write(layout.supervisor / LOG), "ab") as log:
         process = subprocess.Popen(
-            command,
+            _command(layout, interpreter(plan.env, plan.options, layout.template().surroundings.cwd)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -68,16 +66,15 @@ def start(
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
 
 
+def _command(layout: Layout, python: str) -> list[str]:
+    return [python, "-m", SUPERVISING, str(layout.run)]
+
+
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
-    """Return what is known of jobs that have written no sign of life: without a supervisor nobody starts them."""
+    """Return the state of jobs without a sign of life: pending while a supervisor may start them, else lost."""
     now = disk_now(layout.folder)
     supervised = any(holder_lives(folder, now) for folder in _supervisors(layout))
     return {int(shard): (JobState.PENDING if supervised else JobState.LOST, "") for shard in jobs}
-
-
-def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
-    """Return no file: all that a job prints is in its log."""
-    return {shard: [] for shard in shards}
 
 
 def cancel(layout: Layout, plan: Plan, grace: float) -> None:
@@ -105,12 +102,11 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _supervisors(layout: Layout) -> list[Path]:
-    """Return the folders of all supervisors: one, or one for each host."""
     return [*layout.folder.glob(f"{SUPERVISOR}*")]
 
 
 def _is_of(layout: Layout, process: psutil.Process) -> bool:
-    """Whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
+    """Return whether a process is this user's, and a supervisor or worker of this run: a lease may name any."""
     import psutil
 
     try:
@@ -143,3 +139,62 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             process.send_signal(number)
         elif process.is_running():
             os.killpg(process.pid, number)
+
+
+# --- over SSH ---
+
+
+def check_hosts(config: ParallelConfig) -> None:
+    """Raise if asyncssh is missing, or the hosts are wrong."""
+    require_package(row(config.env))
+    ssh_hosts(config.options)
+
+
+def start_on_hosts(
+    layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note
+) -> None:
+    """Start a supervisor on each host."""
+    require_package(row(plan.env))
+    hosts = worker_hosts(ssh_hosts(plan.options))
+    each, more = divmod(plan.n_workers, len(hosts))
+    slots = [each + (number < more) for number in range(len(hosts))]
+    used = [host for host, jobs in zip(hosts, slots, strict=True) if jobs]
+    note({str(shard): f"ssh.{shard}" for shard in shards})
+    lines = [
+        _line(layout, plan, host, ("--slots", str(slots[number]), "--part", f"{number}/{len(used)}"))
+        for number, host in enumerate(used)
+    ]
+    answers = asyncio.run(_start_all(used, lines))
+    failed = [f"{host.name}: {said}" for host, said in zip(used, answers, strict=True) if said != READY]
+    if len(failed) == len(used):
+        raise NoWorkersError("no supervisor could be started:\n" + "\n".join(failed))
+    for line in failed:
+        print(f"the run goes on without a host: {line}", flush=True)
+
+
+def _line(layout: Layout, plan: Plan, host: SshHost, place: tuple[str, ...]) -> str:
+    cwd = layout.template().surroundings.cwd
+    python = in_folder(host.python or interpreter(plan.env, plan.options, cwd), cwd)
+    root = import_path()
+    path = "" if root is None else f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}; "
+    command = shlex.join([*_command(layout, python), *place])
+    return f"cd {shlex.quote(str(layout.folder))} && {path}exec {command} < /dev/null"
+
+
+async def _start_all(hosts: list[SshHost], lines: list[str]) -> list[str]:
+    return list(await asyncio.gather(*map(_start_one, hosts, lines)))
+
+
+async def _start_one(host: SshHost, line: str) -> str:
+    """Start the supervisor of a host; return what it said: `READY`, or why it does not run."""
+    import asyncssh
+
+    try:
+        async with asyncssh.connect(host.name, **host.connect_options) as connection:
+            done = await asyncio.wait_for(connection.run(line, check=False), _SECONDS)
+    except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
+        return f"cannot be reached: {type(error).__name__}: {error}"
+    said = str(done.stdout or "").strip()
+    if said.splitlines()[-1:] == [READY]:
+        return READY
+    return f"its supervisor did not start: {said} {str(done.stderr or '').strip()}".strip()

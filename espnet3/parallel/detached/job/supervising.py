@@ -1,6 +1,6 @@
 """`env: local` and `local_gpu` without a driver: a process of its own session that runs the jobs.
 
-    python -m espnet3.parallel.detached.job.supervisor RUN [--slots N --part K/M]
+    python -m espnet3.parallel.detached.job.supervising RUN [--slots N --part K/M]
 
 It detaches from its parent before it prints "ready", holds a lease, keeps `n_workers` jobs running, restarts those
 that die, and ends with the last. Each job leads a session of its own: killing the supervisor kills none of them.
@@ -19,16 +19,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.gpus import chosen_gpus, gpu_env
-from espnet3.parallel.detached.job.log import say
-from espnet3.parallel.detached.job.work import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
+from espnet3.parallel.detached.job.attempt import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED
+from espnet3.parallel.detached.job.stopping import say
+from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, write_quickly
 from espnet3.parallel.detached.marks import excuse_dead, hook_of_death, job_name, note_end
-from espnet3.parallel.detached.states import GRACE, JobState, disk_now, holder_lives, progress
-from espnet3.parallel.detached.surroundings import job_environment
+from espnet3.parallel.detached.states import GRACE, JobState, acquire, disk_now, holder_lives, progress
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
@@ -37,32 +36,27 @@ from espnet3.parallel.local.forking import fresh_signals
 from espnet3.parallel.records import ProcessEnd
 
 READY = "ready"
+SUPERVISING = "espnet3.parallel.detached.job.supervising"  # this module
 _DEATHS = 5  # jobs of a shard that may die in a row without a single outcome
 _LOOK = 1.0  # seconds between two looks for stop.json
-_PATIENCE = 2 * GRACE  # seconds that a supervisor may take to end, once none of its jobs is left
+_PATIENCE = 2 * GRACE  # seconds that the supervisor before may take to end, once none of its jobs is left
 _RETAKE = 0.05  # seconds between two attempts at its lease
 _PAUSE = 2.0  # seconds until a shard that another worker holds is tried again
 
 
 class Supervisor:
-    """Runs the shards of the last submission.
-
-    Args:
-        layout: The run's paths.
-        plan: Its plan.
-        shards: The shards to run.
-        gpus: The GPUs to share out among the jobs that run at a time; none: they see what this process sees.
-        shared: Supervisors of other hosts run some of them.
-    """
+    """Runs the shards of the last submission."""
 
     def __init__(
         self, layout: Layout, plan: Plan, shards: list[int], gpus: Sequence[str] = (), shared: bool = False
     ) -> None:
         self.layout = layout
         self.plan = plan
-        self.gpus = gpus
+        self.gpus = (
+            gpus  # shared out among the jobs that run at a time; none: they see what this process sees
+        )
         self.todo = deque(shards)
-        self.shared = shared
+        self.shared = shared  # supervisors of other hosts run some of them
         self.stopping = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._deaths: dict[int, tuple[int, tuple[int, int]]] = {}
@@ -91,7 +85,7 @@ class Supervisor:
         self.stopping.set()
 
     def _is_over(self) -> bool:
-        """Whether the run was told to stop, or its folder has been moved away or deleted."""
+        # the run was told to stop, or its folder has been moved away or deleted
         return self.layout.stopped() is not None or not self.layout.is_there()
 
     async def _pause(self, seconds: float) -> None:
@@ -118,17 +112,16 @@ class Supervisor:
                 self.stopping.set()
                 return
             shard = self.todo.popleft()
-            if not self._is_others(shard) and not (self.layout.shard(shard) / DONE).exists():
+            folder = self.layout.shard(shard)
+            is_others = self.shared and holder_lives(folder, disk_now(self.layout.folder))
+            if not is_others and not (folder / DONE).exists():
                 await self._job(shard, slot)
-
-    def _is_others(self, shard: int) -> bool:
-        """Whether another host's supervisor is running a shard."""
-        return self.shared and holder_lives(self.layout.shard(shard), disk_now(self.layout.folder))
 
     async def _job(self, shard: int, slot: int) -> None:
         folder = self.layout.shard(shard)
         make_folder(folder)
-        with _appending(folder / LOG) as log:
+        log = open_to_write(folder / LOG)
+        try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,  # over SSH every host may have another one than the plan's
                 *("-m", "espnet3.parallel.worker", str(self.layout.spec(shard))),
@@ -139,6 +132,8 @@ class Supervisor:
                 env={**job_environment(), **gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
+        finally:
+            os.close(log)
         self._running[shard] = process
         self._started.add(shard)
         if self.stopping.is_set():
@@ -148,7 +143,7 @@ class Supervisor:
         finally:
             del self._running[shard]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that the job left behind
         say(f"shard {shard} ended with {status}")
         killed = self._killing and status == -signal.SIGKILL
         if killed:  # by this process, whatever item it was in
@@ -158,7 +153,6 @@ class Supervisor:
         await self._settle(shard, status, at_work)
 
     async def _settle(self, shard: int, status: int, at_work: bool) -> None:
-        """Decide what becomes of a shard whose job has ended; in code of the user's, with any exit status."""
         if self.stopping.is_set() or (status in (EXIT_DONE, EXIT_FAILED) and not at_work):
             return
         if status == EXIT_UNFINISHED and not at_work:  # a signal from outside, or another worker has it
@@ -205,25 +199,9 @@ class Supervisor:
         write_quickly(folder / ENDED, {"state": state.value, "why": why})
 
 
-def _appending(file: Path) -> BinaryIO:
-    return open(open_to_write(file), "ab")
-
-
-def _acquire(lease: Lease) -> None:
-    """Take the supervisors' lease, once the one before has ended: its last job may be gone a moment earlier."""
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return lease.acquire("supervisor")
-        except FolderInUseError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(_RETAKE)  # another process's end: its lease is a file, which sends no event
-
-
 def main() -> int:
     """Detach from the parent, take the lease, report that, and supervise."""
-    parser = argparse.ArgumentParser(prog="espnet3.parallel.detached.job.supervisor")
+    parser = argparse.ArgumentParser(prog=SUPERVISING)
     parser.add_argument("run", type=Path)
     parser.add_argument("--slots", type=int, help="jobs at a time; the plan's without it")
     parser.add_argument(
@@ -234,14 +212,14 @@ def main() -> int:
     number, n_hosts = map(int, given.part.split("/"))
     layout = Layout(given.run, own=True)
     if os.fork():
-        os._exit(0)  # whoever started it is no longer its parent, and has nothing to wait for
+        os._exit(0)  # the process that started it is no longer its parent, and has nothing to wait for
     if os.getsid(0) != os.getpid():
         os.setsid()
     folder = layout.supervisor if n_hosts == 1 else layout.folder / f"{SUPERVISOR}.{number}"
     make_folder(folder)
     lease = Lease(folder)
     try:
-        _acquire(lease)
+        acquire(lease, "supervisor", _PATIENCE, _RETAKE)
     except FolderInUseError as error:
         print(error, flush=True)
         return 1

@@ -28,8 +28,7 @@ from types import FrameType
 import psutil
 
 from espnet3.parallel.detached.job.stopping import SIGNALS
-from espnet3.parallel.detached.losses import LossFile
-from espnet3.parallel.detached.marks import excuse_dead, job_name, note_end
+from espnet3.parallel.detached.marks import LossFile, excuse_dead, job_name, note_end
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.records import ProcessEnd
 
@@ -41,7 +40,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Steps:
-    """What the child is in, in memory that its parent sees."""
+    """The step that the child is at, in memory that its parent sees."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _STEP.size)
@@ -78,7 +77,7 @@ class _Signals:
 
 def guarded(work: Callable[[Steps], int], limit: float, folder: Path) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     signals, steps = _Signals(), Steps()
     while True:
         before = LossFile(folder).n_late
@@ -157,13 +156,12 @@ def _sweep() -> None:
                 pass
         if not left:
             return
-        time.sleep(
-            _OFTEN
-        )  # a process of another session sends us no event but its end, if it is ours already
+        # a process of another session sends us no event but its end, if it is ours already
+        time.sleep(_OFTEN)
 
 
 def _end_like(number: int) -> None:
-    """End this process by the signal that has ended its child, so that whoever started it sees what happened."""
+    """End this process by the signal that has ended its child: the scheduler or supervisor sees the same end."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,34 @@ from typing import Any
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.loading import require_package
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.launch.kube_states import shard_state
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan
+from espnet3.parallel.detached.job_spec import import_path, interpreter
+from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Note, Plan, by_memory
 from espnet3.parallel.detached.states import JobState
-from espnet3.parallel.detached.surroundings import import_path, interpreter
 from espnet3.parallel.errors import ConfigError, ParallelError
-from espnet3.parallel.kube.jobs import INDEX, INDEXED, MOST, OWNER, SHARD, JobFacts, manifests
-from espnet3.parallel.kube.looking import log_of
-from espnet3.parallel.kube.pods import RUN, is_mounted, new_name
-from espnet3.parallel.kube.server import RefusedError, Server
+from espnet3.parallel.kube.manifests import (
+    AGAIN,
+    INDEX,
+    INDEXED,
+    MOST,
+    OWNER,
+    RUN,
+    SHARD,
+    JobFacts,
+    indices_of,
+    is_mounted,
+    manifests,
+    new_name,
+)
+from espnet3.parallel.kube.server import (
+    RefusedError,
+    Server,
+    how_it_ended,
+    is_disrupted,
+    is_going,
+    joined,
+    log_of,
+    waits_for,
+)
 from espnet3.parallel.ledger.files import make_folder, read_record, write_json, write_whole
 
 FOLDER = "jobs"
@@ -39,17 +58,11 @@ _ALL = 100_000  # lines of a log
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """One submission, noted before its Jobs are created.
-
-    Attributes:
-        namespace: Where they are.
-        jobs: The names of the Jobs.
-        shards: For each shard, its Job and its index in it; the index is "" for a plain Job.
-    """
+    """One submission, noted before its Jobs are created."""
 
     namespace: str
-    jobs: list[str]
-    shards: dict[str, list[str]]
+    jobs: list[str]  # the names of the Jobs
+    shards: dict[str, list[str]]  # for each shard its Job, and its index in it where that is an Indexed Job
 
 
 def _folder(layout: Layout) -> Path:
@@ -57,7 +70,7 @@ def _folder(layout: Layout) -> Path:
 
 
 def _label(layout: Layout) -> str:
-    """Return the value of a run's label: of the folder it was submitted for, the same for whoever looks."""
+    """Return the value of a run's label, from the folder it was submitted for: the same in every process."""
     return hashlib.sha256(os.fsencode(layout.home() or layout.run)).hexdigest()[:32]
 
 
@@ -95,63 +108,24 @@ def _check_mounts(options: dict[str, Any], folders: dict[str, str]) -> None:
         )
 
 
-def start(
-    layout: Layout, plan: Plan, shards: list[int], facts: dict[str, Any], earlier: dict[str, str]
-) -> None:
+def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float], note: Note) -> None:
     """Create the Jobs of shards, and note them."""
     _check_mounts(plan.options, {"the run folder": str(layout.run)})
-    with Server(plan.options.get("namespace")) as server:
-        jobs = _create(server, layout, plan, shards, facts.get("raised", {}))
-    layout.write_jobs({**facts, "jobs": jobs, "earlier": {**earlier, **jobs}})
-
-
-def _create(
-    server: Server, layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]
-) -> dict[str, str]:
-    """Create the Jobs of shards; return the id of each shard's."""
-    folder = _folder(layout)
-    make_folder(folder)
-    _forget(server, layout)
+    make_folder(_folder(layout))
     jobs: dict[str, str] = {}
-    path = _jobs_path(server)
-    for factor, group in _cut(shards, raised, server.version):
-        number = len(list(folder.glob("created.*.json")))
-        made, created = _manifests(layout, plan, group, factor, server, number)
-        write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
-        write_json(folder / f"created.{number}.json", asdict(created))
-        try:
-            for one in made:
-                server.post(path, one)
-        except RefusedError as error:
-            _delete(server, layout)
-            raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
-        except BaseException:
-            with contextlib.suppress(ParallelError):
-                _delete(server, layout)
-            raise
-        jobs.update({shard: "/".join(filter(None, place)) for shard, place in created.shards.items()})
-    return jobs
+    with Server(plan.options.get("namespace")) as server:
+        _forget(server, layout)
+        most = MOST if server.version >= INDEXED else len(shards)
+        for factor, group in by_memory(shards, raised):
+            for at in range(0, len(group), most):
+                jobs.update(_create(server, layout, plan, group[at : at + most], factor))
+    note(jobs)
 
 
-def _cut(
-    shards: list[int], raised: dict[str, float], version: tuple[int, int]
-) -> list[tuple[float, list[int]]]:
-    """Group shards by how many times the memory they ask for, and by what a Job may hold."""
-    groups: dict[float, list[int]] = {}
-    for shard in shards:
-        groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
-    most = MOST if version >= INDEXED else len(shards)
-    return [
-        (factor, group[at : at + most])
-        for factor, group in sorted(groups.items())
-        for at in range(0, len(group), most)
-    ]
-
-
-def _manifests(
-    layout: Layout, plan: Plan, shards: list[int], factor: float, server: Server, number: int
-) -> tuple[list[dict[str, Any]], Created]:
-    tasks = _folder(layout) / f"tasks.{number}.json"
+def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:
+    folder = _folder(layout)
+    number = len(list(folder.glob("created.*.json")))
+    tasks = folder / f"tasks.{number}.json"
     write_json(tasks, {"first": 0, "specs": [str(layout.spec(shard)) for shard in shards]})
     root = import_path()
     seen = root is not None and is_mounted(root, plan.options.get("volume_mounts") or [])
@@ -160,7 +134,7 @@ def _manifests(
         name=f"{new_name()}-{uuid.uuid4().hex[:4]}",
         tasks=str(tasks),
         python=interpreter(plan.env, plan.options, ""),
-        folder=str(_folder(layout)),
+        folder=str(folder),
         import_path=root if seen else None,
         n_workers=plan.n_workers,
         memory_factor=factor,
@@ -171,7 +145,19 @@ def _manifests(
         places = {str(shard): [names[0], str(at)] for at, shard in enumerate(shards)}
     else:
         places = {str(shard): [name] for shard, name in zip(shards, names, strict=True)}
-    return made, Created(server.namespace, names, places)
+    write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
+    write_json(folder / f"created.{number}.json", asdict(Created(server.namespace, names, places)))
+    try:
+        for one in made:
+            server.post(server.path("batch/v1", "jobs"), one)
+    except RefusedError as error:
+        _delete(server, layout)
+        raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
+    except BaseException:
+        with contextlib.suppress(ParallelError):
+            _delete(server, layout)
+        raise
+    return {shard: "/".join(place) for shard, place in places.items()}
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str]]:
@@ -181,9 +167,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> dict[int, tuple[JobState, str
     """
     with _server(layout) as server:
         try:
-            found = {
-                job["metadata"]["name"]: job for job in server.items(_jobs_path(server), **_select(layout))
-            }
+            found = {job["metadata"]["name"]: job for job in _items(server, layout, "batch/v1", "jobs")}
             pods = _pods(server, layout)
         except RefusedError as error:
             raise OSError(str(error)) from error
@@ -203,14 +187,11 @@ def _state(
     """Return the state of a silent shard, with the last line that its pod printed where it has ended."""
     name, _, index = place.partition("/")
     own = sorted(pods.get((name, index), []), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    state, note = shard_state(jobs.get(name), index, own, has_ended=_has_ended(layout, int(shard)))
+    folder = layout.shard(int(shard))
+    has_ended = (folder / ENDED).exists() or (folder / DONE).exists()
+    state, note = shard_state(jobs.get(name), index, own, has_ended=has_ended)
     lines = log_of(server, own[-1]).splitlines() if own and not state.alive else []
     return state, f"{note}; its output ends with: {lines[-1].strip()}" if lines else note
-
-
-def _has_ended(layout: Layout, shard: int) -> bool:
-    """Whether a shard's worker has written how it ended."""
-    return (layout.shard(shard) / ENDED).exists() or (layout.shard(shard) / DONE).exists()
 
 
 def _server(layout: Layout) -> Server:
@@ -218,18 +199,13 @@ def _server(layout: Layout) -> Server:
     return Server(created[-1].namespace if created else None)
 
 
-def _jobs_path(server: Server) -> str:
-    return server.path("batch/v1", "jobs")
-
-
-def _select(layout: Layout) -> dict[str, str]:
-    return {"labelSelector": f"{RUN}={_label(layout)}"}
+def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[str, Any]]:
+    return server.items(server.path(group, kind), labelSelector=f"{RUN}={_label(layout)}")
 
 
 def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the pods of a run by their Job and their index in it."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pod in server.items(server.path("v1", "pods"), **_select(layout)):
+    for pod in _items(server, layout, "v1", "pods"):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
         index = "" if SHARD in labels else str(notes.get(INDEX, ""))
         found.setdefault((labels.get(OWNER, ""), index), []).append(pod)
@@ -253,15 +229,13 @@ def cancel(layout: Layout, plan: Plan, grace: float) -> None:
 
 
 def _delete(server: Server, layout: Layout) -> None:
-    """Delete every Job with the run's label."""
-    listed = {job["metadata"]["name"] for job in server.items(_jobs_path(server), **_select(layout))}
-    for name in sorted(listed):
+    for name in sorted(job["metadata"]["name"] for job in _items(server, layout, "batch/v1", "jobs")):
         server.delete(server.path("batch/v1", "jobs", name))
 
 
 def _forget(server: Server, layout: Layout) -> None:
     """Delete the ended Jobs of earlier submissions, when what their pods printed has been kept."""
-    with contextlib.suppress(ParallelError):  # what cannot be had must not keep a run from going on
+    with contextlib.suppress(ParallelError):  # logs that are gone must not keep a run from going on
         submitted = {int(shard) for created in _noted(layout) for shard in created.shards}
         _keep_printed(server, layout, _silent(layout, submitted))
     _delete(server, layout)
@@ -271,10 +245,8 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
     """Return files with what the pods of shards printed: copies, which stay when the pods are gone."""
     silent = _silent(layout, shards)
     if silent and _noted(layout):
-        with (
-            contextlib.suppress(ParallelError),
-            _server(layout) as server,
-        ):  # copies of earlier are there all the same
+        # copies of earlier are there all the same
+        with contextlib.suppress(ParallelError), _server(layout) as server:
             _keep_printed(server, layout, silent)
     return {shard: sorted(_folder(layout).glob(f"printed.{shard}.*.txt")) for shard in shards}
 
@@ -285,7 +257,6 @@ def _silent(layout: Layout, shards: Collection[int]) -> set[int]:
 
 
 def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> None:
-    """Copy what pods of shards have printed into the run folder."""
     pods = _pods(server, layout)
     for created in _noted(layout):
         for shard, (job, *index) in created.shards.items():
@@ -294,3 +265,74 @@ def _keep_printed(server: Server, layout: Layout, shards: Collection[int]) -> No
                 if text:
                     file = _folder(layout) / f"printed.{shard}.{pod['metadata']['name']}.txt"
                     write_whole(file, f"{text}\n".encode())
+
+
+# --- from a Job and its pods to the state of a shard: pure functions, since much of it is rarely seen ---
+
+
+def shard_state(
+    job: Mapping[str, Any] | None, index: str, pods: Sequence[Mapping[str, Any]], *, has_ended: bool
+) -> tuple[JobState, str]:
+    """Return the state of a shard that gives no sign of life."""
+    if job is None:
+        if pods and not is_going(pods[-1]):
+            return JobState.RUNNING, "its Job was deleted, and its pod is still there"
+        return JobState.LOST, "its Job is gone: deleted, or kept no longer"
+    name = job["metadata"]["name"]
+    status = job.get("status", {})
+    end, reason = _end(status, index)
+    if end == "Complete":
+        return (
+            JobState.FAILED,
+            f"Job {name} is complete{'' if has_ended else ', and its worker wrote no outcome'}",
+        )
+    if end == "Failed":
+        return _failure(name, pods, reason)
+    return _going_on(job, pods)
+
+
+def _going_on(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tuple[JobState, str]:
+    name = job["metadata"]["name"]
+    if "deletionTimestamp" in job["metadata"]:
+        return JobState.RUNNING, f"Job {name} is being deleted"
+    if job["spec"].get("suspend"):
+        return JobState.PENDING, f"Job {name} is suspended"
+    if not pods:
+        return JobState.PENDING, f"Job {name} has not made its pod yet"
+    pod = pods[-1]
+    pod_name, phase = pod["metadata"]["name"], pod.get("status", {}).get("phase")
+    if is_going(pod):
+        code, word = how_it_ended(pod)
+        said = f" with status {code} ({word})" if code is not None else ""
+        return JobState.PENDING, f"pod {pod_name} ended{said}, and another one takes its place"
+    if phase == "Running":
+        return JobState.RUNNING, f"pod {pod_name} runs"
+    return JobState.PENDING, f"pod {pod_name} waits: {waits_for(pod) or phase}"
+
+
+def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
+    """Return "Complete" or "Failed" where a Job, or the index of one, has ended, and Kubernetes' reason."""
+    if index:
+        if int(index) in indices_of(status.get("completedIndexes")):
+            return "Complete", ""
+        if int(index) in indices_of(status.get("failedIndexes")):
+            return "Failed", "FailedIndexes"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return condition["type"], joined(condition.get("reason"), condition.get("message"))
+    return "", ""
+
+
+def _failure(name: str, pods: Sequence[Mapping[str, Any]], reason: str) -> tuple[JobState, str]:
+    text = f"Job {name} failed ({reason})" if reason else f"Job {name} failed"
+    if "DeadlineExceeded" in reason:
+        return JobState.TIMEOUT, text
+    if not pods:
+        return JobState.FAILED, text
+    code, word = how_it_ended(pods[-1])
+    ended = f"{text}: its last pod ended with status {code} ({word})"
+    if "OOMKilled" in word:
+        return JobState.OUT_OF_MEMORY, ended
+    if is_disrupted(pods[-1]):
+        return JobState.PREEMPTED, ended
+    return (JobState.UNFINISHED if code == AGAIN else JobState.FAILED), ended

@@ -1,0 +1,458 @@
+"""The spec of one job, a JSON file, and what the job needs around it: folder, sys.path, interpreter, variables."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import site
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.ssh_hosts import ssh_hosts, worker_hosts
+from espnet3.parallel.checks import own_attribute, search_path, working_folder
+from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
+from espnet3.parallel.env_provider import state_now
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger.errors import ValueTypeError, damaged
+from espnet3.parallel.ledger.files import read_json
+from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.provenance import FUNCTION
+from espnet3.parallel.records import Policy
+from espnet3.parallel.runner.writers.hooks import folder_entries
+
+SCHEMA = 1
+CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
+# Recorded where they are set: they decide speed, or how text and times are read, and hold no secrets.
+VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    *("TZ", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING"),
+)
+_PACKAGE = Path(__file__).resolve().parents[2]
+# The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
+SCRIPT = "__mp_main__"
+_FIX = "put it at the top level of a .py file and import it from there"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One shard of a detached run."""
+
+    run: str  # the run's folder
+    shard: int
+    begin: int  # position of its first item in the run's index list
+    items: Sequence[Any]
+    indices_sha256: str  # of the run's whole index list
+    outcomes: str  # name of the folder in the run's folder that its outcomes are appended in
+    runner: ClassRef
+    provider: ClassRef
+    arguments: dict[str, Any]  # how the provider is made again: `provider_arguments`
+    policy: Policy
+    surroundings: Surroundings
+    # stretches [begin, end) of positions that had an outcome elsewhere when it was submitted
+    skip: list[list[int]] = field(default_factory=list)
+    max_failures: float | None = None  # failed items of the run after which it stops, or a share of its items
+    total: int = 0  # items of the run
+    setup_timeout: float | None = None  # seconds the env may take
+    walltime: float | None = None  # seconds the job may take; None: no limit is known
+    batched: bool = False  # the runner has a `batch_forward` and a batch size
+    retry_failed: bool = False  # run items again that failed before
+    hooks: bool = False  # the runner writes files of its own, into `split.<shard>` of the run's folder
+    keep_values: bool = True  # the results are wanted beside those files
+    run_id: str = ""  # the session that submitted it, for people
+    entries: dict[str, str] = field(default_factory=dict)  # entries of the env that come from the run folder
+
+    @property
+    def end(self) -> int:
+        """The position after its last item's."""
+        return self.begin + len(self.items)
+
+    def moved_to(self, run: Path) -> JobSpec:
+        """Return the spec for a run folder that was moved or copied: what it names in the folder is named in this."""
+        if self.run == str(run):
+            return self
+
+        def there(path: str) -> str:
+            inside = Path(path).is_relative_to(self.run)
+            return str(run / Path(path).relative_to(self.run)) if inside else path
+
+        around = self.surroundings
+        inside = os.path.relpath(self.run, self.entries.get("output_dir", self.run))
+        entries = folder_entries(run, self.entries.get("shard_subdir", inside))
+        return replace(
+            self,
+            run=str(run),
+            runner=replace(self.runner, file=there(self.runner.file)),
+            provider=replace(self.provider, file=there(self.provider.file)),
+            surroundings=replace(around, cwd=there(around.cwd), sys_path=list(map(there, around.sys_path))),
+            entries={name: value for name, value in entries.items() if name in self.entries},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain JSON data."""
+        return {"schema": SCHEMA, **asdict(self), "items": items_to_json(self.items)}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> JobSpec:
+        """Return the spec that `to_json` was called on."""
+        values = dict(plain)
+        schema = values.pop("schema", None)
+        if schema != SCHEMA:
+            raise ConfigError(f"unsupported job spec (schema {schema!r}): `espnet3 retry` writes specs again")
+        try:
+            values["items"] = items_from_json(values["items"])
+            values["runner"] = ClassRef(**values["runner"])
+            values["provider"] = ClassRef(**values["provider"])
+            values["policy"] = Policy(**values["policy"])
+            values["surroundings"] = Surroundings(**values["surroundings"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"the spec of this job is damaged: {error}") from error
+
+
+def read_spec(path: Path, own: bool = True) -> JobSpec:
+    """Read a spec from its file."""
+    try:
+        return JobSpec.from_json(read_json(path, JobSpec, own=own))
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, 0, error) from error
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such spec; `espnet3 retry` writes a run's specs again") from None
+
+
+def items_to_json(items: Sequence[Any]) -> Any:
+    """Return items as JSON: a range as its three numbers, anything else one by one."""
+    if isinstance(items, range):
+        return {"range": [items.start, items.stop, items.step]}
+    return {"list": [encode(item, "index") for item in items]}
+
+
+def items_from_json(plain: dict[str, Any]) -> Sequence[Any]:
+    """Return the items that `items_to_json` was given."""
+    if "range" in plain:
+        return range(*plain["range"])
+    return [decode(item) for item in plain["list"]]
+
+
+# --- the provider ---
+
+
+def provider_arguments(provider: Any) -> dict[str, Any]:
+    """Describe how a provider is made again: its arguments, and what was changed since, as it is now."""
+    made_with = getattr(provider, "_espnet3_made_with", None)
+    if made_with is None:
+        raise ConfigError(
+            f"{type(provider).__qualname__} cannot be made again in a detached job: "
+            "let it inherit from EnvironmentProvider"
+        )
+    args, kwargs = made_with
+    was_args, was_kwargs = provider._espnet3_made_from
+    now = state_now(provider)
+    written = {name: _argument(value, name) for name, value in now.items()}
+
+    def argument(value: Any, was: Any, name: str) -> Any:
+        same = next((key for key, other in now.items() if other is value and value is not None), None)
+        written_then = _argument(was, name)
+        return written_then if same is None or written_then != written[same] else {"now": same}
+
+    return {
+        "args": [
+            argument(value, was, f"argument {place}")
+            for place, (value, was) in enumerate(zip(args, was_args, strict=True))
+        ],
+        "kwargs": {name: argument(value, was_kwargs[name], name) for name, value in kwargs.items()},
+        "now": written,
+    }
+
+
+def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
+    """Make a provider from what `provider_arguments` said."""
+    now = {name: _value(plain) for name, plain in arguments["now"].items()}
+
+    def value(plain: dict[str, Any]) -> Any:
+        return now[plain["now"]] if "now" in plain else _value(plain)
+
+    kwargs = {name: value(plain) for name, plain in arguments["kwargs"].items()}
+    provider = cls(*[value(plain) for plain in arguments["args"]], **kwargs)
+    for name, own in now.items():
+        object.__setattr__(provider, name, own)
+    return provider
+
+
+def _argument(value: Any, name: str) -> dict[str, Any]:
+    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    try:
+        if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
+            return {"omegaconf": encode(_container(omegaconf, value, name), name)}
+        return {"value": encode(value, name)}
+    except ValueTypeError as error:
+        raise ConfigError(
+            f"the provider's {error.where} {error.problem.partition(':')[0].partition(', which')[0]}, which the "
+            "JSON spec of a detached job cannot hold: give the provider plain values (numbers, text, lists, "
+            "dicts, a DictConfig), and let it build objects itself"
+        ) from error
+
+
+def _container(omegaconf: Any, config: Any, name: str) -> Any:
+    """Return an OmegaConf config as plain data; what comes from the environment stays an interpolation."""
+    conf = omegaconf.OmegaConf
+    try:
+        resolved = conf.to_container(config, resolve=True)
+    except omegaconf.errors.OmegaConfBaseException as error:
+        raise ConfigError(
+            f"the provider's {name} cannot be resolved: {str(error).splitlines()[0]}"
+        ) from error
+    written = conf.to_container(config, resolve=False)
+    if "${oc.env:" not in str(written):
+        return resolved
+    try:
+        again = conf.to_container(conf.create(written), resolve=True)
+    except omegaconf.errors.OmegaConfBaseException:
+        again = None
+    if again != resolved:
+        raise ConfigError(
+            f"the provider's {name} takes a value from the environment (oc.env) and others from outside of it: "
+            "give the provider the whole configuration, so that no secret has to be written to a spec"
+        )
+    return written
+
+
+def _value(plain: dict[str, Any]) -> Any:
+    if "omegaconf" in plain:
+        from omegaconf import OmegaConf
+
+        return OmegaConf.create(decode(plain["omegaconf"]))
+    return decode(plain["value"])
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Recorded where a run is submitted, restored in each job before any of the user's code is imported."""
+
+    cwd: str
+    sys_path: list[str]
+    python: str
+    variables: dict[str, str]  # environment variables with their values
+
+    def restore(self) -> None:
+        """Make this process's surroundings these."""
+        try:
+            os.chdir(self.cwd)
+        except OSError as error:
+            raise ConfigError(
+                f"the working directory {self.cwd!r} is not there for this job ({error.strerror}): "
+                "submit from a folder that the jobs' hosts share"
+            ) from error
+        os.environ.update(self.variables)
+        own = str(_PACKAGE / "parallel")  # where this file was started by its path: it holds no user's module
+        rest = [entry for entry in sys.path if entry not in self.sys_path and os.path.abspath(entry) != own]
+        sys.path[:] = [*self.sys_path, *(entry for entry in rest if entry)]
+
+
+def record(names: Sequence[str] = (), python: str | None = None) -> Surroundings:
+    """Describe this process's surroundings."""
+    here = working_folder()
+    if here is None:
+        raise ConfigError(
+            "the working directory has been deleted, and jobs start in it: change to one that exists (os.chdir, or cd)"
+        )
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"detached.variables names {', '.join(missing)}, which is not set here: set it, or leave it out"
+        )
+    wanted = [name for name in VARIABLES if name in os.environ]
+    return Surroundings(
+        cwd=here,
+        sys_path=search_path(),
+        python=in_folder(python or sys.executable, here),
+        variables={name: os.environ[name] for name in [*wanted, *names]},
+    )
+
+
+def interpreter(env: str, options: Mapping[str, Any], cwd: str) -> str:
+    """Return the Python that jobs run: an option of the backend, or this one; never one that a run folder says.
+
+    Over SSH each host may have another one; then it is that of the first host with workers. A relative path is one from
+    the submitter's folder: jobs start in another one.
+    """
+    if row(env).kind is Kind.SSH:
+        python = worker_hosts(ssh_hosts(options))[0].python
+    elif row(env).kind is Kind.KUBERNETES:  # this one's path means nothing in an image
+        return str(options.get("python") or "python")
+    else:
+        python = options.get("python")
+    return in_folder(str(python or sys.executable), cwd)
+
+
+def in_folder(python: str, cwd: str) -> str:
+    """Return an interpreter's path from a folder; a name that is looked for in PATH stays one."""
+    return os.path.join(cwd, python) if os.sep in python else python
+
+
+def import_path() -> str | None:
+    """Return the folder that a job's PYTHONPATH must hold to find this package; None where it is installed."""
+    root = str(_PACKAGE.parent)
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    return None if root in map(os.path.abspath, installed) else root
+
+
+def job_environment() -> dict[str, str]:
+    """Return the environment of a job's process that this process starts."""
+    environment = dict(os.environ)
+    root = import_path()
+    if root is not None:
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = root if not before else root + os.pathsep + before
+    return environment
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRef:
+    """A class as another process can find it."""
+
+    module: str  # import path of its module; of a script, the file's stem
+    name: str  # its qualified name in there
+    file: str  # the module's file
+    script: bool = False  # the file is a script that was run as `__main__`, and is loaded by its path
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return f"{self.module}.{self.name}"
+
+    @property
+    def root(self) -> Path:
+        """The folder that its module is imported from."""
+        file = Path(self.file).resolve()
+        depth = 0 if self.script else self.module.count(".") + (file.name == "__init__.py")
+        return file.parents[depth]
+
+
+def refer(cls: type, what: str) -> ClassRef:
+    """Name a class for another process."""
+    begin = f"the {what} {cls.__qualname__} cannot be found by a detached job: "
+    if "<locals>" in cls.__qualname__:
+        raise ConfigError(f"{begin}it is defined inside a function; {_FIX}")
+    module = sys.modules.get(cls.__module__)
+    file = own_attribute(module, "__file__")
+    if module is None or not isinstance(file, str) or not os.path.isfile(file):
+        where = "a terminal, a notebook or on standard input" if cls.__module__ == "__main__" else "no file"
+        raise ConfigError(f"{begin}it is defined in {where}, which no job can read; {_FIX}")
+    file = os.path.abspath(file)
+    if cls.__module__ in ("__main__", SCRIPT):
+        spec = own_attribute(module, "__spec__")
+        if spec is None:
+            return ClassRef(Path(file).stem, cls.__qualname__, file, script=True)
+        return ClassRef(spec.name, cls.__qualname__, file)  # started with `python -m`: importable by name
+    if not any(_find(module, cls.__qualname__) is one for one in (cls, getattr(cls, FUNCTION, cls))):
+        raise ConfigError(
+            f"{begin}{cls.__module__} has another object, or none, under this name; {_FIX} under its own name"
+        )
+    return ClassRef(cls.__module__, cls.__qualname__, file)
+
+
+def _find(module: ModuleType, name: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = own_attribute(found, part)
+    return found
+
+
+def load(ref: ClassRef) -> type:
+    """Return the class that was named, importing its module or running its script."""
+    module = _load_script(ref) if ref.script else _import(ref)
+    found = _find(module, ref.name)
+    if isinstance(found, FunctionType):
+        return _standing_for(found)
+    if not isinstance(found, type):
+        end = ""
+        if ref.script:
+            end = (
+                "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the "
+                "first run or submission in it: put these under a guard"
+            )
+        raise ConfigError(f"{ref.file} does not define the class {ref.name}{end}")
+    return found
+
+
+def _standing_for(function: FunctionType) -> type:
+    """Return a class that a job can use as a function's runner, or as its provider."""
+    body = {"forward": staticmethod(function), "build_env_local": staticmethod(function)}
+    made = type(function.__name__, (), {**body, FUNCTION: staticmethod(function)})
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made
+
+
+def _import(ref: ClassRef) -> ModuleType:
+    try:
+        module = importlib.import_module(ref.module)
+    except ModuleNotFoundError as error:
+        own = f"{ref.module}.".startswith(f"{error.name}.")
+        if not own or not os.path.isfile(ref.file):
+            raise _cannot(ref, error) from error
+        return _execute(ref, ref.module)  # loaded by its path in the first place
+    except Exception as error:  # a user's module may raise anything while it is imported
+        raise _cannot(ref, error) from error
+    file = own_attribute(module, "__file__")
+    if not isinstance(file, str) or not _same_file(file, ref.file):
+        raise ConfigError(
+            f"a detached job that imports {ref.module} gets {file}, and the one meant is {ref.file}: "
+            "rename one of them, or change sys.path"
+        )
+    return module
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.abspath(one) == os.path.abspath(other)
+
+
+def _load_script(ref: ClassRef) -> ModuleType:
+    known = sys.modules.get(SCRIPT)
+    if known is not None and _same_file(str(known.__file__), ref.file):
+        return known
+    if not os.path.isfile(ref.file):
+        raise ConfigError(
+            f"the script {ref.file} is not there for this job: is its disk shared with this host?"
+        )
+    argv, sys.argv = sys.argv, [ref.file]
+    SCRIPTS.add(SCRIPT)
+    try:
+        return _execute(ref, SCRIPT)
+    finally:
+        SCRIPTS.remove(SCRIPT)
+        sys.argv = argv
+
+
+def _execute(ref: ClassRef, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ref.file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{ref.file} cannot be loaded as a Python file: give it the ending .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except RunReachedError:
+        pass  # a script without a guard: it has defined what it runs
+    except BaseException as error:  # SystemExit too: argparse of a script without a guard ends so
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _cannot(ref, error) from error
+    return module
+
+
+def _cannot(ref: ClassRef, error: BaseException) -> ConfigError:
+    what = f"run {ref.file}" if ref.script else f"import {ref.module} ({ref.file})"
+    guard = (
+        "; what is not a definition in it belongs under `if __name__ == '__main__':`" if ref.script else ""
+    )
+    return ConfigError(f"a detached job cannot {what}: {type(error).__name__}: {error}{guard}")

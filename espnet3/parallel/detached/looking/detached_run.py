@@ -1,0 +1,454 @@
+"""A detached run in the caller's hands: what was submitted, how it is, and what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import json
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
+from espnet3.parallel.detached.job_spec import load
+from espnet3.parallel.detached.launch.handover import cancel_all, hand_over, launcher, put_specs, settle_in
+from espnet3.parallel.detached.layout import DONE, ENDED, RUNNER, Layout, Plan, tail, write_quickly
+from espnet3.parallel.detached.looking.status import (
+    changed_sources,
+    may_be_queued,
+    run_status,
+    status_of_ended,
+    watch,
+)
+from espnet3.parallel.detached.states import (
+    GRACE,
+    JobState,
+    RunStatus,
+    acquire,
+    disk_now,
+    holder_lives,
+    progress,
+)
+from espnet3.parallel.engine.exceptions import item_error, recorded_error
+from espnet3.parallel.engine.inside import refuse_in_import
+from espnet3.parallel.errors import ConfigError, ParallelError, explained
+from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
+from espnet3.parallel.ledger.files import Appender, make_folder, open_plain, write_json
+from espnet3.parallel.ledger.folder import resumed
+from espnet3.parallel.ledger.indices import Places
+from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.ledger.merge import merge_splits
+from espnet3.parallel.ledger.results import Results
+from espnet3.parallel.ledger.scan import FAILED, LEFT, scan_splits
+from espnet3.parallel.ledger.session import EVENTS
+from espnet3.parallel.ledger.split import RESULTS
+from espnet3.parallel.ledger.values import decode, encode
+from espnet3.parallel.messages import counted, html_table, masked
+from espnet3.parallel.provenance.record import LoadedCode
+from espnet3.parallel.runner.advice import look_for_nones
+from espnet3.parallel.runner.writers.hooks import folder_entries
+
+_PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
+_LOOK = 0.2  # seconds between two looks at the leases
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One shard's job."""
+
+    shard: int
+    job_id: str  # the job as its backend calls it; empty before it is submitted
+    spec: Path  # the JSON file the job reads
+    result: Path  # the JSON lines it writes its results to
+
+
+class DetachedRun(Sequence[JobRecord]):
+    """A sequence of the run's job records, and the verbs for them.
+
+    What a runner with `async_mode=True` returns; `DetachedRun.open(folder)` gets it back in any process
+    that sees the folder.
+
+    Attributes:
+        path: The run's folder.
+    """
+
+    def __init__(self, layout: Layout, runner: Any = None) -> None:
+        self.path = layout.run
+        self._layout = layout
+        self._plan: Plan = layout.plan()
+        self._runner = runner
+
+    @classmethod
+    @explained
+    def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> DetachedRun:
+        """Return the run of a folder.
+
+        Args:
+            path: The folder that was printed at submission.
+            trust: Also act on a folder that another user owns or may write to: jobs of it run what is in it.
+
+        Raises:
+            ConfigError: It is not the folder of a detached run.
+        """
+        return cls(Layout(Path(os.path.abspath(path)), trust=trust))
+
+    def __len__(self) -> int:
+        return self._plan.n_shards
+
+    @overload
+    def __getitem__(self, index: int) -> JobRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[JobRecord]: ...
+    def __getitem__(self, index: int | slice) -> JobRecord | list[JobRecord]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        shard = range(len(self))[index]
+        job_id = self._layout.job_ids().get(str(shard), "")
+        result = self.path / self._plan.outcomes[shard] / RESULTS
+        spec = self._layout.spec(shard)
+        shown = Path(self._plan.specs) / spec.name
+        with contextlib.suppress(OSError):  # the link is gone, or the run was moved
+            spec = shown if os.path.samefile(shown, spec) else spec
+        return JobRecord(shard, job_id, spec, result)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how the run is now, by its files alone; no scheduler is asked."""
+        shards = [progress(self._layout.shard(shard)) for shard in range(len(self))]
+        ok, failed = (sum(counts) for counts in zip(*shards, strict=True)) if shards else (0, 0)
+        done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
+        rows = [
+            ("folder", self.path),
+            ("jobs", f"{len(self):,} {self._plan.env} jobs, {self._plan.n_workers:,} at a time"),
+            ("items", f"{ok + failed:,} of {self._plan.bounds[-1]:,}, {failed:,} failed"),
+            ("shards done", f"{done:,} of {len(self):,}"),
+        ]
+        return html_table("Detached run", rows)
+
+    # --- looking ---
+
+    @explained
+    def status(self) -> RunStatus:
+        """Return how every shard is: its files first; one question to the scheduler explains the others."""
+        return run_status(self._layout, self._plan)
+
+    @explained
+    def wait(
+        self, timeout: float | None = None, seen: Callable[[RunStatus], object] | None = None
+    ) -> RunStatus:
+        """Wait until no job is queued or at work any more.
+
+        Args:
+            timeout: Seconds after which to return in any case; None: no limit.
+            seen: Called with each status on the way, to show it.
+
+        Returns:
+            The last status: `done` says whether every shard is done.
+        """
+        limit = argument("timeout", timeout, Number(least=0, most=MOST_SECONDS, none="None"))
+        return watch(self.status, limit, seen)
+
+    def logs(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what each shard's jobs printed: the shard and the end of its log.
+
+        A job whose script fails before its worker begins has written none; then it is the scheduler's output file.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        for shard, files in self._printed(failed):
+            text = "".join(tail(file) for file in files)
+            if text:
+                yield shard, text
+
+    def follow(self, failed: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield what the shards' jobs print, as it comes, until no job is queued or at work.
+
+        Args:
+            failed: Only of shards that ended without being done.
+        """
+        seen: dict[Path, int] = {}
+        while True:
+            alive = self.status().alive
+            for shard, files in self._printed(failed):
+                for file in files:
+                    with open_plain(file) as stream:
+                        stream.seek(seen.get(file, 0))
+                        data = stream.read()
+                    whole = data[: data.rfind(b"\n") + 1] if alive else data
+                    if whole:
+                        seen[file] = seen.get(file, 0) + len(whole)
+                        yield shard, whole.decode(errors="replace")
+            if not alive:
+                return
+            time.sleep(1.0)  # files on a shared disk send no event
+
+    def _printed(self, failed: bool) -> Iterator[tuple[int, list[Path]]]:
+        """Yield shards, and the files with what each one's jobs printed: the scheduler's, and then its log."""
+        shards: Sequence[int] = range(len(self))
+        if failed:
+            fine = (JobState.DONE, JobState.NEW, JobState.PENDING, JobState.RUNNING)
+            shards = [s.shard for s in self.status().shards if s.state not in fine]
+        printed = launcher(self._plan.env).printed(self._layout, shards)
+        for shard in shards:
+            log = self._layout.log(shard)
+            yield shard, [*printed.get(shard, []), *([log] if log.exists() else [])]
+
+    # --- acting ---
+
+    @explained
+    def cancel(self, grace: float = GRACE) -> RunStatus:
+        """End every job, queued or at work; what has been computed stays.
+
+        Args:
+            grace: Seconds that a job at work has for the item it is at.
+        """
+        grace = argument("grace", grace, Number(least=0, most=MOST_SECONDS))
+        layout = self._layout.to_act_on()
+        plan = layout.plan()
+        by = f"cancelled by {submitter()}@{socket.gethostname()}"
+        # a submission in between would be missed, or would lift the order
+        with _driving(layout, "cancel", _PATIENCE):
+            alive = run_status(layout, plan).alive
+            layout.order_stop({"state": JobState.CANCELLED.value, "why": by, "grace": grace})
+            if layout.original() is None:  # else the jobs that are noted here are another folder's
+                cancel_all(layout, layout.plan(), grace)
+            _wait_for_leases(layout, plan, grace)
+            for shard in run_status(layout, plan).shards:
+                folder = layout.shard(shard.shard)
+                has_ended = (folder / ENDED).exists()
+                # an end after which its job was perhaps queued again ends here: that job is gone now, too
+                open_end = may_be_queued(shard.state) or not has_ended
+                if shard.state not in (JobState.DONE, JobState.RUNNING) and open_end:
+                    before = f"; before that {shard.state.value}: {shard.note}" if has_ended else ""
+                    make_folder(folder)
+                    write_quickly(folder / ENDED, {"state": JobState.CANCELLED.value, "why": by + before})
+            _event(layout, "cancelled", by=by)
+        status = run_status(layout, plan)
+        note = "no job was queued or at work: there was nothing to cancel"
+        return status if alive else _noted(status, note)
+
+    @explained
+    def submit(self) -> RunStatus:
+        """Submit the shards that never were: a scheduler did not take them, say."""
+        layout = self._layout.to_act_on()
+        plan = layout.plan()
+        if (home := layout.home()) is not None:
+            raise ConfigError(
+                f"{layout.run} was submitted as {home}, and its specs name that folder: "
+                f"`{layout.retrying}` writes its own, and submits all that is missing"
+            )
+        with _driving(layout, "submit"):
+            new = [s.shard for s in run_status(layout, plan).shards if s.state is JobState.NEW]
+            hand_over(layout, plan, new)
+            _event(layout, "submitted", shards=len(new))
+        note = f"nothing was submitted: every shard was before; `{layout.retrying}` submits what is missing again"
+        return _noted(run_status(layout, plan), "" if new else note)
+
+    @explained
+    def retry(self, failed_items: bool = False, on_error: str | None = None) -> RunStatus:
+        """Submit again what is missing, and nothing else.
+
+        Args:
+            failed_items: Run items again too that have a failure recorded.
+            on_error: "raise" or "record", in place of the runner's, from now on: with "record" an item that has
+                stopped the run keeps its failure, and the others go on. None leaves it as it is.
+
+        Raises:
+            ConfigError: `on_error` is something else.
+            FolderInUseError: Jobs are still queued or at work.
+        """
+        if on_error is not None:
+            argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
+        layout = self._layout.to_act_on()
+        with _driving(layout, "retry") as who:
+            plan = layout.plan()
+            before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
+            changed = changed_sources(plan)
+            if changed and resumed(True) != "force":
+                raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
+            raised = _raised(layout, plan, before)
+            settle_in(layout, plan)
+            if on_error is not None:
+                _change_policy(layout, on_error)
+            items = layout.items()
+            if changed:
+                layout.write_plan(replace(plan, code={}))
+            scan = scan_splits(layout.run, Places(items), plan.indices_sha256, kind=plan.kind)
+            shards = put_specs(layout, plan, items, scan.state, who, failed_items)
+            left = scan.state.count(LEFT)
+            facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}
+            said = {name: value for name, value in facts.items() if value}
+            _event(layout, "retried", shards=shards, items=left, **said)
+            hand_over(layout, plan, shards, raised)
+        status = run_status(layout, plan)
+        if shards:
+            return _noted(status, _runs_again(layout, items, scan.state))
+        failed = scan.state.count(FAILED)
+        again = f"; `{layout.retrying} --failed-items` runs the {counted(failed, 'failed item')} again"
+        return _noted(status, f"nothing was submitted: every item has an outcome{again if failed else ''}")
+
+    @explained
+    def merge(self) -> Any:
+        """Put the outcomes in order and prove that none is missing.
+
+        Returns:
+            What the same call without `async_mode` returns: the results, in the order of the indices, or
+            what the runner's `merge` returns.
+
+        Raises:
+            IncompleteRunError: Items have no outcome yet; the message says what their jobs are doing.
+            ItemError: An item failed, and the runner's `on_error` is "raise".
+        """
+        layout = self._layout.to_act_on()
+        plan = layout.plan()
+        with _driving(layout, "merge"):
+            items = layout.items()
+            notes: list[str] = []
+            try:
+                receipt = merge_splits(
+                    layout.run, Places(items), plan.indices_sha256, notes.append, plan.kind
+                )
+            except IncompleteRunError as error:
+                raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from None
+            for note in notes:
+                _event(layout, "repaired", what=note)
+            _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
+        spec = layout.template()
+        if receipt.failed and spec.policy.on_error == "raise":
+            failure = next(Results(layout.run).failures())
+            raise item_error(recorded_error(failure), failure)
+        results = Results(layout.run)
+        if not plan.hooks:
+            look_for_nones(f"{spec.runner.name}.{'batch_forward' if spec.batched else 'forward'}", results)
+        if plan.keep_values and not plan.outputs:
+            return results  # a runner is not made again, nor its module imported, for nothing
+        runner = _finishing_runner(layout, self._runner)
+        if resumed(True) != "force":
+            LoadedCode(plan.code).check("this process, which merges,")
+        if plan.keep_values:
+            runner.write_outputs(items, results)
+            return results
+        return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
+
+
+@contextmanager
+def _driving(layout: Layout, verb: str, patience: float = 0.0) -> Iterator[str]:
+    """Hold the run folder's lease, so that one verb or driver at a time changes the run."""
+    refuse_in_import()
+    lease, who = Lease(layout.run), f"{verb}-{uuid.uuid4().hex}"
+    acquire(lease, who, patience, _LOOK)
+    try:
+        yield who
+    finally:
+        lease.release()
+
+
+def _event(layout: Layout, kind: str, **facts: Any) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    events = Appender(layout.run / EVENTS)
+    try:
+        events.append([json.dumps({"time": now, "event": kind, **masked(facts)}).encode() + b"\n"])
+    finally:
+        events.close()
+
+
+def _wait_for_leases(layout: Layout, plan: Plan, grace: float) -> None:
+    """Wait until no worker holds a lease, wherever it runs: a scheduler kills what does not end."""
+    end = time.monotonic() + grace + _PATIENCE
+    folders = [layout.shard(shard) for shard in range(plan.n_shards)]
+    while any(holder_lives(folder, disk_now(layout.folder)) for folder in folders):
+        if time.monotonic() > end:
+            raise ParallelError(
+                f"{layout.run} was told to stop, and jobs of it are still at work after {grace + _PATIENCE:g} s: "
+                "`espnet3 status` says which"
+            )
+        time.sleep(_LOOK)  # another host's process sends no event
+
+
+def _noted(status: RunStatus, note: str) -> RunStatus:
+    return replace(status, notes=(*status.notes, note)) if note else status
+
+
+def _change_policy(layout: Layout, on_error: str) -> None:
+    template = layout.template()
+    layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
+    runner = layout.read(RUNNER)
+    write_json(layout.folder / RUNNER, {**runner, "on_error": on_error})
+
+
+def _runs_again(layout: Layout, items: Sequence[Any], state: bytearray) -> str:
+    """Return a sentence where an item runs again that has stopped the run before, and may again; else nothing."""
+    if FAILED not in state or layout.template().policy.on_error != "raise":
+        return ""
+    return (
+        f"item {items[state.index(FAILED)]!r} stopped this run before, and is run again; if it fails again, it stops "
+        f"the run again. `{layout.retrying} --on-error record` keeps its failure "
+        "and goes on with the other items"
+    )
+
+
+def _raised(layout: Layout, plan: Plan, status: RunStatus) -> dict[str, float]:
+    """Return how many times the memory the shards ask for that were killed for want of it."""
+    factor = DetachedSettings.of(plan.settings).retry_memory_factor
+    if factor is None:
+        return {}
+    before = layout.jobs().get("raised", {})
+    killed = [s.shard for s in status.shards if s.state is JobState.OUT_OF_MEMORY]
+    return {str(shard): before.get(str(shard), 1.0) * factor for shard in killed}
+
+
+def _waiting(status: RunStatus) -> str:
+    shards = [s for s in status.shards if s.state is not JobState.DONE]
+    if not shards:
+        return "`espnet3 retry` computes them"
+    counts = ", ".join(
+        f"{n} {state.value.replace('_', ' ')}"
+        for state, n in status.counts.items()
+        if state is not JobState.DONE
+    )
+    verb = "`espnet3 wait` waits for them" if status.alive else "`espnet3 retry` goes on with them"
+    first = next((f" (shard {s.shard}: {s.note})" for s in shards if s.note), "")
+    return f"Of {len(status.shards)} shards {counts}{first}: {verb}"
+
+
+def runner_attributes(runner: Any) -> dict[str, Any]:
+    """Return those attributes of a runner that JSON can hold, for a `merge` in another process."""
+    attributes = {}
+    for name, value in vars(runner).items():
+        try:
+            attributes[name] = encode(value, name)
+        except LedgerError:  # the provider, for one: a merge that needs it says so itself
+            continue
+    return attributes
+
+
+def _finishing_runner(layout: Layout, runner: Any) -> Any:
+    """Return a runner for a run's `merge` or `write_outputs`; its `output_dir` and `shard_subdir` name the folder.
+
+    Where none is given it is made again: its class and its plain attributes.
+    """
+    if runner is None:
+        spec = layout.template()
+        sys.path.extend(entry for entry in spec.surroundings.sys_path if entry not in sys.path)
+        cls: Any = load(spec.runner)
+        runner = cls.__new__(cls)  # its own constructor may want what only the submitting process has
+        for name, value in layout.read(RUNNER).items():
+            setattr(runner, name, decode(value, layout.folder / RUNNER))
+    runner = copy.copy(runner)
+    # whatever folder the submitter was in
+    entries = folder_entries(layout.run, runner.shard_subdir)
+    runner.output_dir, runner.shard_subdir = Path(entries["output_dir"]), entries["shard_subdir"]
+    return runner

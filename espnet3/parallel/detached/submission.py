@@ -1,0 +1,383 @@
+"""`async_mode=True`: write what the jobs need, hand them over, and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import inspect
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends.detached_settings import DetachedSettings
+from espnet3.parallel.checks import own_attribute
+from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached.job_spec import (
+    CHECKED,
+    ClassRef,
+    JobSpec,
+    interpreter,
+    job_environment,
+    provider_arguments,
+    record,
+    refer,
+)
+from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs, settle_in
+from espnet3.parallel.detached.launch.job_arrays import walltime
+from espnet3.parallel.detached.layout import ENDED, FOLDER, RUNNER, Layout, Plan
+from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
+from espnet3.parallel.detached.looking.status import refuse_living
+from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger import open_run
+from espnet3.parallel.ledger.files import make_folder, refuse_others, write_json
+from espnet3.parallel.ledger.folder import resumed
+from espnet3.parallel.ledger.identity import Identity
+from espnet3.parallel.ledger.session import SHARDS
+from espnet3.parallel.ledger.split import SESSION, SPLIT, split_folders
+from espnet3.parallel.messages import counted
+from espnet3.parallel.provenance.record import changed_files, shortened
+from espnet3.parallel.runner.run import Run
+from espnet3.parallel.runner.writers.manifest import write_manifest
+
+_CALLER = 3  # frames from here to the line that calls the runner
+_PER_WORKER = 4  # shards: late ones even out; each builds the env once
+_SECONDS = 600.0  # importing a user's code from a busy network disk may take minutes
+_MOST_CODE = 64 << 20  # bytes: more than this cannot be code alone
+_CODE = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt")
+
+
+def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
+    """Submit a run's items as detached jobs."""
+    runner, identity = run.runner, run.identity()
+    if (changed := changed_files(identity.code)) and resumed(runner.resume) != "force":
+        raise ConfigError(
+            f"edited since this process imported it, so that jobs would compute with other code: "
+            f"{'; '.join(shortened(changed))}. Start the program (or the notebook's kernel) again"
+        )
+    workers = runner.async_num_workers or config.n_workers
+    folder = run.folder
+    if folder is None:  # a new one: the runner's name, the time, and four letters
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
+        folder = runner.async_result_dir / f"{type(runner).__name__}-{now}-{secrets.token_hex(2)}"
+    folder = Path(os.path.abspath(folder))
+    spec = _template(folder, run, identity, config)
+    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    fresh = not folder.exists()
+    with Trial(spec, config.env) as trial:
+        launcher(config.env).check(replace(config, n_workers=workers))
+        refuse_living(folder)
+        if not fresh:
+            refuse_others(folder)
+            trial.passed()  # a folder that was there is not touched for a run that no job could do
+        try:
+            layout, plan, shards = _write_and_submit(run, identity, config, spec, specs, workers, trial)
+        except BaseException:
+            if fresh and trial.failed:
+                shutil.rmtree(folder, ignore_errors=True)
+                specs.unlink(missing_ok=True)
+            raise
+    left = sum(plan.size(shard) for shard in shards)
+    if run.folder is not None and (unused := _unused_result_dir(runner)):
+        warnings.warn(
+            f"async_result_dir = {unused} is not used: the run is in output_dir, {folder}. Leave one of them out",
+            stacklevel=_CALLER,
+        )
+    if not runner.progress:
+        return DetachedRun(layout, runner)
+    print(
+        f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
+        f"{plan.n_workers} at a time; the run is in {folder}\n"
+        "`espnet3 status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+        file=sys.stderr,
+    )
+    if run.policy.on_error == "raise" and left > 1:
+        print(
+            'on_error is "raise": the first item that fails stops all shards. With on_error="record" its failure is '
+            "recorded, and the others go on",
+            file=sys.stderr,
+        )
+    return DetachedRun(layout, runner)
+
+
+def _unused_result_dir(runner: Any) -> str:
+    """Return the `async_result_dir` that a runner was given; empty where it is the default."""
+    for cls in type(runner).__mro__:
+        made = vars(cls).get("__init__")
+        parameter = inspect.signature(made).parameters.get("async_result_dir") if made is not None else None
+        if parameter is not None and parameter.default is not parameter.empty:
+            given = Path(runner.async_result_dir)
+            return "" if given == Path(parameter.default) else str(given)
+    return ""
+
+
+def _write_and_submit(
+    run: Run,
+    identity: Identity,
+    config: ParallelConfig,
+    spec: JobSpec,
+    specs: Path,
+    workers: int,
+    trial: Trial,
+) -> tuple[Layout, Plan, list[int]]:
+    """Write what the jobs need while the trial goes on, and queue them once it has passed."""
+    folder, items, runner = Path(spec.run), run.items, run.runner
+    settings = DetachedSettings.of(config.detached)
+    with open_run(folder, identity, items, runner.resume) as opened:
+        layout = Layout(folder)
+        if run.writes:
+            bounds = [*opened.plan[SHARDS], len(items)]
+        else:
+            align = run.align if run.batch_forward is not None else 1
+            bounds = shard_bounds(len(items), settings.shards, workers, run.cost, align)
+        before = _plan_of(layout, spec, bounds, fresh=runner.resume is False)
+        if before is None:
+            kind = SESSION if run.writes else SPLIT
+            first = max((int(split.suffix[1:]) for split in split_folders(folder, kind)), default=-1) + 1
+            shown, outcomes = str(specs), [f"{kind}.{first + number}" for number in range(len(bounds) - 1)]
+        else:  # another backend, or another number of workers, may go on with the same shards
+            if settings.shards is not None and before.bounds != bounds:
+                warnings.warn(
+                    f"detached.shards = {settings.shards} has no effect: the run in {folder} has begun, in "
+                    f"{counted(before.n_shards, 'shard')}",
+                    stacklevel=_CALLER + 1,
+                )
+            settle_in(layout, before)
+            shown, outcomes, bounds = before.specs, before.outcomes, before.bounds
+        plan = Plan(
+            indices_sha256=spec.indices_sha256,
+            bounds=bounds,
+            specs=shown,
+            outcomes=outcomes,
+            env=config.env,
+            n_workers=workers,
+            options=json.loads(json.dumps(dict(config.options), default=str)),
+            settings=json.loads(json.dumps(dict(config.detached), default=str)),
+            code=identity.code,
+            hooks=spec.hooks,
+            keep_values=spec.keep_values,
+            outputs=run.outputs,
+        )
+        if run.writes:
+            write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
+        layout.write_plan(plan, items)
+        if settings.snapshot:
+            copies = len(list(layout.folder.glob("snapshot.*")))
+            spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
+            trial.passed()
+            with Trial(spec, config.env) as of_the_copy:
+                of_the_copy.passed()  # the copy has all that the code needs
+        layout.write_template(spec)
+        write_json(layout.folder / RUNNER, runner_attributes(runner))
+        if shown == str(specs):  # jobs read theirs in the run's folder: what is above the link may be others'
+            make_folder(specs.parent)
+            specs.symlink_to(layout.spec(0).parent, target_is_directory=True)
+        shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed, before is None)
+        trial.passed()
+        opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
+        hand_over(layout, plan, shards)
+    taken = layout.jobs().get("jobs", {})  # not all of them, where the site has a limit
+    return layout, plan, [shard for shard in shards if str(shard) in taken]
+
+
+def _plan_of(layout: Layout, spec: JobSpec, bounds: list[int], fresh: bool) -> Plan | None:
+    """Return the plan to go on with; None: a new one is to be made, and an older one is moved aside.
+
+    What was refused, or cancelled before it began, is cut anew as the configuration now says.
+    """
+    try:
+        plan = layout.plan()
+    except ConfigError:
+        return None
+    same = plan.indices_sha256 == spec.indices_sha256 and plan.hooks == spec.hooks
+    if not fresh and same and (plan.bounds == bounds or _has_begun(layout, plan)):
+        return plan
+    if not _has_begun(layout, plan):  # a job of it whose submission got no answer has nothing to do
+        if os.path.islink(plan.specs):
+            os.unlink(plan.specs)
+        for name in plan.outcomes:
+            with contextlib.suppress(OSError):
+                (layout.run / name).rmdir()
+    number = 0
+    while (aside := layout.run / f"{FOLDER}.old.{number}").exists():
+        number += 1
+    layout.folder.rename(aside)
+    return None
+
+
+def _has_begun(layout: Layout, plan: Plan) -> bool:
+    folders = [layout.run / name for name in plan.outcomes]
+    folders += [layout.shard(shard) for shard in range(plan.n_shards)]
+    return any(file.name != ENDED for folder in folders if folder.is_dir() for file in folder.iterdir())
+
+
+def _template(folder: Path, run: Run, identity: Identity, config: ParallelConfig) -> JobSpec:
+    """Return the spec of a run without items: each shard's differs from it in those alone."""
+    settings, runner = DetachedSettings.of(config.detached), run.runner
+    timeout = runner.setup_timeout if runner.setup_timeout is not None else config.setup_timeout
+    return JobSpec(
+        run=str(folder),
+        shard=0,
+        begin=0,
+        items=range(0),
+        indices_sha256=identity.indices["sha256"],
+        outcomes="",
+        runner=refer(type(runner), "runner"),
+        provider=refer(type(runner.provider), "provider"),
+        arguments=provider_arguments(runner.provider),
+        policy=run.policy,
+        surroundings=record(settings.variables, interpreter(config.env, config.options, "")),
+        max_failures=runner.max_failures,
+        total=identity.indices["count"],
+        setup_timeout=timeout,
+        walltime=walltime(config),
+        batched=run.batch_forward is not None,
+        hooks=run.writes,
+        keep_values=not run.merges,
+        entries=run.entries(folder),
+    )
+
+
+def shard_bounds(
+    n: int, shards: int | None, workers: int, cost: Sequence[float] | None, align: int
+) -> list[int]:
+    """Return the positions at which shards begin, and the number of items at the end."""
+    if n == 0:
+        return [0]
+    wanted = min(n, shards or _PER_WORKER * workers)
+    if cost is None or not any(cost):
+        found = {n * number // wanted // align * align for number in range(wanted)}
+        return [*sorted(found), n]
+    found = {0}
+    goal, have = sum(cost) / wanted, 0.0
+    for position in range(n):
+        have += cost[position]
+        if have >= goal * len(found) * (1 - 1e-9) and (position + 1) % align == 0 and position + 1 < n:
+            found.add(position + 1)
+    return [*sorted(found), n]
+
+
+class Trial:
+    """A process like a job's: could a job import the runner, and make the provider? Leaving the block ends it.
+
+    It takes a quarter of a second or more, so what else a submission has to do goes on meanwhile.
+    Over SSH the jobs' interpreter may be one that only the other hosts have; then it is this process's.
+    """
+
+    def __init__(self, spec: JobSpec, env: str) -> None:
+        self.failed = False  # it has found that a job could not start
+        self._spec = spec
+        self._passed = False
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
+        elsewhere = row(env).kind in (Kind.SSH, Kind.KUBERNETES)
+        python = sys.executable if elsewhere else spec.surroundings.python
+        with tempfile.TemporaryFile() as told:
+            told.write(json.dumps(spec.to_json()).encode())
+            told.seek(0)
+            try:
+                self._process = subprocess.Popen(
+                    [python, "-m", "espnet3.parallel.worker", "--check"],
+                    stdin=told,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    cwd=spec.run if os.path.isdir(spec.run) else "/",
+                    env=job_environment(),
+                )
+            except OSError as error:
+                self._said.close()
+                raise ConfigError(
+                    f"the jobs' interpreter {spec.surroundings.python!r} cannot be started: {error}"
+                ) from error
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._said.close()
+
+    def passed(self) -> None:
+        """Wait for its end."""
+        if self._passed:
+            return
+        self.failed = True
+        try:
+            status = self._process.wait(_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(
+                f"importing {self._spec.runner.file} in a detached job took more than {_SECONDS:g} s: what is not a "
+                "definition in it belongs under `if __name__ == '__main__':`"
+            ) from error
+        if status == 0:
+            self.failed, self._passed = False, True
+            return
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").splitlines()
+        found = next((line for line in reversed(said) if line.startswith(CHECKED)), None)
+        if found is not None:
+            raise ConfigError(json.loads(found.removeprefix(CHECKED)))
+        tail = "\n".join(said[-15:])
+        raise ConfigError(f"a detached job cannot start with {self._spec.surroundings.python}:\n{tail}")
+
+
+def snapshot(spec: JobSpec, folder: Path) -> JobSpec:
+    """Copy the code of the runner and the provider, and let a spec's jobs use the copy.
+
+    Copied are the scripts beside them, the modules of their folders that are loaded here, and the whole of
+    their packages, without files that are no code. Other entries of `sys.path` are used where they are.
+    """
+    make_folder(folder)
+    installed = [Path(entry).resolve() for entry in sys.path if "site-packages" in entry]
+    wanted = sorted({spec.runner.root, spec.provider.root}.difference(installed))
+    roots = {root: folder / str(number) for number, root in enumerate(wanted)}
+    size = 0
+    for root, copy in roots.items():
+        for file in _code(root):
+            size += file.stat().st_size
+            if size > _MOST_CODE:
+                raise ConfigError(f"detached.snapshot: the code in {root} is more than {_MOST_CODE >> 20} MB")
+            target = copy / file.relative_to(root)
+            make_folder(target.parent / "__pycache__")  # jobs would make it by the umask
+            shutil.copy2(file, target)
+            target.chmod(target.stat().st_mode & 0o700)
+    path: list[str] = []
+    for entry in spec.surroundings.sys_path:
+        copied = roots.get(Path(entry).resolve())
+        path += [entry] if copied is None else [str(copied), entry]
+    path = [*(str(copy) for copy in roots.values() if str(copy) not in path), *path]
+
+    def moved(ref: ClassRef) -> ClassRef:
+        if ref.root not in roots:
+            return ref
+        return replace(ref, file=str(roots[ref.root] / Path(ref.file).resolve().relative_to(ref.root)))
+
+    surroundings = replace(spec.surroundings, sys_path=path)
+    return replace(spec, runner=moved(spec.runner), provider=moved(spec.provider), surroundings=surroundings)
+
+
+def _code(root: Path) -> Iterator[Path]:
+    """Yield the files to copy: beside a root its loaded modules and scripts, and all of loaded packages."""
+    tops = set()
+    for module in list(sys.modules.values()):
+        file = own_attribute(module, "__file__")
+        if isinstance(file, str) and (path := Path(os.path.realpath(file))).is_relative_to(root):
+            tops.add(path.relative_to(root).parts[0])
+    for top in sorted(tops):
+        place = root / top
+        if place.is_file():
+            yield place
+        elif (place / "__init__.py").exists() or any(place.glob("*.py")):
+            for file in sorted(place.rglob("*")):
+                if file.is_file() and file.suffix in _CODE and "__pycache__" not in file.parts:
+                    yield file

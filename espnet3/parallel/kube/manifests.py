@@ -1,0 +1,237 @@
+"""From the options of `env: kube` to parts of a pod and whole Jobs: pure functions that golden files check.
+
+A server from 1.24 on takes one Indexed Job for all shards of a detached run; an older one a plain Job for each. On both
+a pod that is evicted, preempted or deleted is replaced, and an end that another attempt would not change is final.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from espnet3.parallel.backends.queue_answers import submitter
+from espnet3.parallel.errors import ConfigError
+
+RUN = "espnet3-run"  # the label by which everything that belongs to a run is found
+_UNITS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[A-Za-z]*)")
+INDEXED = (1, 24)
+# a limit of attempts for each index (beta there): one bad shard does not end the others; and a pod that was told to end
+# has an exit status by the time it is judged
+PER_INDEX = (1, 29)
+POLICIES = (1, 26)  # podFailurePolicy (beta there)
+SHARD = "espnet3-shard"  # the label of a plain Job and its pod
+INDEX = "batch.kubernetes.io/job-completion-index"  # the annotation of an Indexed Job's pod
+OWNER = "job-name"  # the label that Kubernetes gives to a Job's pods
+MOST = 5_000  # elements of an Indexed Job
+AGAIN = 75  # EX_TEMPFAIL: the pod was told to end, by the user who deleted it; another one is to go on
+_FINAL = (1, 2)  # exit statuses of a worker whose next attempt would end so, too
+_ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were disrupted
+_KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
+_INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
+
+
+def pod_fields(
+    *,
+    volumes: list[dict[str, Any]] | None = None,
+    volume_mounts: list[dict[str, Any]] | None = None,
+    tolerations: list[dict[str, Any]] | None = None,
+    node_selector: Mapping[str, str] | None = None,
+    service_account: str | None = None,
+    image_pull_secrets: list[str] | None = None,
+    image_pull_policy: str | None = None,
+    security_context: Mapping[str, Any] | None = None,
+    python: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what options beside KubeCluster's own put into a pod: its fields, and those of its container.
+
+    The parameters are the options; `espnet3.parallel.backends` reads their names here.
+    """
+    secrets = [{"name": name} for name in image_pull_secrets or []]
+    pod = {
+        "volumes": volumes,
+        "tolerations": tolerations,
+        "nodeSelector": None if node_selector is None else dict(node_selector),
+        "serviceAccountName": service_account,
+        "imagePullSecrets": secrets,
+        "securityContext": None if security_context is None else dict(security_context),
+    }
+    container = {
+        "volumeMounts": volume_mounts,
+        "imagePullPolicy": image_pull_policy,
+        "workingDir": working_folder(volume_mounts or []),
+    }
+    return (
+        {name: value for name, value in pod.items() if value},
+        {name: value for name, value in container.items() if value},
+    )
+
+
+OPTIONS = tuple(pod_fields.__kwdefaults__ or ())
+
+
+def is_mounted(path: str, mounts: list[dict[str, Any]]) -> bool:
+    """Return whether a volume mount shows pods a folder of this machine under its own path."""
+    return any(
+        PurePosixPath(os.path.abspath(path)).is_relative_to(str(mount.get("mountPath", "")) or "none")
+        for mount in mounts
+    )
+
+
+def working_folder(mounts: list[dict[str, Any]]) -> str | None:
+    """Return the current folder where pods have it too: there they start in it, so that relative paths agree."""
+    here = os.getcwd()
+    return here if is_mounted(here, mounts) else None
+
+
+def variables(env: Mapping[str, Any] | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return `options.env` as Kubernetes writes variables; their values are text."""
+    if isinstance(env, Mapping):
+        return [{"name": name, "value": str(value)} for name, value in env.items()]
+    return list(env or [])
+
+
+def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str, Any]:
+    """Return resources with so many times the memory; amounts are text, as Kubernetes writes them."""
+    found: dict[str, Any] = {
+        kind: {name: str(amount) for name, amount in each.items()} for kind, each in (resources or {}).items()
+    }
+    for each in found.values():
+        parts = _UNITS.fullmatch(str(each.get("memory", "")))
+        if parts is not None and factor != 1.0:
+            each["memory"] = f"{round(float(parts['number']) * factor * 1024)}{_smaller(parts['unit'])}"
+    return found
+
+
+def _smaller(unit: str) -> str:
+    """Return the unit that a quantity in 1024ths of another has, so that no fraction of it is lost."""
+    below = {"Gi": "Mi", "Mi": "Ki", "Ti": "Gi", "Ki": ""}
+    if unit not in below:
+        raise ConfigError(
+            f"a memory of unit {unit!r} cannot be raised: write options.resources in Mi or Gi, such as memory: 16Gi"
+        )
+    return below[unit]
+
+
+def without_devices(resources: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return resources without nvidia.com/gpu and its like: Dask's scheduler needs none, and would keep it busy."""
+    found = {
+        kind: {name: amount for name, amount in each.items() if "/" not in name}
+        for kind, each in (resources or {}).items()
+    }
+    return {kind: each for kind, each in found.items() if each}
+
+
+def new_name() -> str:
+    """Return a new name for a cluster or Job."""
+    user = re.sub(r"[^a-z0-9]+", "-", submitter().lower()).strip("-") or "user"
+    return f"espnet3-{user[:20].rstrip('-')}-{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """Facts that the Jobs of one submission share."""
+
+    run: str  # the value of their label `espnet3-run`
+    name: str  # the beginning of their names
+    tasks: str  # the file that lists the specs
+    python: str  # the interpreter in the image
+    folder: str  # where the worker starts
+    import_path: str | None  # to be added to PYTHONPATH; None: the image has the package
+    n_workers: int  # pods at a time
+    memory_factor: float = 1.0  # how many times the memory to ask for
+
+
+def manifests(
+    facts: JobFacts, shards: Sequence[int], options: Mapping[str, Any], version: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return the Jobs of shards: one, or one for each."""
+    if version < INDEXED:
+        return [
+            _job(
+                facts,
+                f"{facts.name}-{shard}",
+                {"backoffLimit": _ATTEMPTS},
+                _pod(facts, options, str(number), final=0),
+                {SHARD: str(shard)},
+            )
+            for number, shard in enumerate(shards)
+        ]
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": len(shards),
+        "parallelism": min(facts.n_workers, len(shards)),
+    }
+    rules: list[dict[str, Any]] = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ]
+    each = version >= PER_INDEX
+    if each:
+        spec["backoffLimitPerIndex"] = _ATTEMPTS
+        rules.append(_by_status("Ignore", AGAIN))
+        rules.append(_by_status("FailIndex", *_FINAL))
+    else:
+        spec["backoffLimit"] = _ATTEMPTS * len(shards)
+    if version >= POLICIES:
+        spec["podFailurePolicy"] = {"rules": rules}
+    # where an index cannot fail alone, an end that is final counts as complete: the run folder says what it was
+    pod = _pod(facts, options, _INDEX_VARIABLE, final=1 if each else 0)
+    return [_job(facts, facts.name, spec, pod, {})]
+
+
+def _by_status(action: str, *statuses: int) -> dict[str, Any]:
+    return {"action": action, "onExitCodes": {"operator": "In", "values": list(statuses)}}
+
+
+def _job(
+    facts: JobFacts, name: str, spec: dict[str, Any], pod: dict[str, Any], labels: dict[str, str]
+) -> dict[str, Any]:
+    labels = {RUN: facts.run, **labels}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            **spec,
+            "ttlSecondsAfterFinished": _KEPT,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
+    pod, container = pod_fields(**{name: options.get(name) for name in OPTIONS})
+    env = variables(options.get("env"))
+    if facts.import_path is not None and all(each["name"] != "PYTHONPATH" for each in env):
+        env.append({"name": "PYTHONPATH", "value": facts.import_path})
+    command = [facts.python, "-m", "espnet3.parallel.worker", "--final", str(final)]
+    command += ["--tasks", facts.tasks, index]
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # a job asks Kubernetes nothing
+        **pod,
+        "containers": [
+            {
+                "name": "worker",
+                **({"image": options["image"]} if options.get("image") else {}),
+                **container,
+                "workingDir": facts.folder,
+                "command": command,
+                "env": env,
+                "resources": more_memory(options.get("resources"), facts.memory_factor),
+            }
+        ],
+    }
+
+
+def indices_of(text: str | None) -> set[int]:
+    """Return the indices that a status lists as Kubernetes writes them: "1,3-5,7"."""
+    found: set[int] = set()
+    for part in filter(None, (text or "").split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found

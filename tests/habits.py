@@ -21,35 +21,13 @@ def rows(names: Sequence[Any], by_default: Sequence[Any]) -> list[Any]:
     ]
 
 
-def each_in_turn(
-    names: Sequence[str], cases: dict[str, tuple[Habit, ...]], by_default: Sequence[str]
-) -> list[Any]:
-    """Return the product of schedulers and cases, as parameters `name, habits`; some have one by default, in turn."""
-    return [
-        pytest.param(
-            name,
-            habits,
-            id=f"{name}-{case}",
-            marks=() if name in by_default and number % len(cases) == at else pytest.mark.matrix,
-        )
-        for number, name in enumerate(names)
-        for at, (case, habits) in enumerate(cases.items())
-    ]
-
-
 def pairs(
     names: Sequence[str], shift: int = 0, *, together: bool = True, alone: Sequence[Habit] = tuple(Habit)
 ) -> list[Any]:
     """Return the product of schedulers and habits, as parameters `name, habits`.
 
-    By default one scheduler has all habits at once, and some habits are alone on one of them. The other pairs have the
-    mark `matrix`: `make test ARGS="-m matrix"` tries those.
-
-    Args:
-        names: The schedulers.
-        shift: Which of them the first habit is tried on by default, so that two tests choose different pairs.
-        together: Have all habits at once, too; else each is alone.
-        alone: The habits that are tried alone by default.
+    By default one scheduler has all habits at once, where they come `together`, and those in `alone` come alone on
+    one of them, beginning with the one at `shift`. The other pairs have the mark `matrix`.
     """
     found = [
         pytest.param(name, tuple(Habit), id=f"{name}-all", marks=() if at == shift else pytest.mark.matrix)

@@ -45,7 +45,6 @@ class Case:
         differ: One run may end with an answer and the other with an error: what is given cannot travel to workers.
         once: Items append their name to the file `calls`; each may do so once.
         answers: It has to end with an answer; an error, however clear, is a fault.
-        killed: It ends by SIGKILL, on purpose.
         limit: Seconds after which a run counts as hanging, on the busiest machine.
         slow: Takes too long for the default suite.
     """
@@ -59,17 +58,16 @@ class Case:
     differ: bool = False
     once: bool = False
     answers: bool = False
-    killed: bool = False
     limit: float = 300.0
     slow: bool = False
 
     def program(self) -> str:
         """Return the program as one would type it: it prints what it found."""
-        return f"{HEAD}{self._lines()}{'' if self.killed else 'print(answer)'}\n"
+        return f"{HEAD}{self._lines()}print(answer)\n"
 
     def judged_program(self) -> str:
         """Return the program as the judge runs it: the same lines, with a report of how it ended."""
-        end = "" if self.killed else 'report.answer(answer, globals().get("right", report.MISSING))\n'
+        end = 'report.answer(answer, globals().get("right", report.MISSING))\n'
         return f"import report\n{HEAD}{self._lines()}{end}"
 
     def _lines(self) -> str:

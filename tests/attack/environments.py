@@ -11,9 +11,6 @@ _ODD = {
     "a long TMPDIR": "os.environ['TMPDIR'] = os.path.abspath('x' * 120); os.mkdir('x' * 120)",
     "a TMPDIR that is not there": "os.environ['TMPDIR'] += '/missing'",
     "a Path in sys.path": "sys.path.insert(0, pathlib.Path('.'))",
-    "bytes in sys.path": "sys.path.append(b'somewhere')",
-    "None in sys.path": "sys.path.append(None)",
-    "a number in sys.path": "sys.path.append(3)",
     "a folder that is gone in sys.path": "sys.path.insert(0, '/nowhere/at/all')",
     "no standard error": "sys.stderr = None",
     "closed standard error": "os.close(2)",
@@ -21,8 +18,6 @@ _ODD = {
     "standard error that is full": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
     "standard error in memory": "sys.stderr = io.StringIO()",
     "no standard output": "sys.stdout = None",
-    "closed standard input": "os.close(0)",
-    "a deleted working directory": "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
     "no HOME": "os.environ.pop('HOME', None); os.environ.pop('PATH', None)",
     "an empty environment": "tmp = os.environ['TMPDIR']; os.environ.clear(); os.environ['TMPDIR'] = tmp",
     "bytes in the environment": "os.environb[b'ODD'] = b'\\xff\\xfe'",
@@ -31,17 +26,11 @@ _ODD = {
     "blocked signals": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})",
     "default SIGPIPE": "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
     "few open files": "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))",
-    "a low recursion limit": "sys.setrecursionlimit(200)",
     "no core files": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
     "an umask of 077": "os.umask(0o077)",
     "an umask of 0": "os.umask(0)",
-    "arguments that are none of ours": "sys.argv[1:] = ['--help', '\\udcff']",
-    "no arguments": "sys.argv.clear()",
     "warnings that are errors": "warnings.simplefilter('error')",
     "spawned processes": "multiprocessing.set_start_method('spawn')",
-    "no main file": "del sys.modules['__main__'].__file__",
-    "a main module that was replaced": "sys.modules['__main__'] = types.ModuleType('__main__')",
-    "a socket default timeout": "socket.setdefaulttimeout(0.01)",
     "a running event loop's policy": "asyncio.set_event_loop(asyncio.new_event_loop())",
     "threads beside": "[threading.Thread(target=time.sleep, args=(2,)).start() for _ in range(20)]",
     "a proxy": "os.environ.update(http_proxy='http://127.0.0.1:9', https_proxy='http://127.0.0.1:9')",
@@ -50,7 +39,7 @@ _ODD = {
     "no garbage collection": "gc.disable(); gc.freeze()",
 }
 _USES = """
-import asyncio, gc, io, multiprocessing, pathlib, resource, signal, socket, types, warnings
+import asyncio, gc, io, multiprocessing, pathlib, resource, signal, warnings
 def f(x): return x * x
 """
 
@@ -88,19 +77,7 @@ _FIXED = {
     "closed standard error": _CALLS[2],
     "closed sys.stderr": _CALLS[2],
 }
-FIXED = (
-    *(
-        # Dask itself breaks on None there, so that it is refused where Dask is needed
-        Case(
-            f"environments: {name}", _program([name], call), _USES, parallel=False, answers="None" not in name
-        )
-        for name, call in _FIXED.items()
-    ),
-    Case(
-        "environments: a deleted working directory",
-        _program(["a deleted working directory"], _CALLS[0]),
-        _USES,
-        parallel=False,
-        differ=True,
-    ),
+FIXED = tuple(
+    Case(f"environments: {name}", _program([name], call), _USES, parallel=False, answers=True)
+    for name, call in _FIXED.items()
 )

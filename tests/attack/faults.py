@@ -99,29 +99,6 @@ right = "an error that names close_writers"
         uses=_USES,
         workers=(2,),
     ),
-    *(
-        Case(
-            f"faults: a forked child uses the client of its parent, by {call.partition('(')[0]}",
-            f"""
-def f(i): return i
-with get_client({{"env": "local", "n_workers": 2}}) as client:
-    child = os.fork()
-    if not child:
-        try: {call}
-        finally: os._exit(0)
-    answer = [parallel_map(f, range(200), client=client) for _ in range(5)]
-    os.waitpid(child, 0)
-right = [list(range(200))] * 5
-""",
-            uses=_USES,
-            workers=(2,),
-            answers=True,
-        )
-        for call in (
-            "parallel_map(f, range(6), client=client)",
-            "client.map(f, range(6)), client.submit(f, 1).result()",
-        )
-    ),
     Case(
         "faults: an item in a thread of the client uses that client",
         """def inner(j): return j
@@ -158,65 +135,6 @@ right = list(range(120))
         workers=(2,),
     ),
     Case(
-        "faults: a client closed in the middle of a run",
-        """def f(i):
-    open(home + "/begun", "a").close()
-    time.sleep(0.05)
-    return i
-client = get_client({"env": "local", "n_workers": 2})
-opened = client.__enter__()
-def close():
-    while not os.path.exists("begun"): time.sleep(0.01)
-    opened.close()
-closing = threading.Thread(target=close)
-closing.start()
-try:
-    answer = parallel_map(f, range(400), client=opened)
-finally:
-    closing.join()  # a program that is ending can start no thread from Python 3.12 on, which Dask's close does
-right = "an error that says that the client was closed"
-""",
-        uses=_USES,
-        workers=(2,),
-    ),
-    Case(
-        "faults: a stream that outlives its client",
-        """def f(i):
-    time.sleep(0.01)
-    return i
-with get_client({"env": "local", "n_workers": 2}):
-    stream = parallel_for(f, range(2000))
-    next(stream)
-answer = sum(1 for _ in stream)
-right = "an error that says that the client is closed"
-""",
-        uses=_USES,
-        workers=(2,),
-    ),
-    Case(
-        "faults: a driver is killed while a forked child of it lives",
-        """def f(i):
-    open(home + "/begun", "a").close()
-    time.sleep(0.02)
-    return i
-def die():
-    while not os.path.exists("begun"): time.sleep(0.01)
-    child = os.fork()
-    if not child:
-        open("keeps", "w").write(str(os.getpid()))
-        open("written", "w").close()
-        time.sleep(120)
-        os._exit(0)
-    while not os.path.exists("written"): time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-threading.Thread(target=die).start()
-parallel_map(f, range(5000))
-""",
-        uses=_USES,
-        workers=(2,),
-        killed=True,
-    ),
-    Case(
         "faults: a worker is frozen, and nobody has set a timeout",
         """def f(i):
     if i == 5 and once("frozen"): os.kill(os.getpid(), signal.SIGSTOP)
@@ -228,20 +146,5 @@ right = list(range(40))
         workers=(2,),
         limit=400,
         slow=True,
-    ),
-    Case(
-        "faults: a worker is frozen for longer than frozen_timeout",
-        """
-set_parallel({"env": "local", "n_workers": 2, "frozen_timeout": 3})
-def f(i):
-    if i == 5 and once("frozen"): os.kill(os.getpid(), signal.SIGSTOP)
-    return i
-answer = [i if isinstance(i, int) else 5 for i in R(P({}), on_error="record", progress=False)(range(40))]
-right = list(range(40))
-""",
-        uses=_USES,
-        parallel=False,
-        workers=(2,),
-        answers=True,
     ),
 )

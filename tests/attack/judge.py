@@ -137,10 +137,7 @@ def faults(case: Case, run: Run) -> list[str]:
     noise = _NOISE.search(run.text)
     if noise:
         found.append(f"printed {noise.group()!r}:\n{run.text[-1500:]}")
-    if case.killed:
-        if run.code != -signal.SIGKILL:
-            found.append(f"exit code {run.code}, and not killed:\n{run.text[-1500:]}")
-    elif "answer" in run.verdict:
+    if "answer" in run.verdict:
         right = run.verdict["right"]
         if right is not None and run.verdict["answer"] != right:
             found.append(f"a wrong answer: {_difference(run.verdict['answer'], right)}")

@@ -15,6 +15,7 @@ from tests.chaos.__main__ import rounds, story, table
 from tests.chaos.cost import Disturbance, count_again
 from tests.chaos.program import BAD, compute
 from tests.chaos.rounds import N, reference
+from tests.habits import rows
 
 
 @pytest.fixture
@@ -26,12 +27,13 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_ten_disturbed_runs_end_as_an_undisturbed_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """After each of ten rounds the results are the same bytes, the receipt is correct, and little was done twice."""
+@pytest.mark.parametrize("n", rows([4, 10], (4,)))
+def test_disturbed_runs_end_as_an_undisturbed_one(n: int) -> None:
+    """After each round the results are the same bytes, the receipt is correct, and little was done twice."""
     base = Path(tempfile.mkdtemp(prefix="chaos-"))
-    played = list(rounds(range(10), at_once=2, base=base))
+    played = list(rounds(range(n), at_once=2, base=base))
     assert not any(p.wrong for p in played), "\n".join(story(p) for p in played if p.wrong)
-    assert len(played) == 10
+    assert len(played) == n
     shutil.rmtree(base)
     print(table(played))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from espnet3.parallel import DetachedRun
 from espnet3.parallel.detached.layout import TEMPLATE
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.lease import this_process
@@ -20,7 +21,7 @@ from espnet3.parallel.testing import standin
 from espnet3.parallel.views.replaying import Replay
 from tests.habits import rows
 from tests.parallel.clusters.stranger import NOBODY
-from tests.parallel.detached.work import DetachedRun, espnet3, run_of
+from tests.parallel.detached.work import espnet3, run_of
 
 ESPNET3 = [sys.executable, "-c", "from espnet3.cli.main import main; main()"]
 ACTS: dict[str, Callable[[Path], object]] = {

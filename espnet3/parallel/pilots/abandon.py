@@ -66,12 +66,12 @@ class SignsOfLife:
             return time.monotonic()
         try:
             import psutil  # 30 ms that a first result need not wait for
-
+        except OSError:  # no descriptor is free to load it
+            return time.monotonic()
+        try:
             process = psutil.Process(pid)
             return process.cpu_times()[:2], process.num_ctx_switches()
-        except OSError:  # no descriptor is free to look at it
-            return time.monotonic()
-        except psutil.Error:  # it has ended, which its channel says; or only its owner may look
+        except (OSError, psutil.Error):  # no descriptor is free; it has ended; only its owner may look
             return time.monotonic()
 
 

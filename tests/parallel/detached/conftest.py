@@ -10,8 +10,19 @@ import pytest
 
 from espnet3.parallel import ParallelError, set_parallel
 from espnet3.parallel.detached.layout import FOLDER, PLAN
+from espnet3.parallel.detached.looking import status
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from tests.parallel.detached.work import shut
+
+
+@pytest.fixture(autouse=True)
+def _looks_are_not_the_work() -> Iterator[None]:
+    """Look less often at a run: each look at a stand-in starts its commands, which take what the jobs need."""
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # one of its own: a test's is undone before its jobs are ended
+        patch.setattr(status, "_POLL", (0.5, 10.0))
+        yield
 
 
 @pytest.fixture(autouse=True)

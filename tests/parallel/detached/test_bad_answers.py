@@ -84,7 +84,7 @@ def test_no_damage_makes_a_live_shard_lost(
                     store.save(replace(each, state="done", exit_code=137, started=1.0))
         age(run)
         monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # nothing of them is late
-        for seed in range(8):
+        for seed in range(4):
             scheduler = BadScheduler(seed)
             monkeypatch.setattr(asking, "ask", scheduler.ask)
             for _ in range(5):

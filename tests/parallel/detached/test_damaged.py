@@ -40,8 +40,8 @@ def use(run: Path) -> None:
     list(found.merge())
 
 
-@pytest.mark.parametrize("state", rows(["done", "failed"], ("done",)))
-def test_no_field_of_another_type_is_a_raw_error(state: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("state", "step"), rows([("done", 1), ("failed", 1), ("done", 4)], [("done", 4)]))
+def test_no_field_of_another_type_is_a_raw_error(state: str, step: int, tmp_path: Path) -> None:
     """Whatever a field of any JSON file holds, every verb works or raises an error of ours, without a wait."""
     run = run_of(tmp_path / "a", n=4, shards=2, config={} if state == "done" else {"bad": [3, "raise"]})
     run.wait(150)
@@ -58,6 +58,8 @@ def test_no_field_of_another_type_is_a_raw_error(state: str, tmp_path: Path) -> 
     for file in sorted(files):
         good = json.loads((folder / file).read_text())
         for number, way in enumerate(fields(good)):
+            if number % step:
+                continue
             value = BAD[number % len(BAD)]
             content = json.loads(json.dumps(good))
             place = content

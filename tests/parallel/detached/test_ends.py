@@ -14,9 +14,11 @@ from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import Habit, standin
 from espnet3.parallel.testing.standins.place import NAMES
-from tests.habits import each_in_turn, rows
+from tests.habits import rows
 from tests.parallel.detached.work import Provider, Squares, held, hold
 from tests.waiting import wait_until
+
+LATE = (Habit.LATE_LOGS,)
 
 
 def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
@@ -31,7 +33,7 @@ def submit(name: str, folder: Path, **options: Any) -> DetachedRun:
 
 @pytest.mark.parametrize(
     ("name", "habits"),
-    each_in_turn(list(NAMES), {"logs": (), "late logs": (Habit.LATE_LOGS,)}, ("pbs", "htcondor")),
+    rows([(name, logs) for name in NAMES for logs in ((), LATE)], [("htcondor", LATE)]),
 )
 def test_a_script_that_fails_before_its_worker_is_shown(
     name: str, habits: tuple[Habit, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,8 +42,8 @@ def test_a_script_that_fails_before_its_worker_is_shown(
     monkeypatch.setattr(asking, "LATE_FILES", -1.0)  # the list of some does not say that it failed
     with standin(name, habits=habits):
         run = submit(name, tmp_path, job_script_prologue=["echo before; echo no python here >&2", "exit 4"])
-        wait_until(lambda: run.status().counts == {JobState.LOST: 2}, said=run.status)
-        wait_until(lambda: "no python here" in run.status().shards[1].note, said=run.status)
+        wait_until(lambda: run.status().counts == {JobState.LOST: 2}, every=0.5, said=run.status)
+        wait_until(lambda: "no python here" in run.status().shards[1].note, every=0.5, said=run.status)
         assert run.status().shards[1].note.endswith("its output ends with: no python here")
         assert {shard: text.splitlines()[:2] for shard, text in run.logs(failed=True)} == {
             0: ["before", "no python here"],
@@ -52,7 +54,7 @@ def test_a_script_that_fails_before_its_worker_is_shown(
 
 @pytest.mark.parametrize(
     ("name", "habits"),
-    each_in_turn(["pbs", "moab"], {"history": (), "no history": (Habit.NO_HISTORY,)}, ("pbs",)),
+    rows([(name, habits) for name in ("pbs", "moab") for habits in ((), (Habit.NO_HISTORY,))], [("pbs", ())]),
 )
 def test_a_shard_that_met_its_walltime_says_timeout(
     name: str, habits: tuple[Habit, ...], tmp_path: Path
@@ -64,7 +66,7 @@ def test_a_shard_that_met_its_walltime_says_timeout(
         held(tmp_path, 0)
         ended = run.path / "detached/shard.0/ended.json"
         wait_until(ended.exists)
-        wait_until(lambda: run.status().shards[0].state is not JobState.RUNNING, said=run.status)
+        wait_until(lambda: run.status().shards[0].state is not JobState.RUNNING, every=0.5, said=run.status)
         assert json.loads(ended.read_text())["state"] == "timeout"
         if not habits:
             assert run.status().shards[0].state is JobState.TIMEOUT, run.status()
@@ -102,7 +104,7 @@ COMMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "cores", "note"), rows(COMMENTS, (COMMENTS[1], COMMENTS[-1])))
+@pytest.mark.parametrize(("name", "cores", "note"), rows(COMMENTS, (COMMENTS[-1],)))
 def test_a_request_that_can_never_run_shows_the_schedulers_comment(
     name: str, cores: int, note: str, tmp_path: Path
 ) -> None:

@@ -8,37 +8,20 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.detached.states import JobState
+from tests.habits import rows
 from tests.parallel.detached.work import Files, Squares, calls, run_of
 
 
-class Failing(Squares):
-    """Fails at every fourth item, until the file `repaired` is there."""
-
-    @staticmethod
-    def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
-        """Return the square, or fail."""
-        return Squares.forward(idx, folder, (idx - idx % 4, "raise"))
-
-
-class FailingFiles(Files):
-    """The same, with files of its own."""
-
-    @staticmethod
-    def forward(idx: int, folder: Path, bad: Any) -> int:
-        """Return the square, or fail."""
-        Squares.forward(idx, folder, (idx - idx % 4, "raise"))
-        return idx * idx
-
-
 @pytest.mark.parametrize(
-    ("runner", "n", "limit", "n_failed"), [(Failing, 16, 0.15, 3), (FailingFiles, 6, 1, 2)]
+    ("runner", "n", "limit", "n_failed"),
+    rows([(Squares, 16, 0.15, 3), (Files, 6, 1, 2)], [(Squares, 16, 0.15, 3)]),
 )
 def test_failures_of_all_shards_count(
     tmp_path: Path, runner: Any, n: int, limit: float, n_failed: int
 ) -> None:
     """No shard fails too often, but the run does: the job that passes the limit stops it, and says so."""
     folder = tmp_path / "a"
-    options = {"on_error": "record", "max_failures": limit, "runner": runner}
+    options = {"on_error": "record", "max_failures": limit, "runner": runner, "config": {"bad": [4, "every"]}}
     run = run_of(folder, n=n, shards=4, workers=1, **options)
     status = run.wait(600)
     failed = [shard for shard in status.shards if shard.state is JobState.FAILED]
@@ -50,10 +33,3 @@ def test_failures_of_all_shards_count(
     run.retry(failed_items=True)
     assert run.wait(600).done
     assert run.status().failed == 0
-
-
-def test_failures_below_the_limit_are_recorded(tmp_path: Path) -> None:
-    """A run with as many failures as the limit allows is complete."""
-    run = run_of(tmp_path / "a", n=12, runner=Failing, on_error="record", max_failures=3)
-    status = run.wait(600)
-    assert (status.done, status.ok, status.failed) == (True, 9, 3), (status, dict(run.logs()))

@@ -29,7 +29,7 @@ def looked_at(run: DetachedRun, times: int = 6) -> None:
         run.retry()
 
 
-@pytest.mark.parametrize(("name", "habits"), pairs(list(NAMES), alone=(Habit.NO_HISTORY, Habit.LATE_LISTING)))
+@pytest.mark.parametrize(("name", "habits"), pairs(list(NAMES), alone=()))
 def test_every_item_once_under_every_habit(name: str, habits: tuple[Habit, ...], tmp_path: Path) -> None:
     """Four shards on two slots: what runs or waits is never lost, and every item is computed once, with all habits."""
     hold(tmp_path, 0)

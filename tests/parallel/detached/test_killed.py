@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,10 @@ from espnet3.parallel import set_parallel
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.testing import standin
+from tests.habits import rows
 from tests.parallel.detached.work import (
     ROOT,
+    DiesInAHook,
     Files,
     Provider,
     calls,
@@ -112,8 +113,8 @@ def test_the_supervisor_is_killed_and_its_jobs_go_on(tmp_path: Path) -> None:
     assert set(calls(folder).values()) == {1}
 
 
-def test_job_and_supervisor_are_killed(tmp_path: Path) -> None:
-    """After `kill -9` of both everything counts as lost, and `retry` repeats the item in flight alone."""
+def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
+    """After `kill -9` of job and supervisor everything counts as lost; a call in this process computes it."""
     folder = tmp_path / "a"
     folder.mkdir()
     hold(folder, 4)
@@ -122,21 +123,6 @@ def test_job_and_supervisor_are_killed(tmp_path: Path) -> None:
     kill(supervisor(run))
     kill(job)
     assert status_json(run.path, tmp_path)["states"] == {"done": 1, "lost": 2}
-    let_go(folder, 4, dead=True)
-    run.retry()
-    assert run.wait(600).done and len(run.merge()) == 12
-    assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
-
-
-def test_a_run_in_this_process_takes_over_what_dead_jobs_left(tmp_path: Path) -> None:
-    """The folder is that of any run: a call in this process computes what killed jobs did not."""
-    folder = tmp_path / "a"
-    folder.mkdir()
-    hold(folder, 4)
-    run = run_of(folder, workers=1)
-    job = held(folder, 4)
-    kill(supervisor(run))
-    kill(job)
     let_go(folder, 4, dead=True)
     assert len(run_of(folder, async_mode=False)) == 12
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
@@ -172,8 +158,6 @@ def test_an_item_that_kills_its_jobs_is_poison(tmp_path: Path) -> None:
 
 def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
     """A killed shard with writers of its own begins again in an emptied folder, and gives the same files."""
-    from tests.parallel.detached.work import Files
-
     run = run_of(tmp_path / "a", n=3, runner=Files, workers=1)
     kill(supervisor(run))
     status = run.wait(600)
@@ -185,36 +169,15 @@ def test_a_shard_of_writers_starts_over(tmp_path: Path) -> None:
     assert run.merge() == "0 0\n1 1\n2 4\n"
 
 
-class DiesInAHook(Files):
-    """Ends its job's process in the hook that the config names, as it says."""
-
-    @staticmethod
-    def open_writers(shard_dir: Path, bad: Any, **env: Any) -> Any:
-        """Open the shard's file."""
-        die_in("open_writers", bad)
-        return Files.open_writers(shard_dir)
-
-    @staticmethod
-    def close_writers(writers: Any, state: Any, bad: Any) -> None:
-        """Close the file."""
-        Files.close_writers(writers, state)
-        die_in("close_writers", bad)
-
-
-def die_in(hook: str, bad: Any) -> None:
-    """End this process, if it is meant."""
-    if bad == [hook, "killed"]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif bad == [hook, "leaves"]:
-        os._exit(0)  # what a job that is done ends with
-
-
 @pytest.mark.parametrize(
     ("hook", "how", "end"),
-    [
-        ("open_writers", "killed", "was killed by SIGKILL"),
-        ("close_writers", "leaves", "exited with code 0"),
-    ],
+    rows(
+        [
+            ("open_writers", "killed", "was killed by SIGKILL"),
+            ("close_writers", "leaves", "exited with code 0"),
+        ],
+        [("close_writers", "leaves", "exited with code 0")],
+    ),
 )
 def test_a_job_that_dies_in_a_hook_names_the_hook(hook: str, how: str, end: str, tmp_path: Path) -> None:
     """A shard whose jobs end in a writer hook has failed, and its note says in which hook; no item is blamed."""

@@ -19,7 +19,7 @@ from tests.parallel.detached.test_bad_answers import BadScheduler, age
 from tests.parallel.detached.test_standins import submit
 from tests.waiting import wait_until
 
-SHARDS = 4
+SHARDS = 3
 
 
 class Disk:
@@ -120,8 +120,8 @@ def test_wait_goes_on_until_late_files_are_there(tmp_path: Path) -> None:
 
 def test_an_end_that_the_job_has_written_needs_no_patience(tmp_path: Path) -> None:
     """A shard whose job has written how it ended is shown so at once."""
-    with standin("pbs", slots=SHARDS) as queue:
-        run = submit("pbs", tmp_path, n=SHARDS, shards=SHARDS)
+    with standin("pbs", slots=1) as queue:
+        run = submit("pbs", tmp_path, n=1, shards=1)
         assert run.wait(600).done
         wait_until(lambda: not queue.unfinished())
         folder = Layout(run.path).shard(0)

@@ -22,7 +22,7 @@ from tests.sites import BANNER, BEFORE, CANCEL, SUBMIT, habit, somebody_elses
 from tests.waiting import wait_until
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", rows([1, 3], (3,)))
 @pytest.mark.parametrize("env", rows([*NAMES], ("lsf",)))
 def test_numbers_around_the_answer_are_no_jobs(
     env: str, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,11 +34,7 @@ def submit(name: str, folder: Path, n: int = 6, shards: int = 3) -> DetachedRun:
 
 @pytest.mark.parametrize(
     ("name", "shards"),
-    [
-        pytest.param(name, shards, marks=() if (number + shards) % 4 in (1, 0) else pytest.mark.matrix)
-        for number, name in enumerate(NAMES)
-        for shards in (1, 3)
-    ],
+    rows([(name, shards) for name in NAMES for shards in (1, 3)], [("lsf", 3), ("htcondor", 1)]),
 )
 def test_an_array_gives_the_results_of_this_process(name: str, shards: int, tmp_path: Path) -> None:
     """An array, and a job alone, leave the same bytes as a run in this process, from a folder of any name."""

@@ -13,6 +13,7 @@ from espnet3.parallel.ledger import FolderInUseError, IncompleteRunError, check_
 from tests.parallel.detached.work import (
     Files,
     Forgets,
+    Quiet,
     calls,
     espnet3,
     held,
@@ -25,18 +26,8 @@ from tests.parallel.detached.work import (
 
 
 def test_the_merged_results_are_those_of_this_process(tmp_path: Path) -> None:
-    """Detached jobs leave the same bytes as a run in this process, and `merge` returns the same sequence."""
+    """Detached jobs, each with its record, leave the same bytes as a run in this process and the same sequence."""
     run = run_of(tmp_path / "a", batch_size=2)
-    assert run.wait(600).done
-    results = run.merge()
-    assert (tmp_path / "a/run/results.jsonl").read_bytes() == here(tmp_path / "b", batch_size=2)
-    assert list(results) == [{"square": i * i, "text": f"«{i}»"} for i in range(12)]
-    assert check_receipt(tmp_path / "a/run").planned == 12
-
-
-def test_a_run_is_a_sequence_of_job_records(tmp_path: Path) -> None:
-    """Each record has the job's id, a spec that is JSON, and the file its results are in."""
-    run = run_of(tmp_path / "a")
     assert run.wait(600).done
     assert len(run) == 3 and [job.job_id for job in run] == ["local.0", "local.1", "local.2"]
     first = run[0]
@@ -44,23 +35,30 @@ def test_a_run_is_a_sequence_of_job_records(tmp_path: Path) -> None:
     assert json.loads(first.spec.read_text())["items"] == {"range": [0, 4, 1]}
     assert [json.loads(line)["index"] for line in first.result.read_text().splitlines()] == [0, 1, 2, 3]
     assert run[-1] == run[2] and run[:2] == [run[0], run[1]]
+    results = run.merge()
+    assert (tmp_path / "a/run/results.jsonl").read_bytes() == here(tmp_path / "b", batch_size=2)
+    assert list(results) == [{"square": i * i, "text": f"«{i}»"} for i in range(12)]
+    assert check_receipt(tmp_path / "a/run").planned == 12
 
 
 def test_paths_with_any_name_work_and_inject_nothing(tmp_path: Path) -> None:
     """Spaces, quotes, `$()`, a semicolon, a newline and non-ASCII in every path are just names."""
     name = "sp ace 'q' \"d\" $(touch injected) `touch injected`; touch injected\n«ü»"
-    run = run_of(tmp_path / name, n=4, shards=2)
+    run = run_of(tmp_path / name, n=2, shards=1)
     assert run.wait(600).done
-    assert len(run.merge()) == 4
+    assert len(run.merge()) == 2
     assert json.loads(espnet3("status", tmp_path / name / "run", "--json", cwd=tmp_path).stdout)["merged"]
     assert not list(tmp_path.rglob("injected"))
 
 
-def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
-    """Every file that a run leaves, specs included, is text, and JSON but for the logs."""
+def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
+    """With on_error="record" a failure takes its item's place, as text, and `retry` runs it again when asked to."""
     run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
-    assert run.wait(600).done
-    run.merge()
+    status = run.wait(600)
+    assert (status.done, status.ok, status.failed) == (True, 11, 1)
+    failure = run.merge()[3]
+    assert isinstance(failure, ItemFailure) and failure.error_type == "ValueError"
+    # every file that a run leaves, specs included, is text, and JSON but for the logs: none is a pickle
     files = [f for f in (tmp_path / "a").rglob("*") if f.is_file() and not f.name.startswith("calls.")]
     assert len(files) > 20
     for file in files:
@@ -69,15 +67,6 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
             assert all(json.loads(line) for line in text.splitlines())
         elif file.suffix != ".txt":
             json.loads(text)
-
-
-def test_a_failed_item_is_recorded(tmp_path: Path) -> None:
-    """With on_error="record" a failure takes its item's place, and `retry` runs it again when asked to."""
-    run = run_of(tmp_path / "a", config={"bad": [3, "raise"]}, on_error="record")
-    status = run.wait(600)
-    assert (status.done, status.ok, status.failed) == (True, 11, 1)
-    failure = run.merge()[3]
-    assert isinstance(failure, ItemFailure) and failure.error_type == "ValueError"
     (tmp_path / "a/repaired").touch()
     run.retry(failed_items=True)
     assert run.wait(600).done
@@ -114,10 +103,10 @@ def test_a_merge_raises_where_the_runner_would(tmp_path: Path) -> None:
 
 def test_a_forgotten_return_is_a_warning_of_the_merge(tmp_path: Path) -> None:
     """Where every result of the jobs is None, the merge warns as a run in this process does."""
-    run = run_of(tmp_path / "a", runner=Forgets)
+    run = run_of(tmp_path / "a", n=2, shards=1, runner=Forgets)
     assert run.wait(600).done
-    with pytest.warns(UserWarning, match=r"Forgets.forward returned None for all 12 items: .*`return`"):
-        assert list(run.merge()) == [None] * 12
+    with pytest.warns(UserWarning, match=r"Forgets.forward returned None for all 2 items: .*`return`"):
+        assert list(run.merge()) == [None] * 2
 
 
 def test_an_env_that_cannot_be_built_fails_the_shard(tmp_path: Path) -> None:
@@ -180,17 +169,9 @@ def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:
     assert calls(folder) == {i: 2 if i == 4 else 1 for i in range(12)}
 
 
-class Quiet(Files):
-    """A runner whose merge leaves files, and returns nothing."""
-
-    @staticmethod
-    def merge(shard_dirs: list[Path]) -> None:
-        """Leave them where they are."""
-
-
 def test_the_command_says_what_was_merged_where_the_runners_merge_returns_nothing(tmp_path: Path) -> None:
     """A count and the folder, in place of None."""
-    run = run_of(tmp_path / "a", n=3, runner=Quiet)
+    run = run_of(tmp_path / "a", n=3, shards=1, runner=Quiet)
     assert run.wait(600).done
     printed = espnet3("merge", tmp_path / "a/run", cwd=tmp_path).stdout
     assert printed == f"merged 3 items, none failed, in {tmp_path / 'a/run'}\n"

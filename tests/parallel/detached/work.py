@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -13,13 +14,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider, set_parallel
 from espnet3.parallel.detached.layout import Layout
-from espnet3.parallel.detached.looking.detached_run import DetachedRun
 from espnet3.parallel.detached.states import living_pid
-from espnet3.parallel.testing.standins.place import NAMES
+
+if TYPE_CHECKING:  # jobs load this module, too
+    from espnet3.parallel.detached.looking.detached_run import DetachedRun
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,6 +48,52 @@ def calls(folder: Path) -> Counter[int]:
     return Counter(int(line) for file in folder.glob("calls.*") for line in file.read_text().splitlines())
 
 
+def misbehave(idx: int, folder: Path, bad: Any) -> None:
+    """Do at one item what `bad` says (or at each, or at every so many), until the file `repaired` is there."""
+    if bad is None or (folder / "repaired").exists():
+        return
+    item, how, *more = bad
+    if how == "slow":
+        time.sleep(item)  # an item of real work: its length is what the test is about
+    elif how == "every" and idx % item == 0:
+        raise ValueError(f"no square of {idx}")
+    if idx != item:
+        return
+    if how in ("die", "leave", "shot"):
+        end_process(how)
+    elif how == "eat":
+        food = bytearray(more[0] << 20)
+        food[:: mmap.PAGESIZE] = bytes(len(range(0, len(food), mmap.PAGESIZE)))
+        time.sleep(3)  # whoever watches memory looks once a second
+    elif how == "raise":
+        raise ValueError(f"no square of {idx}")
+    elif how in ("sleep", "lock", "child"):
+        hang(how, folder)
+
+
+def end_process(how: str) -> None:
+    """End this process."""
+    if how != "die":
+        time.sleep(0.2)  # long enough to be in progress alone: where quick items are, it takes one more death
+    if how == "leave":
+        os._exit(1)  # the exit status of a job that has failed in order
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(how: str, folder: Path) -> None:
+    """Never come back."""
+    if how == "lock":  # of the interpreter: no other thread of this process runs
+        ctypes.PyDLL(None).sleep(1000)
+    if how == "child":  # a process of a session of its own
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+        else:
+            (folder / "child").write_text(str(child))
+    while True:
+        time.sleep(60)
+
+
 class Squares(BaseRunner):
     """Squares, which can be held at an item, or fail or die there."""
 
@@ -57,16 +105,7 @@ class Squares(BaseRunner):
         if pipe.exists():
             pipe.write_text(str(os.getpid()))  # opens when the test reads
             (folder / f"go.{idx}").read_text()  # opens when the test writes, which it need not do
-        if bad is not None and bad[1] == "slow":
-            time.sleep(bad[0])  # an item of real work: its length is what the test is about
-        elif bad is not None and idx == bad[0] and bad[1] == "eat":
-            food = bytearray(bad[2] << 20)
-            food[:: mmap.PAGESIZE] = bytes(len(range(0, len(food), mmap.PAGESIZE)))
-            time.sleep(3)  # whoever watches memory looks once a second
-        elif bad is not None and idx == bad[0] and not (folder / "repaired").exists():
-            if bad[1] == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError(f"no square of {idx}")
+        misbehave(idx, folder, bad)
         return {"square": idx * idx, "text": f"«{idx}»"}
 
     @staticmethod
@@ -89,8 +128,9 @@ class Files(BaseRunner):
 
     @staticmethod
     def forward(idx: int, folder: Path, bad: Any) -> int:
-        """Return the square."""
+        """Return the square, or misbehave."""
         note(folder, idx)
+        misbehave(idx, folder, bad)
         return idx * idx
 
     @staticmethod
@@ -111,6 +151,49 @@ class Files(BaseRunner):
     def merge(self, shard_dirs: list[Path]) -> str:
         """Return all text."""
         return "".join((folder / "text").read_text(encoding="utf-8") for folder in shard_dirs)
+
+
+class Quiet(Files):
+    """A runner whose merge leaves files, and returns nothing."""
+
+    @staticmethod
+    def merge(shard_dirs: list[Path]) -> None:
+        """Leave them where they are."""
+
+
+class Deaf(Squares):
+    """Squares whose item 1 hears no signal, as one that keeps the interpreter's lock."""
+
+    @staticmethod
+    def forward(idx: int, folder: Path, bad: Any) -> dict[str, Any]:
+        """Return the square."""
+        if idx == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        return Squares.forward(idx, folder, bad)
+
+
+class DiesInAHook(Files):
+    """Ends its job's process in the hook that the config names, as it says."""
+
+    @staticmethod
+    def open_writers(shard_dir: Path, bad: Any, **env: Any) -> Any:
+        """Open the shard's file."""
+        die_in("open_writers", bad)
+        return Files.open_writers(shard_dir)
+
+    @staticmethod
+    def close_writers(writers: Any, state: Any, bad: Any) -> None:
+        """Close the file."""
+        Files.close_writers(writers, state)
+        die_in("close_writers", bad)
+
+
+def die_in(hook: str, bad: Any) -> None:
+    """End this process, if it is meant."""
+    if bad == [hook, "killed"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif bad == [hook, "leaves"]:
+        os._exit(0)  # what a job that is done ends with
 
 
 def hold(folder: Path, idx: int) -> None:
@@ -176,6 +259,8 @@ def status_json(run: Path, cwd: Path) -> Any:
 
 def shut(run: DetachedRun) -> None:
     """End whatever a test has left, however it went; the end of a stand-in has killed its jobs."""
+    from espnet3.parallel.testing.standins.place import NAMES
+
     commands = NAMES.get(Layout(run.path).plan().env, ())
     if not all(shutil.which(command) for command in commands):
         return

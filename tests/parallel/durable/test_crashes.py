@@ -2,75 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import BaseRunner, ConfigError, ItemError, ItemFailure, PoisonItemError, get_client
+from espnet3.parallel import BaseRunner, ItemError, ItemFailure, PoisonItemError, set_parallel
 from espnet3.parallel.ledger import check_receipt
 from tests.habits import rows
-from tests.parallel.durable.work import Files, Provider, calls, note
+from tests.parallel.durable.work import BAD, Items, Provider, Shards, calls
 
 N = 60
-BAD = 17
 LIMIT = 2.0  # seconds: far more than any item needs that does not hang
 
 
-def misbehave(idx: int, log: str | None, stop: Any) -> None:
-    """Do what `stop` names at one index."""
-    note(log, idx)
-    if idx != BAD or stop is None:
-        return
-    kind, mark = stop
-    if kind == "hang":
-        time.sleep(1000)
-    elif kind == "leave":
-        os._exit(3)
-    elif kind == "segfault":
-        ctypes.string_at(1)
-    elif kind == "shot once" and not os.path.exists(mark):  # as an operator would
-        open(mark, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(1000)
-
-
-class Items(BaseRunner):
-    """Squares, but for one item."""
-
-    @staticmethod
-    def forward(idx: int, log: str | None, stop: Any) -> int:
-        """Return the square."""
-        misbehave(idx, log, stop)
-        return idx * idx
-
-    @staticmethod
-    def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[int]:
-        """Return the squares."""
-        return [Items.forward(idx, log, stop) for idx in indices]
-
-
-class Shards(Files):
-    """The same, into files."""
-
-    @staticmethod
-    def forward(idx: int, log: str | None, stop: Any) -> int:
-        """Return the square."""
-        return Items.forward(idx, log, stop)
-
-    batch_forward = staticmethod(Items.batch_forward)
-
-
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[None]:
-    """Open two workers, which are killed and replaced many times."""
-    with get_client({"env": "local", "n_workers": 2}):
-        yield
+@pytest.fixture
+def two_workers() -> None:
+    """Run on two workers."""
+    set_parallel({"env": "local", "n_workers": 2})
 
 
 def make(folder: Path, cls: type[BaseRunner], kind: str, **options: Any) -> BaseRunner:
@@ -137,7 +87,7 @@ def test_a_crash_is_named_after_one_death(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-@pytest.mark.parametrize("cls", [Items, Shards])
+@pytest.mark.parametrize("cls", rows([Items, Shards], (Shards,)))
 def test_by_default_they_stop_the_run(cls: type[BaseRunner], tmp_path: Path) -> None:
     """With `on_error="raise"` a crash and a hang are errors that name the item."""
     with pytest.raises(PoisonItemError, match=f"item {BAD} failed"):
@@ -148,25 +98,8 @@ def test_by_default_they_stop_the_run(cls: type[BaseRunner], tmp_path: Path) -> 
     assert caught.value.failure.cause == "timeout"
 
 
-@pytest.mark.usefixtures("two_workers")
-@pytest.mark.parametrize("cls", rows([Items, Shards], (Shards,)))
-def test_a_hang_is_tried_again(cls: type[BaseRunner], tmp_path: Path) -> None:
-    """`max_retries` counts for items that take too long as well."""
-    options: dict[str, Any] = {"on_error": "record", "item_timeout": LIMIT, "max_retries": 1}
-    results = make(tmp_path, cls, "hang", **options)(range(N))
-    assert (results[BAD].cause, results[BAD].attempts) == ("timeout", 2)
-    assert calls(tmp_path / "log")[BAD] == 2
-
-
 def test_one_worker_with_a_time_limit_is_a_process_of_its_own(tmp_path: Path) -> None:
     """In the calling process nothing could be killed: the items run in one that can."""
     results = make(tmp_path, Items, "hang", on_error="record", item_timeout=LIMIT)(range(N))
     assert results[BAD].cause == "timeout"
     assert not (tmp_path / f"log.{os.getpid()}").exists()
-
-
-@pytest.mark.parametrize("wrong", [0, -1, "1", float("inf"), True])
-def test_a_wrong_time_limit_is_refused(wrong: Any) -> None:
-    """It is a number of seconds above 0."""
-    with pytest.raises(ConfigError, match="item_timeout must be a number above 0"):
-        Items(Provider({}), item_timeout=wrong)

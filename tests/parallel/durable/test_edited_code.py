@@ -12,6 +12,7 @@ import pytest
 
 from espnet3.parallel import ChangedRunError, ConfigError
 from espnet3.parallel.ledger import identity as identity_module
+from tests.habits import rows
 from tests.parallel.contract.notebooks import notebook
 from tests.parallel.durable.work import Provider, Squares
 
@@ -51,7 +52,7 @@ def start(folder: Path, program: str, helper: str, how: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("how", ["program.py", "-"])
+@pytest.mark.parametrize("how", rows(["program.py", "-"], ("program.py",)))
 def test_an_edited_helper_or_class_is_refused(how: str, tmp_path: Path) -> None:
     """A helper module or the class itself is edited: refused with file and function; never the old results."""
     assert start(tmp_path, PROGRAM, HELPER, how) == "[1, 2, 3]"
@@ -245,7 +246,7 @@ Length.forward = staticmethod(longer)
 """
 
 
-@pytest.mark.parametrize("again", [DEFINED_AGAIN, PUT_THERE], ids=["class", "method"])
+@pytest.mark.parametrize("again", rows([DEFINED_AGAIN, PUT_THERE], (PUT_THERE,)), ids=["class", "method"])
 def test_a_class_that_a_script_changes_under_its_name_is_refused(again: str, tmp_path: Path) -> None:
     """A second class of the same name, or another function as its method, never gets the results of the first."""
     for _ in range(2):  # the program itself, started again, is the same run
@@ -286,7 +287,10 @@ run()
 """
 
 
-@pytest.mark.parametrize(("name", "value"), [("measure(x, by)", "x + by"), ("setup()", "{'by': 3}")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    rows([("measure(x, by)", "x + by"), ("setup()", "{'by': 3}")], [("setup()", "{'by': 3}")]),
+)
 def test_a_function_that_a_script_defines_again_is_refused(name: str, value: str, tmp_path: Path) -> None:
     """A second function of the same name, or another setup, never gets the results of the first."""
     program = FUNCTION_AGAIN.replace("NAME", name).replace("VALUE", value)

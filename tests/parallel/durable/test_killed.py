@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,15 +83,19 @@ def test_items_over_ten_milliseconds_are_on_disk_one_by_one(workers: int, tmp_pa
 
 
 def test_of_two_drivers_at_once_one_runs(tmp_path: Path) -> None:
-    """Two drivers started together on one folder: one is refused with the other's process and host."""
-    drivers = [start(tmp_path, 100_000, 1) for _ in range(2)]
-    said = [driver.communicate()[1] for driver in drivers]
-    assert sorted(driver.returncode for driver in drivers) == [0, 1], said
-    (refused,) = [text for text, driver in zip(said, drivers, strict=True) if driver.returncode]
-    (other,) = [driver for driver in drivers if not driver.returncode]
+    """While one driver is at work on a folder a second one is refused with the first one's process and host."""
+    n = 50_000
+    with start(tmp_path, n, 1) as first:
+        wait_for_lines(tmp_path, 1, first)
+        first.send_signal(signal.SIGSTOP)  # it stays at work until the second one has tried
+        with start(tmp_path, n, 1) as second:
+            refused = second.communicate()[1]
+        first.send_signal(signal.SIGCONT)
+        said = first.communicate()[1]
+    assert (first.returncode, second.returncode) == (0, 1), said
     assert "FolderInUseError" in refused
-    assert f"process {other.pid} on" in refused
-    assert calls(tmp_path / "log").total() == 100_000
+    assert f"process {first.pid} on" in refused
+    assert calls(tmp_path / "log").total() == n
 
 
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from espnet3.parallel import ChangedRunError, ConfigError
 from espnet3.parallel.detached.looking.detached_run import DetachedRun
+from tests.habits import rows
 
 HELPER = "BY = 1\n\ndef shift(x):\n    return x + 1 * BY\n"
-EDITED = [HELPER.replace("x + 1", "x + 10"), HELPER.replace("BY = 1", "BY = 10")]
+EDITED = {"function": HELPER.replace("x + 1", "x + 10"), "constant": HELPER.replace("BY = 1", "BY = 10")}
 HEAD = """
 import importlib, os, signal, sys, time
 from pathlib import Path
@@ -139,11 +140,16 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("edited", EDITED, ids=["function", "constant"])
-@pytest.mark.parametrize("text", WAYS.values(), ids=WAYS)
-def test_a_process_with_other_code_is_refused(text: str, edited: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "edit"),
+    rows(
+        [(way, edit) for way in WAYS for edit in EDITED],
+        [(way, [*EDITED][number % 2]) for number, way in enumerate(WAYS)],
+    ),
+)
+def test_a_process_with_other_code_is_refused(way: str, edit: str, tmp_path: Path) -> None:
     """The error names the file, and the folder holds no result of the other code."""
-    said = start(tmp_path, text, edited).splitlines()[-1]
+    said = start(tmp_path, WAYS[way], EDITED[edit]).splitlines()[-1]
     assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: " in said, said
     assert all(result == index + 1 for index, result in results(tmp_path / "out").items())
     assert all(result == index + 1 for index, result in results(tmp_path / "out2").items())
@@ -160,11 +166,16 @@ return helper.shift(idx)
 """
 
 
-@pytest.mark.parametrize("edited", EDITED, ids=["function", "constant"])
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_a_job_that_starts_after_an_edit(snapshot: bool, edited: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("snapshot", "edit"),
+    rows(
+        [(snapshot, edit) for snapshot in (False, True) for edit in EDITED],
+        [(False, "constant"), (True, "function")],
+    ),
+)
+def test_a_job_that_starts_after_an_edit(snapshot: bool, edit: str, tmp_path: Path) -> None:
     """Without a copy of the code a later job is refused, and `status`, `retry` and the job name the file."""
-    start(tmp_path, program(EDITS_AT_ONE, SUBMITTED.replace("SNAPSHOT", str(snapshot))), edited)
+    start(tmp_path, program(EDITS_AT_ONE, SUBMITTED.replace("SNAPSHOT", str(snapshot))), EDITED[edit])
     run = DetachedRun.open(tmp_path / "out")
     status = run.wait(200)
     assert (tmp_path / "edited").exists()
@@ -209,7 +220,7 @@ def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
         ).stdout.strip()
 
     start(tmp_path, text, "")
-    said = merged(EDITED[0])
+    said = merged(EDITED["function"])
     assert said.startswith("ConfigError") and f"{tmp_path / 'helper.py'}: shift has changed" in said
     assert merged(HELPER) == "1"
 
@@ -217,6 +228,6 @@ def test_a_merge_with_other_code_is_refused(tmp_path: Path) -> None:
 def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -> None:
     """What the submitter has loaded is what its run folder says: jobs of another text are none of this run."""
     main = "edit()\n" + SUBMITTED.replace("SNAPSHOT", "True")
-    said = start(tmp_path, program("return helper.shift(idx)", main), EDITED[0])
+    said = start(tmp_path, program("return helper.shift(idx)", main), EDITED["function"])
     assert said.startswith(ConfigError.__name__) and f"{tmp_path / 'helper.py'}: shift" in said
     assert not (tmp_path / "out").exists()

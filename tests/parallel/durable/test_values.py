@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from espnet3.parallel import ItemError, ItemFailure, ValueTypeError, get_client
-from tests.parallel.durable.work import Provider, Values
+from espnet3.parallel import ItemError, ItemFailure, ValueTypeError, set_parallel
+from tests.habits import rows
+from tests.parallel.durable.work import Odd, Provider, Values
 
 GOOD: list[Any] = [
     float("nan"),
@@ -43,21 +44,14 @@ def same(a: Any, b: Any) -> bool:
 def test_values_come_back_from_disk_as_they_were(n_workers: int, tmp_path: Path) -> None:
     """nan, bytes, tuples, paths, numpy values, odd keys and non-ASCII text survive the trip, types kept."""
     runner = Values(Provider({"values": GOOD}), output_dir=tmp_path, progress=False)
-    if n_workers == 1:
-        results = runner(range(len(GOOD)))
-    else:
-        with get_client({"env": "local", "n_workers": 2}):
-            results = runner(range(len(GOOD)))
+    set_parallel({"env": "local", "n_workers": n_workers})
+    results = runner(range(len(GOOD)))
     for one, other in zip(GOOD, results, strict=True):
         assert same(one, other), (one, other)
 
 
-class Odd:
-    """No JSON holds it."""
-
-
 BAD = [
-    (Odd(), r"item 2: result is of type tests\.parallel\.durable\.test_values\.Odd"),
+    (Odd(), r"item 2: result is of type tests\.parallel\.durable\.work\.Odd"),
     ({"a": [1, {5}]}, r"item 2: result\[\'a\'\]\[1\] is of type set"),
     (np.zeros(100_000), r"item 2: result is a numpy array of 800,000 bytes"),
     (np.array([Odd()], dtype=object), r"item 2: result is a numpy array of dtype object"),
@@ -65,18 +59,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "said"), BAD)
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", rows([1, 2], (2,)))
 def test_a_value_json_cannot_hold_is_named_at_the_first_item(
     n_workers: int, value: Any, said: str, tmp_path: Path
 ) -> None:
     """The error names index, place and type; the items before it are kept."""
     runner = Values(Provider({"values": [0, 1, value, 3]}), output_dir=tmp_path, progress=False)
     with pytest.raises(ItemError, match=said) as caught:
-        if n_workers == 1:
-            runner(range(4))
-        else:
-            with get_client({"env": "local", "n_workers": 2}):
-                runner(range(4))
+        runner(range(4))
     assert isinstance(caught.value.__cause__, ValueTypeError)
     assert caught.value.index == 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -111,3 +113,54 @@ class MergedFiles(Files):
     def merge(self, shard_dirs: list[Path]) -> str:
         """Return what the shards hold."""
         return "".join((folder / "squares.txt").read_text() for folder in shard_dirs)
+
+
+BAD = 17  # the item that crashes, hangs or is shot
+
+
+def misbehave(idx: int, log: str | None, stop: Any) -> None:
+    """Do what `stop` names at one index."""
+    note(log, idx)
+    if idx != BAD or stop is None:
+        return
+    kind, mark = stop
+    if kind == "hang":
+        time.sleep(1000)
+    elif kind == "leave":
+        os._exit(3)
+    elif kind == "segfault":
+        ctypes.string_at(1)
+    elif kind == "shot once" and not os.path.exists(mark):  # as an operator would
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1000)
+
+
+class Items(BaseRunner):
+    """Squares, but for one item."""
+
+    @staticmethod
+    def forward(idx: int, log: str | None, stop: Any) -> int:
+        """Return the square."""
+        misbehave(idx, log, stop)
+        return idx * idx
+
+    @staticmethod
+    def batch_forward(indices: list[int], log: str | None, stop: Any) -> list[int]:
+        """Return the squares."""
+        return [Items.forward(idx, log, stop) for idx in indices]
+
+
+class Shards(Files):
+    """The same, into files."""
+
+    @staticmethod
+    def forward(idx: int, log: str | None, stop: Any) -> int:
+        """Return the square."""
+        return Items.forward(idx, log, stop)
+
+    batch_forward = staticmethod(Items.batch_forward)
+
+
+class Odd:
+    """No JSON holds it."""

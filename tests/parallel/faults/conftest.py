@@ -53,7 +53,7 @@ def temporary_folder() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def marked(request: pytest.FixtureRequest) -> Iterator[None]:
     """Mark what a test starts, take the default configuration back, and kill what a failed test left."""
-    shared = "two_workers" in request.fixturenames
+    shared = not {"two_workers", "users_cluster"}.isdisjoint(request.fixturenames)
     if not shared:
         os.environ[TOKEN] = uuid.uuid4().hex
     set_parallel(None)

@@ -18,7 +18,6 @@ from typing import Any
 from espnet3.parallel import (
     BaseRunner,
     EnvironmentProvider,
-    build_client,
     get_client,
     parallel_for,
     parallel_map,
@@ -131,19 +130,6 @@ def env_build(root: str, n_workers: str = "2") -> None:
     Runner(Provider({"root": root, "item": "sleeps", "slow": True}))(range(10))
 
 
-def mapped(root: str) -> None:
-    """Call `parallel_map`."""
-    set_parallel(TWO)
-    parallel_map(sleeps, range(10), root=root)
-
-
-def iterated(root: str) -> None:
-    """Call `parallel_for`."""
-    set_parallel(TWO)
-    for _ in parallel_for(sleeps, itertools.count(), root=root):
-        pass
-
-
 def submitted(root: str) -> None:
     """Call `parallel_submit` and wait for its future."""
     set_parallel(TWO)
@@ -156,12 +142,6 @@ def client_body(root: str) -> None:
         futures = client.map(sleeps, range(4), root=root)
         time.sleep(100)
         client.gather(futures)
-
-
-def in_client(root: str) -> None:
-    """Run in an open client."""
-    with get_client(TWO):
-        parallel_map(sleeps, range(10), root=root)
 
 
 def forked_beside(root: str) -> None:
@@ -178,13 +158,13 @@ def forked_beside(root: str) -> None:
 
 def jobs(root: str) -> None:
     """Run on the jobs of a scheduler, with items that are far longer than the test."""
-    with get_client({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB"}}):
+    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
         parallel_map(sleeps, range(10), root=root)
 
 
 def forked_beside_jobs(root: str) -> None:
     """The same beside a child that this process has forked."""
-    with get_client({"env": "pbs", "n_workers": 2, "options": {"cores": 1, "memory": "1GB"}}):
+    with get_client({"env": "pbs", "n_workers": 1, "options": {"cores": 1, "memory": "1GB"}}):
         parallel_map(abs, range(10))
         child = os.fork()
         if child == 0:
@@ -194,23 +174,11 @@ def forked_beside_jobs(root: str) -> None:
         parallel_map(sleeps, range(10), root=root)
 
 
-def gathered(root: str) -> None:
-    """Wait for plain calls of the client."""
-    with get_client(TWO) as client:
-        client.gather(client.map(sleeps, range(2), root=root))
-
-
 def loop_body(root: str) -> None:
     """Sleep in the body of a loop over results."""
     set_parallel(TWO)
     for x in parallel_for(abs, itertools.count()):
         sleeps(x, root)
-
-
-def built(root: str) -> None:
-    """Run on a client that nobody closes."""
-    client = build_client(TWO)
-    parallel_map(sleeps, range(10), client=client, root=root)
 
 
 def stops(root: str) -> None:

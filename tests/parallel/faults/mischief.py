@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import locale
 import multiprocessing
 import os
 import resource
@@ -19,7 +18,7 @@ from typing import Any
 
 from espnet3.parallel import BaseRunner
 from espnet3.parallel.engine.loop import run_items
-from tests.parallel.faults.watching import once
+from tests.parallel.faults.signs import once
 
 
 class MuteError(Exception):
@@ -98,35 +97,12 @@ def closes_stdout(x: int) -> int:
     return x
 
 
-def no_stdout(x: int) -> int:
-    """Take standard output away."""
-    sys.stdout = None  # type: ignore[assignment]  # as pythonw has it
-    return x
-
-
 def changes_directory(x: int) -> int:
     """Go elsewhere, to a folder that is then removed."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-    return x
-
-
-def forgets_modules(x: int) -> int:
-    """Remove modules from `sys.modules`."""
-    for name in list(sys.modules):
-        if name.split(".")[0] in ("distributed", "pickle", "cloudpickle", "json", "tests"):
-            del sys.modules[name]
-    return x
-
-
-def leads_a_session(x: int) -> int:
-    """Ask for a session of its own, which a session leader cannot have."""
-    try:
-        os.setsid()
-    except PermissionError:
-        pass
     return x
 
 
@@ -139,22 +115,6 @@ def starts_a_thread(x: int) -> int:
 def prints_much(x: int) -> int:
     """Print ten megabytes, the last line unfinished."""
     print("a line of a hundred characters".ljust(99, ".") * 100_000, end="")
-    return x
-
-
-def forks_and_waits(x: int) -> int:
-    """Fork a child that ends at once."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return x
-
-
-def ignores_children(x: int) -> int:
-    """Leave a zombie."""
-    if os.fork() == 0:
-        os._exit(0)
     return x
 
 
@@ -224,14 +184,6 @@ def empties_the_environment(x: int) -> int:
     return x
 
 
-def changes_locale(x: int) -> int:
-    """Change the locale and the time zone."""
-    locale.setlocale(locale.LC_ALL, "C")
-    os.environ["TZ"] = "Pacific/Chatham"
-    time.tzset()
-    return x
-
-
 def blocks_signals(x: int) -> int:
     """Block all signals that can be blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -256,18 +208,6 @@ def warns_with_errors(x: int) -> int:
 def hangs_at_exit(x: int) -> int:
     """Leave a function that holds the process up when it ends."""
     atexit.register(time.sleep, 100)
-    return x
-
-
-def starts_daemon_threads(x: int) -> int:
-    """Leave threads running that are daemons, one of them busy."""
-
-    def busy() -> None:
-        for _ in range(20_000_000):
-            pass
-
-    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
-    threading.Thread(target=busy, daemon=True).start()
     return x
 
 
@@ -299,26 +239,19 @@ HARMLESS: dict[str, Callable[[int], Any]] = {
     f.__name__: f
     for f in (
         closes_stdout,
-        no_stdout,
         changes_directory,
-        forgets_modules,
-        leads_a_session,
         starts_a_thread,
         prints_much,
-        forks_and_waits,
-        ignores_children,
         forks_and_returns,
         forgets_us,
         broken_stdout,
         closes_standard_files,
         changes_the_umask,
         empties_the_environment,
-        changes_locale,
         blocks_signals,
         lowers_limits,
         warns_with_errors,
         hangs_at_exit,
-        starts_daemon_threads,
         uses_multiprocessing,
     )
 }

@@ -18,12 +18,9 @@ from tests.waiting import wait_until
 @pytest.mark.parametrize(
     ("item", "number"),
     [
-        ("holds_the_gil", signal.SIGKILL),
         ("forks", signal.SIGKILL),
         ("starts_a_program", signal.SIGTERM),
-        pytest.param("sleeps", signal.SIGKILL, marks=pytest.mark.matrix),
-        pytest.param("starts_a_program", signal.SIGKILL, marks=pytest.mark.matrix),
-        pytest.param("holds_the_gil", signal.SIGTERM, marks=pytest.mark.matrix),
+        pytest.param("holds_the_gil", signal.SIGKILL, marks=pytest.mark.matrix),
     ],
 )
 def test_in_the_middle_of_a_run(item: str, number: int, folder: Path, mailbox: Mailbox) -> None:
@@ -37,7 +34,8 @@ def test_in_the_middle_of_a_run(item: str, number: int, folder: Path, mailbox: M
 
 
 @pytest.mark.parametrize(
-    ("scene", "number"), [("env_build", signal.SIGKILL), ("client_body", signal.SIGTERM)]
+    ("scene", "number"),
+    rows([("env_build", signal.SIGKILL), ("client_body", signal.SIGTERM)], [("env_build", signal.SIGKILL)]),
 )
 def test_elsewhere(scene: str, number: int, folder: Path, mailbox: Mailbox) -> None:
     """The same while an env is built, and in the body of `get_client`."""
@@ -72,7 +70,7 @@ def test_jobs_of_a_scheduler(
     with standin("pbs") as queue:
         driver = Driver(folder, scene, folder)
         child = int(mailbox.take(1)[0].split()[1]) if scene != "jobs" else None
-        mailbox.take(2)
+        mailbox.take()
         driver.signal(signal.SIGKILL)
         assert driver.end() == -signal.SIGKILL
         wait_until(lambda: not queue.unfinished())

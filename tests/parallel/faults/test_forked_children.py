@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.habits import rows
 from tests.parallel.faults.watching import REPO, family
 from tests.waiting import wait_until
 
@@ -55,54 +56,38 @@ def ran(code: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "parallel_map(slow_square, range(100), client=client)",
-        pytest.param("parallel_map(slow_square, range(100))", marks=pytest.mark.matrix),
-        pytest.param("parallel_submit(slow_square, 3).result()", marks=pytest.mark.matrix),
-        "list(begun)",
-    ],
-    ids=["its client", "the open client", "submit", "a generator in progress"],
-)
-def test_a_child_that_uses_its_parents_client_is_refused(call: str, folder: Path) -> None:
-    """It is told at once why it cannot, and the parent's run and its client go on as if nothing had been."""
+LIKELY = ["list(begun)", "dasks.result()"]
+OTHERS = [
+    "parallel_map(slow_square, range(100), client=client)",
+    "parallel_map(slow_square, range(100))",
+    "parallel_submit(slow_square, 3).result()",
+    "ours.result()",
+    "ours.exception()",
+    "dasks.exception()",
+    "client.gather([ours])",
+    "client.gather([dasks])",
+    "client.scheduler_info()",
+]
+
+
+@pytest.mark.parametrize("calls", rows([LIKELY, OTHERS], [LIKELY]), ids=["likely", "others"])
+def test_a_child_that_uses_its_parents_client_is_refused(calls: list[str], folder: Path) -> None:
+    """Each call and future says at once why it cannot, and the parent's run goes on as if nothing had been."""
     code = f"""
 with get_client(TWO) as client:
     begun = parallel_for(slow_square, range(2000), client=client)
     first = [next(begun) for _ in range(10)]
-    in_child(lambda: {call})
+    ours, dasks = parallel_submit(slow_square, 7), client.submit(slow_square, 7)
+    for call in [{", ".join(f"lambda: {act}" for act in calls)}]:
+        in_child(call)
     assert sorted(first + list(begun)) == [x * x for x in range(2000)]
     assert parallel_map(slow_square, range(10), client=client) == [x * x for x in range(10)]
+    assert ours.result() == dasks.result() == 49
 print("parent done")
 """
-    said = ran(code, folder)
-    assert "child: NoWorkersError" in said and "forked" in said and "open a client here" in said
-    assert said.endswith("parent done\n")
-
-
-@pytest.mark.parametrize(
-    ("how", "call"),
-    [
-        pytest.param(how, call, marks=pytest.mark.matrix if (at + 2 * of) % 4 else ())
-        for of, how in enumerate(("parallel_submit", "client.submit"))
-        for at, call in enumerate(
-            ("future.result()", "future.exception()", "client.gather([future])", "client.scheduler_info()")
-        )
-    ],
-)
-def test_a_child_that_waits_for_its_parents_call_is_refused(how: str, call: str, folder: Path) -> None:
-    """A future that the parent has made is none of the child's, which nobody would tell of the call's end."""
-    code = f"""
-with get_client(TWO) as client:
-    future = {how}(slow_square, 7)
-    in_child(lambda: {call})
-    assert future.result() == 49
-print("parent done")
-"""
-    said = ran(code, folder)
-    assert "child: NoWorkersError" in said and "forked" in said
-    assert said.endswith("parent done\n")
+    *said, last = ran(code, folder).splitlines()
+    assert len(said) == len(calls) and last == "parent done"
+    assert all(line.startswith("child: NoWorkersError") and "forked" in line for line in said), said
 
 
 @pytest.mark.parametrize(
@@ -137,23 +122,23 @@ in_child(lambda: print("then", future.result(), flush=True))
 def test_a_child_that_leaves_its_parents_block_closes_nothing(folder: Path) -> None:
     """A child that ends inside the block, its interpreter's own clean-up included, leaves workers and folder alone."""
     code = """
-for way in ("return", "raise"):
-    with get_client(TWO) as client:
-        assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
-        begun = parallel_for(slow_square, range(2000))
-        first = [next(begun)]
+with get_client(TWO) as client:
+    begun = parallel_for(slow_square, range(2000))
+    first = [next(begun)]
+    for way in ("raise", "return"):
         pid = os.fork()
         if pid == 0:
             begun.close()
             if way == "raise":
                 sys.exit(7)
-        else:
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-            assert sorted(first + list(begun)) == [x * x for x in range(2000)]
-            assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
-            assert len(client.scheduler_info()["workers"]) == 2
-    if pid == 0:
-        sys.exit(7)
+            break
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    else:
+        assert sorted(first + list(begun)) == [x * x for x in range(2000)]
+        assert parallel_map(slow_square, range(10)) == [x * x for x in range(10)]
+        assert len(client.scheduler_info()["workers"]) == 2
+if pid == 0:
+    sys.exit(7)
 """
     ran(code, folder)
 

@@ -6,9 +6,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from distributed import Client, LocalCluster
 
@@ -18,6 +18,7 @@ from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.slot import Slot
 from espnet3.parallel.records import Policy
 from tests.descriptors import no_descriptor_left
+from tests.habits import rows
 from tests.parallel.faults.running import failures, run
 from tests.parallel.faults.watching import Mailbox, nothing_left
 from tests.parallel.faults.workloads import freezes, is_quiet
@@ -35,7 +36,7 @@ def config(n_workers: int) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", rows([1, 2], (1,)))
 def test_a_frozen_worker_is_replaced(
     n_workers: int, folder: Path, mailbox: Mailbox, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,40 +54,20 @@ def test_a_frozen_worker_is_replaced(
 
 def test_an_item_that_freezes_its_worker_is_named(folder: Path, mailbox: Mailbox) -> None:
     """An item that stops whatever process it is in fails as poison, with the reason; all others have results."""
-    with get_client(config(2)) as client:
-        results, tally, _ = run(freezes, range(50), Policy("record"), client, at=7, mail=str(folder / "mail"))
+    set_parallel(config(2))
+    results, tally, _ = run(freezes, range(50), Policy("record"), at=7, mail=str(folder / "mail"))
     (failure,) = failures(results)
     assert (failure.index, failure.cause) == (7, "poison")
     assert tally.deaths in (2, 3)  # alone twice, and before that perhaps among neighbours
     assert "as it gave no sign of life for" in failure.message
 
 
-@pytest.mark.parametrize("how", ["sleeps", "holds the lock"])
+@pytest.mark.parametrize("how", rows(["sleeps", "holds the lock"], ("holds the lock",)))
 def test_a_quiet_item_is_not_taken_for_frozen(how: str) -> None:
     """An item that sleeps longer than the limit, or keeps the interpreter's lock for as long, is left in peace."""
     set_parallel(config(2))
-    with get_client(config(2)) as client:
-        results, tally, _ = run(is_quiet, range(4), Policy(), client, how=how, seconds=2 * LIMIT)
+    results, tally, _ = run(is_quiet, range(4), Policy(), how=how, seconds=2 * LIMIT)
     assert results == list(range(4)) and tally.deaths == 0
-
-
-def test_a_users_own_worker_is_left_alone(folder: Path, mailbox: Mailbox) -> None:
-    """A frozen worker of the user's own cluster loses its items to the others, is not ended, and comes back."""
-    set_parallel({"env": "local", "frozen_timeout": LIMIT})
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        before = client.run(os.getpid)
-        mail, marker = str(folder / "mail"), str(folder / "once")
-        results = parallel_map(freezes, range(200), client=client, at=70, mail=mail, marker=marker)
-        assert results == list(range(200))
-        pid = int(mailbox.take()[0])
-        assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-        os.kill(pid, signal.SIGCONT)
-        assert client.run(os.getpid) == before
 
 
 def test_all_workers_of_a_user_frozen(folder: Path, mailbox: Mailbox) -> None:
@@ -121,6 +102,25 @@ def test_a_moment_without_descriptors_freezes_nobody() -> None:
     signs = SignsOfLife(0.0, dict[str, float]().__getitem__)
     with no_descriptor_left():
         assert [signs.frozen(slots) for _ in range(3)] == [[], [], []]
+
+
+class Interrupts:
+    """Is interrupted while it looks for a module."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Raise what Ctrl-C does."""
+        if name == "psutil":
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_the_first_look_is_raised_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the driver loads what it looks at workers with is a KeyboardInterrupt, and no other error."""
+    monkeypatch.delitem(sys.modules, "psutil", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupts, *sys.meta_path])
+    slots = {Slot(Silent(), Hello("0", "tcp://here:1", os.getppid(), socket.gethostname()))}
+    with pytest.raises(KeyboardInterrupt):
+        SignsOfLife(0.0, dict[str, float]().__getitem__).frozen(slots)
 
 
 class Silent:

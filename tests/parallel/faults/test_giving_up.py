@@ -6,71 +6,25 @@ import itertools
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from espnet3.parallel import (
-    BaseRunner,
     ItemError,
     WorkerSetupError,
     get_client,
     parallel_for,
     parallel_map,
 )
-from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, once, tell, workers_of
+from tests.parallel.faults.items import WaitsOrRaises, slow_or_broken_env, waits, waits_after_0
+from tests.parallel.faults.watching import PATIENCE, Mailbox, acting, workers_of
 from tests.parallel.faults.workloads import Provider
 from tests.waiting import wait_until
 
 TWO = {"env": "local", "n_workers": 2}
-
-
-def waits(x: int, root: str) -> int:
-    """Say that the item runs, and take far longer than a test."""
-    tell(f"{root}/mail")
-    time.sleep(1000)
-    return x
-
-
-def waits_after_0(x: int, root: str) -> int:
-    """Return item 0 once the other worker is in item 1; all others take long."""
-    if x == 0:
-        Path(root, "gate").read_text()  # until somebody writes
-        return x
-    tell(f"{root}/mail")
-    if x == 1:
-        Path(root, "gate").write_text("go")
-    time.sleep(1000)
-    return x
-
-
-class WaitsOrRaises(BaseRunner):
-    """One item takes long; the other raises once that one runs."""
-
-    @staticmethod
-    def forward(idx: int, root: str) -> int:
-        """Wait, or raise."""
-        if idx == 0:
-            Path(root, "gate").write_text("go")
-            time.sleep(1000)
-        Path(root, "gate").read_text()
-        raise ValueError("no")
-
-
-def slow_or_broken_env(root: str) -> Callable[[], dict[str, Any]]:
-    """Return a setup function that takes long on the first worker and then fails on the other."""
-
-    def build() -> dict[str, Any]:
-        if once(f"{root}/first"):
-            Path(root, "gate").write_text("go")
-            time.sleep(1000)
-        Path(root, "gate").read_text()
-        raise OSError("no such model")
-
-    return build
 
 
 @pytest.fixture
@@ -85,16 +39,22 @@ def answering(client: Any) -> list[int]:
     return list(client.run(os.getpid, on_error="ignore").values())
 
 
-@pytest.fixture
-def client() -> Iterator[Any]:
-    """Open two workers, and assert that they are of use after the test, both of them."""
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    """Open two workers for all tests of this module."""
     with get_client(TWO) as client:
         parallel_map(abs, range(100))
         yield client
-        assert parallel_map(abs, range(10)) == list(range(10))
-        # there is no event for a replacement, and to look more often would keep it from coming
-        wait_until(lambda: len(answering(client)) >= 2, PATIENCE, every=0.2)
-        assert len(answering(client)) == 2
+
+
+@pytest.fixture
+def client(two: Any) -> Iterator[Any]:
+    """Assert that the workers are of use after the test, both of them."""
+    yield two
+    assert parallel_map(abs, range(10)) == list(range(10))
+    # there is no event for a replacement, and to look more often would keep it from coming
+    wait_until(lambda: len(answering(two)) >= 2, PATIENCE, every=0.2)
+    assert len(answering(two)) == 2
 
 
 def both_in_long_items(folder: Path, mailbox: Mailbox) -> Iterator[int]:
@@ -166,29 +126,3 @@ def test_another_run_on_the_same_workers_goes_on(folder: Path, mailbox: Mailbox)
             results.close()
         stop.set()
     assert rounds and all(r == list(range(200)) for r in rounds)
-
-
-def test_workers_of_the_users_own_are_left_alone(folder: Path, mailbox: Mailbox) -> None:
-    """On a plain client of the user's, workers in long items are not killed."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as own,
-    ):
-        before = set(own.run(os.getpid).values())
-        results = parallel_for(tells_and_sleeps, itertools.count(), client=own, root=str(folder))
-        thread = threading.Thread(target=lambda: next(results))
-        thread.start()
-        mailbox.take(2)  # one is done, the next one runs
-        thread.join()
-        results.close()
-        assert set(own.run(os.getpid).values()) == before
-        assert parallel_map(abs, range(10), client=own) == list(range(10))
-
-
-def tells_and_sleeps(x: int, root: str) -> int:
-    """Say that the item runs, and take a second."""
-    tell(f"{root}/mail")
-    time.sleep(1)
-    return x

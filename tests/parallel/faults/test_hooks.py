@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from espnet3.parallel import LedgerError, ParallelError, PoisonItemError
+from tests.habits import rows
 from tests.parallel.faults.workloads import CRASHES, BadHook, FailsThenEnds, InTheWay, Provider
 
 HOOKS = ["open_writers", "write_record", "close_writers"]
@@ -16,7 +17,7 @@ HOOKS = ["open_writers", "write_record", "close_writers"]
 class TestHooks:
     """A run of ten shards, one item each, the fourth of which fails."""
 
-    @pytest.mark.parametrize("on_error", ["raise", "record"])
+    @pytest.mark.parametrize("on_error", rows(["raise", "record"], ("record",)))
     @pytest.mark.parametrize("act", ["bad_value", "unpicklable_error", "system_exit"])
     @pytest.mark.parametrize("hook", HOOKS)
     def test_that_raises(self, hook: str, act: str, on_error: str, folder: Path) -> None:
@@ -39,7 +40,7 @@ class TestHooks:
         if act == "bad_value":
             assert type(caught.value.__cause__) is ValueError
 
-    @pytest.mark.parametrize("act", CRASHES)
+    @pytest.mark.parametrize("act", rows([*CRASHES], ("leave",)))
     @pytest.mark.parametrize("hook", HOOKS)
     def test_that_crashes(self, hook: str, act: str, folder: Path) -> None:
         """A hook that kills its worker again and again stops the run; outside of items no item is blamed."""
@@ -53,7 +54,7 @@ class TestHooks:
             assert str(caught.value).startswith("shard 3 failed on worker ")
             assert f" in {hook}, with no item in progress" in str(caught.value)
 
-    @pytest.mark.parametrize("on_error", ["raise", "record"])
+    @pytest.mark.parametrize("on_error", rows(["raise", "record"], ("record",)))
     def test_that_crashes_after_an_error(self, on_error: str, folder: Path) -> None:
         """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""
         runner = FailsThenEnds(Provider({}), progress=False, on_error=on_error, output_dir=folder / "out")

@@ -19,6 +19,7 @@ from espnet3.parallel import (
     parallel_map,
     set_parallel,
 )
+from tests.habits import rows
 from tests.parallel.faults.watching import Mailbox, acting, nothing_left, servers_of, workers_of
 from tests.parallel.faults.workloads import (
     DyingProvider,
@@ -54,7 +55,7 @@ def gated(cls: type[BaseRunner], folder: Path, *gates: int) -> BaseRunner:
     return cls(Provider({"gates": gates, "root": str(folder)}), progress=False)
 
 
-@pytest.mark.parametrize("n_workers", [2, 3])
+@pytest.mark.parametrize("n_workers", rows([2, 3], (2,)))
 def test_one_worker_at_half_way(n_workers: int, folder: Path, mailbox: Mailbox) -> None:
     """A worker killed at half way costs nothing: all results, equal, and nothing left."""
     set_parallel({**TWO, "n_workers": n_workers})
@@ -87,24 +88,15 @@ def test_five_times_in_one_run(folder: Path, mailbox: Mailbox) -> None:
 
 
 def test_between_two_calls() -> None:
-    """Workers killed while idle, between two calls on one client, are replaced before the second."""
+    """Workers killed while idle, between two calls on one client, one or all of them, cost nothing."""
     with nothing_left(), get_client(TWO):
         before = set(parallel_map(pid_of, range(50)))
         for process in workers_of():
             process.kill()
         after = set(parallel_map(pid_of, range(50)))
         assert not before & after
-        for process in workers_of():
-            process.kill()
-        assert sorted(parallel_for(abs, range(100))) == list(range(100))
-
-
-def test_one_of_two_idle_workers() -> None:
-    """One of two idle workers killed: the next call succeeds."""
-    with nothing_left(), get_client(TWO):
-        parallel_map(abs, range(10))
         workers_of()[0].kill()
-        assert parallel_map(abs, range(1000)) == list(range(1000))
+        assert sorted(parallel_for(abs, range(100))) == list(range(100))
 
 
 def test_a_provider_that_kills_its_worker(mailbox: Mailbox) -> None:
@@ -176,29 +168,17 @@ def test_workers_that_are_always_killed_at_their_start(folder: Path, monkeypatch
         pass
 
 
-@pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])
-def test_the_fork_server(idle: bool, folder: Path, mailbox: Mailbox) -> None:
-    """The fork server killed: the run ends, well or with a clear error, and nothing is left."""
-    set_parallel({**TWO, "start_timeout": 5})
-    with nothing_left(), get_client():
-        parallel_map(abs, range(10))
-        if idle:
-            kill_server()
-            ends_well_or_clearly(folder)
-        else:
-            with acting(lambda: mailbox.take() and kill_server()):
-                ends_well_or_clearly(folder)
-
-
-@pytest.mark.parametrize("idle", [True, False], ids=["idle", "busy"])
-def test_the_fork_server_and_the_workers(idle: bool, folder: Path, mailbox: Mailbox) -> None:
-    """Server and workers killed, so that nobody is left: the run ends, and nothing is left."""
+@pytest.mark.parametrize(
+    ("workers_too", "idle"),
+    rows([(True, True), (False, False), (True, False), (False, True)], [(True, True), (False, False)]),
+)
+def test_the_fork_server(workers_too: bool, idle: bool, folder: Path, mailbox: Mailbox) -> None:
+    """The fork server killed, alone or with its workers: the run ends, well or clearly, and nothing is left."""
     set_parallel({**TWO, "start_timeout": 5})
 
     def kill() -> None:
-        workers = workers_of()
-        kill_server()
-        for process in workers:
+        killed = [*servers_of(), *(workers_of() if workers_too else ())]
+        for process in killed:
             process.kill()
 
     with nothing_left(), get_client():
@@ -219,9 +199,3 @@ def ends_well_or_clearly(folder: Path) -> None:
     except ParallelError as caught:
         error = str(caught)
     assert "worker" in error if error else results == list(range(100))
-
-
-def kill_server() -> None:
-    """SIGKILL the fork server."""
-    (server,) = servers_of()
-    server.kill()

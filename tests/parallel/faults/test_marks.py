@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import get_client, parallel_map, set_parallel
-from espnet3.parallel.pilots.dask.pools import pool_of
+from espnet3.parallel import get_client
 from espnet3.parallel.records import ItemFailure, Policy
 from tests.habits import rows
+from tests.parallel.faults.items import crash, crash_once
 from tests.parallel.faults.running import failures, run
-from tests.parallel.faults.watching import once
+from tests.parallel.faults.watching import acting
 from tests.parallel.faults.workloads import CRASHES, Square, faulty
 
 TWO = {"env": "local", "n_workers": 2}
-
-
-def crash_once(x: int, root: str, at: tuple[int, ...]) -> int:
-    """Take the worker along at some items, the first time each."""
-    if x in at and once(f"{root}/{x}"):
-        CRASHES["leave"]()
-    return x
-
-
-def crash(x: int, at: tuple[int, ...], pause: float = 0.0) -> int:
-    """Take the worker along at some items, each time."""
-    if pause:
-        time.sleep(pause)
-    if x in at:
-        CRASHES["leave"]()
-    return x
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +26,7 @@ def client() -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("at", [(3, 11), tuple(range(490, 496))])
+@pytest.mark.parametrize("at", rows([((3, 11),), (tuple(range(490, 496)),)], [((3, 11),)]))
 def test_items_that_each_crash_once_are_no_poison(client: Any, folder: Path, at: tuple[int, ...]) -> None:
     """Items of one chunk that crash once each have their results in the end: none has killed twice."""
     results, _, retries = run(crash_once, range(1000), Policy("record"), client, root=str(folder), at=at)
@@ -77,8 +60,6 @@ def test_a_crash_among_quick_items_is_soon_found(client: Any) -> None:
 
 def test_a_crash_beside_another_run(client: Any) -> None:
     """A worker that serves two runs dies in an item of one: the other's items are not named for it."""
-    from tests.parallel.faults.watching import acting
-
     answers: list[tuple[list[Any], Any, int]] = []
 
     def beside() -> None:
@@ -88,25 +69,6 @@ def test_a_crash_beside_another_run(client: Any) -> None:
         results, _, _ = run(crash, range(200), Policy("record"), client, at=(60, 120), pause=0.002)
     assert [f.index for f in failures(results)] == [60, 120]
     assert answers[0][0] == list(range(200))
-
-
-def test_on_a_cluster_of_the_users_own() -> None:
-    """In a plain LocalCluster with nannies too, the item in progress is known, and is all that is lost."""
-    from distributed import Client, LocalCluster
-
-    set_parallel({"env": "local", "start_timeout": 600})  # both workers are restarted, which may take a while
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as own,
-    ):
-        parallel_map(abs, range(100), client=own)
-        assert all(slot.mark is not None for slot in pool_of(own)._idle)
-        policy = Policy("record", poison_after=1)
-        results, tally, retries = run(crash, range(40), policy, own, at=(17,), pause=0.005)
-        (failure,) = failures(results)
-        # two: how a nanny's worker ended is not known here, and one death may be somebody else's doing
-        assert (failure.index, failure.cause, failure.attempts) == (17, "poison", 2)
-        assert (tally.deaths, retries) == (2, 0)
 
 
 @pytest.mark.usefixtures("client")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import ItemError, PoisonItemError, get_client, parallel_for, parallel_map, set_parallel
+from espnet3.parallel import ItemError, PoisonItemError, get_client, parallel_map, set_parallel
 from tests.habits import rows
+from tests.parallel.faults.items import pilot_threads
 from tests.parallel.faults.watching import nothing_left
 from tests.parallel.faults.workloads import (
-    CRASHES,
     ERRORS,
     RESULTS,
     HoldsLockError,
     Square,
-    SquareBatches,
-    SquareFiles,
     fail_at_7,
     faulty,
 )
@@ -36,7 +33,9 @@ def stop(cls: type[Square], fault: str, **options: Any) -> ItemError:
     return caught.value
 
 
-@pytest.mark.parametrize("config", [TWO, THREADS], ids=["processes", "threads"])
+@pytest.mark.parametrize(
+    "config", [TWO, pytest.param(THREADS, marks=pytest.mark.matrix)], ids=["processes", "threads"]
+)
 @pytest.mark.parametrize("fault", rows(["segfault", "leave"], ("segfault",)))
 def test_a_crash(fault: str, config: dict[str, Any]) -> None:
     """A crashing item stops the run as a `PoisonItemError` with its index."""
@@ -46,7 +45,7 @@ def test_a_crash(fault: str, config: dict[str, Any]) -> None:
     assert error.failure.cause == "poison"
 
 
-@pytest.mark.parametrize("fault", rows([*ERRORS], ("bad_value", "unpicklable_error")))
+@pytest.mark.parametrize("fault", rows([*ERRORS], ("unpicklable_error",)))
 def test_an_exception(fault: str) -> None:
     """A raising item stops the run with an `ItemError`, caused by its own exception where that can travel."""
     set_parallel(TWO)
@@ -61,29 +60,13 @@ def test_an_exception(fault: str) -> None:
     assert f"in {fault}" in error.failure.traceback
 
 
-@pytest.mark.parametrize("fault", RESULTS)
+@pytest.mark.parametrize("fault", rows([*RESULTS], ("unloadable_result",)))
 def test_a_result_that_cannot_travel(fault: str) -> None:
     """A result that cannot be pickled, or not be loaded, stops the run with its item's index."""
     set_parallel(TWO)
     error = stop(Square, fault)
     assert error.failure.cause == "result"
     assert type(error.__cause__) is {"unpicklable_result": TypeError, "unloadable_result": LookupError}[fault]
-
-
-@pytest.mark.parametrize("fault", rows(["segfault", "bad_value", "unloadable_result"], ("segfault",)))
-def test_in_a_batch(fault: str) -> None:
-    """In a batch of 16, the guilty item is named, not its batch."""
-    set_parallel(TWO)
-    stop(SquareBatches, fault, batch_size=16)
-
-
-@pytest.mark.parametrize("fault", rows(["segfault", "bad_value", "unpicklable_result"], ("bad_value",)))
-def test_with_files(fault: str, folder: Path) -> None:
-    """With writers of its own too, the run stops with the item's index, and its exception as the cause."""
-    set_parallel(TWO)
-    error = stop(SquareFiles, fault, output_dir=folder / "out")
-    if fault == "bad_value":
-        assert type(error.__cause__) is ValueError
 
 
 @pytest.mark.parametrize("fault", ERRORS)
@@ -98,18 +81,6 @@ def test_in_this_process(fault: str) -> None:
         assert type(error.__cause__.__cause__) is KeyError
 
 
-@pytest.mark.parametrize("fault", rows(["leave", "bad_value"], ("leave",)))
-def test_functions(fault: str) -> None:
-    """`parallel_map` and `parallel_for` that fail leave nothing either."""
-    set_parallel(TWO)
-    expected = RuntimeError if fault in CRASHES else ValueError
-    with nothing_left():
-        with pytest.raises(expected):
-            parallel_map(fail_at_7, range(20), fault=fault)
-        with pytest.raises(expected):
-            list(parallel_for(fail_at_7, range(20), fault=fault))
-
-
 def test_a_failed_call_gives_its_slots_back() -> None:
     """In an open client, calls that failed hold no worker threads, also while their exceptions are kept."""
     kept = []
@@ -122,10 +93,3 @@ def test_a_failed_call_gives_its_slots_back() -> None:
             kept.append(caught.value)
         assert parallel_map(abs, range(100)) == list(range(100))
         assert client.run(pilot_threads) == before
-
-
-def pilot_threads() -> int:
-    """Count the threads that serve this package in a worker."""
-    import threading
-
-    return sum("pilot" in thread.name for thread in threading.enumerate())

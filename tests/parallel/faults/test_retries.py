@@ -13,9 +13,7 @@ from tests.parallel.faults.workloads import (
     FailsTwice,
     FailsTwiceInBatches,
     Provider,
-    SquareBatches,
     SquareFiles,
-    faulty,
 )
 
 N = 200
@@ -66,14 +64,6 @@ class TestRetries:
         assert caught.value.failure.attempts == 2
         assert type(caught.value.__cause__) is OSError
 
-    def test_a_batch_that_raises(self) -> None:
-        """One bad item of a batch fails alone; taking the batch apart is no retry of the others."""
-        runner = SquareBatches(faulty("bad_value", 77), on_error="record", batch_size=16, progress=False)
-        results = runner(range(N))
-        assert [i for i, r in enumerate(results) if isinstance(r, ItemFailure)] == [77]
-        assert results[77].attempts == 1
-        assert runner.summary.retries == 0
-
     def test_with_files(self, folder: Path) -> None:
         """Retries count in runs with writers too."""
 
@@ -98,12 +88,7 @@ class TestRetries:
         else:
             assert sum(isinstance(r, ItemFailure) for r in runner(range(N))) == 10
 
-
-@pytest.mark.usefixtures("two_workers")
-class TestManyFailures:
-    """Thousands of items that fail at once."""
-
-    def test_they_cost_no_worker(self) -> None:
+    def test_many_at_once(self) -> None:
         """A tenth of twenty thousand quick items fails: each is recorded, and no worker is lost."""
         runner = FailsEvery(Provider({"every": 10}), on_error="record", progress=False)
         results = runner(range(20_000))

@@ -17,15 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import psutil
 import pytest
-from dask.sizeof import sizeof
 
-from espnet3.parallel import ItemError, get_client, set_parallel
+from espnet3.parallel import ItemError, set_parallel
 from espnet3.parallel.engine.seeding import item_seed, seed_all
+from tests.habits import rows
 from tests.parallel.faults.watching import REPO, Mailbox, acting
-from tests.parallel.faults.workloads import Draws, DrawsInBatches, DrawsInHooks, DrawsSlowly, Nested, Provider
+from tests.parallel.faults.workloads import (
+    Draws,
+    DrawsInBatches,
+    DrawsInHooks,
+    DrawsSlowly,
+    Named,
+    Nested,
+    Provider,
+    indices_alike,
+)
 
 TORCH = importlib.util.find_spec("torch") is not None
 N = 100
@@ -33,12 +41,10 @@ N = 100
 
 @contextmanager
 def workers(n: int, **options: Any) -> Iterator[None]:
-    """Open so many workers; one is this process."""
-    if n == 1:
-        yield
-        return
-    with get_client({"env": "local", "n_workers": n, "options": options}):
-        yield
+    """Have so many workers; one is this process."""
+    set_parallel({"env": "local", "n_workers": n, "options": options} if n > 1 else None)
+    yield
+    set_parallel(None)
 
 
 def draw(
@@ -53,9 +59,9 @@ def test_equal_draws_everywhere() -> None:
     """The draws of an item depend on neither the number of workers, nor the batch size, nor batches at all."""
     expected = draw()
     assert len({x[1] for x in expected}) == N
-    for n in (1, 2, 3):
+    for n in (1, 2):
         with workers(n):
-            for cls, size in itertools.product((Draws, DrawsInBatches), (None, 1, 7, 64)):
+            for cls, size in itertools.product((Draws, DrawsInBatches), (None, 7)):
                 assert draw(cls, batch_size=size) == expected, (n, cls, size)
 
 
@@ -177,7 +183,7 @@ def test_equal_draws_under_any_hash_seed_and_with_numpy_imported_late() -> None:
     names = [f"utt-{i}" for i in range(20)]
     runner = Draws(Provider({}), seed=0, progress=False)
     expected = runner(names)
-    for n_workers, hash_seed in [(1, 1), (2, 2), (2, 3)]:
+    for n_workers, hash_seed in [(1, 1), (2, 2)]:
         assert in_a_new_process(n_workers, hash_seed) == expected
 
 
@@ -196,12 +202,15 @@ class DrawsBesideDask(Draws):
 
 def dask_draws() -> None:
     """Do what draws random numbers in Dask."""
+    import pandas
+    from dask.sizeof import sizeof
+
     sizeof(list(range(1000)))
     sizeof(pandas.DataFrame({"text": ["a", "b"] * 200}))
     sizeof(pandas.Series(["a", "b"] * 200))
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", rows([1, 2], (1,)))
 def test_dask_draws_from_generators_of_its_own(n_workers: int) -> None:
     """What Dask draws beside an item changes nothing of what the item draws."""
     expected = []
@@ -214,23 +223,12 @@ def test_dask_draws_from_generators_of_its_own(n_workers: int) -> None:
         assert draw(DrawsBesideDask, range(5)) == expected
 
 
-class Named:
-    """An index without a repr of its own."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-ALIKE: list[Any] = [{"a", "b", "c"}, {"k": {"x", "y"}}, Named("u"), ("a", frozenset("bcd")), np.arange(2000)]
-
-
 def test_any_index_has_a_seed_by_its_content() -> None:
     """Sets, dicts with sets, objects without a repr and long arrays have one seed in every process, and one each."""
     program = (
-        "import numpy as np\n"
         "from espnet3.parallel.engine.seeding import item_seed\n"
-        "import tests.parallel.faults.test_seeds as t\n"
-        "print([item_seed(3, index) for index in t.ALIKE])\n"
+        "from tests.parallel.faults.workloads import indices_alike\n"
+        "print([item_seed(3, index) for index in indices_alike()])\n"
     )
     said = {
         subprocess.run(
@@ -242,10 +240,11 @@ def test_any_index_has_a_seed_by_its_content() -> None:
         ).stdout
         for hash_seed in (1, 2)
     }
-    assert said == {f"{[item_seed(3, index) for index in ALIKE]}\n"}
+    alike = indices_alike()
+    assert said == {f"{[item_seed(3, index) for index in alike]}\n"}
     other = np.arange(2000)
     other[1000] = 0
-    assert len({item_seed(3, index) for index in [*ALIKE, other, Named("v"), {"a", "b"}]}) == len(ALIKE) + 3
+    assert len({item_seed(3, index) for index in [*alike, other, Named("v"), {"a", "b"}]}) == len(alike) + 3
 
 
 @pytest.mark.parametrize(

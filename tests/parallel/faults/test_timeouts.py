@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map, set_parallel
+from espnet3.parallel import ConfigError, ItemFailure, get_client, parallel_map
 from espnet3.parallel.engine.loop import on_a_worker, run_items
 from espnet3.parallel.engine.steps import Call
 from espnet3.parallel.engine.watch import Late
 from espnet3.parallel.pilots.dask.pools import replace_pool
 from espnet3.parallel.pilots.dask.tasks import TaskPool
 from espnet3.parallel.records import Policy
+from tests.habits import rows
+from tests.parallel.faults.items import (
+    AT,
+    LIMIT,
+    N,
+    half_the_limit,
+    hangs,
+    hangs_in_batches,
+    hangs_once,
+    holds_the_lock,
+    tenth_or_hang,
+)
 from tests.parallel.faults.running import failures, run
-from tests.parallel.faults.watching import PATIENCE, nothing_left, once, workers_of
+from tests.parallel.faults.watching import PATIENCE, nothing_left, workers_of
 from tests.waiting import wait_until
 
-N, AT = 1000, 417
 TWO = {"env": "local", "n_workers": 2}
-LIMIT = 2.0  # seconds: long against an item of these tests, also on a busy machine
 
 
 def timed(**options: Any) -> Policy:
@@ -45,45 +53,6 @@ def check(results: list[Any], *bad: int, attempts: int = 1) -> list[ItemFailure]
     return found
 
 
-def hangs(x: int, at: tuple[int, ...] = (AT,)) -> int:
-    """Sleep for ever at some items."""
-    if x in at:
-        time.sleep(1000)
-    return x
-
-
-def hangs_in_batches(xs: list[int], at: tuple[int, ...] = (AT,)) -> list[int]:
-    """The same, for a batch."""
-    return [hangs(x, at) for x in xs]
-
-
-def hangs_once(x: int, root: str) -> int:
-    """Sleep for ever at one item, the first time."""
-    if x == AT and once(f"{root}/hung"):
-        time.sleep(1000)
-    return x
-
-
-def holds_the_lock(x: int) -> int:
-    """Be busy for ever in C code, with the interpreter's lock, at one item."""
-    if x == AT:
-        re.match(r"(a*)*b", "a" * 64)
-    return x
-
-
-def half_the_limit(x: int) -> int:
-    """Take half the time limit at a few items in the middle of quick ones."""
-    if 500 <= x < 504:
-        time.sleep(LIMIT / 2)
-    return x
-
-
-def tenth_or_hang(x: int) -> int:
-    """Take a while, so that neighbours are in the middle of something when item 17 is given up."""
-    time.sleep(1000 if x == 17 else LIMIT / 10)
-    return x
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """Open two workers for all tests of this module."""
@@ -92,34 +61,23 @@ def client() -> Iterator[Any]:
 
 
 def test_a_hanging_item_is_named_and_the_run_goes_on(client: Any) -> None:
-    """999 results, one timeout with the place where it hung; one worker is lost, and no item tried twice."""
+    """999 results, one timeout with its place; no item is tried twice, and the worker that is lost is replaced."""
     results, tally, retries = run(hangs, range(N), timed(), client)
     (failure,) = check(results, AT)
     assert "in hangs" in failure.traceback and "time.sleep(1000)" in failure.traceback
     assert (tally.deaths, retries) == (1, 0)
-
-
-def test_its_worker_is_replaced(client: Any) -> None:
-    """After a timeout there are as many workers as before, all of them at work."""
-    run(hangs, range(N), timed(), client)
     # there is no event for a replacement, and to look more often would keep it from coming
     wait_until(lambda: len(workers_of()) >= 2, PATIENCE, every=0.2)
     assert len(workers_of()) == 2
     assert parallel_map(abs, range(1000), client=client) == list(range(1000))
 
 
-def test_several_hanging_items(client: Any) -> None:
-    """Each of several hanging items is named, neighbours, first and last among them."""
-    bad = (0, 500, 501, N - 1)
-    results, tally, _ = run(hangs, range(N), timed(), client, at=bad)
+@pytest.mark.parametrize(("n", "bad"), rows([(N, (0, 500, 501, N - 1)), (3, (0, 1, 2))], [(3, (0, 1, 2))]))
+def test_several_hanging_items(client: Any, n: int, bad: tuple[int, ...]) -> None:
+    """Each of several hanging items of a seeded run is named, also where no other is left."""
+    results, tally, _ = run(hangs, range(n), timed(seed=0), client, at=bad)
     check(results, *bad)
     assert tally.deaths == len(bad)
-
-
-def test_only_hanging_items(client: Any) -> None:
-    """A run all of whose items hang ends."""
-    results, _, _ = run(hangs, range(3), timed(), client, at=(0, 1, 2))
-    check(results, 0, 1, 2)
 
 
 def test_it_is_tried_again_as_often_as_an_error(client: Any) -> None:
@@ -142,18 +100,12 @@ def test_raise_stops_the_run(client: Any) -> None:
         run(hangs, range(N), Policy(item_timeout=LIMIT), client)
 
 
-@pytest.mark.parametrize("size", [1, 16])
+@pytest.mark.parametrize("size", rows([1, 16], (16,)))
 def test_in_a_batch(client: Any, size: int) -> None:
     """Of a batch that hangs, the items go again one by one, and only the guilty one is given up."""
     results, tally, _ = run(hangs, range(N), timed(batch_size=size), client, many=hangs_in_batches)
     check(results, AT)
     assert tally.deaths == (1 if size == 1 else 2)
-
-
-def test_with_a_seed(client: Any) -> None:
-    """The same where items are seeded."""
-    results, _, _ = run(hangs, range(N), timed(seed=0), client)
-    check(results, AT)
 
 
 def test_an_item_that_lets_no_other_thread_run(client: Any) -> None:
@@ -183,21 +135,6 @@ def test_with_one_worker() -> None:
         results, tally, _ = run(hangs, range(N), timed())
     check(results, AT)
     assert tally.deaths == 1
-
-
-def test_on_a_cluster_of_the_users_own() -> None:
-    """On a plain LocalCluster the nanny replaces the worker that was given up."""
-    from distributed import Client, LocalCluster
-
-    set_parallel({"env": "local", "start_timeout": 600})
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as own,
-    ):
-        results, tally, _ = run(hangs, range(N), timed(), own)
-        check(results, AT)
-        assert tally.deaths == 1
-        own.wait_for_workers(2)
 
 
 def test_workers_that_are_threads_of_this_process() -> None:

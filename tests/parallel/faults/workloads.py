@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel import BaseRunner, EnvironmentProvider
-from tests.parallel.faults.watching import once, tell
+from tests.parallel.faults.signs import once, tell
 
 # --- what an item may do --------------------------------------------------------------------------
 
@@ -338,12 +338,6 @@ class TouchFile(BaseRunner):
         return idx
 
 
-def touch(x: Any, path: str = "") -> Any:
-    """Touch a file."""
-    Path(path).touch()
-    return x
-
-
 # --- items that draw -------------------------------------------------------------------------------------
 
 
@@ -375,6 +369,20 @@ class DrawsInBatches(Draws):
     def batch_forward(indices: list[Any], torch: bool = False, root: str = "") -> list[Any]:
         """Draw for each."""
         return [Draws.forward(i, torch, root) for i in indices]
+
+
+class Named:
+    """An index without a repr of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def indices_alike() -> list[Any]:
+    """Return indices whose repr, or order, is another one in another process."""
+    import numpy as np
+
+    return [{"a", "b", "c"}, {"k": {"x", "y"}}, Named("u"), ("a", frozenset("bcd")), np.arange(2000)]
 
 
 class DrawsSlowly(BaseRunner):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel import BaseRunner, EnvironmentProvider
 from tests.waiting import wait_until
 
 SEEN: list[int] = []
@@ -86,3 +88,75 @@ def thread(x: int, folder: str) -> tuple[int, int]:
 
     wait_until(two_of_one)
     return os.getpid(), threading.get_ident()
+
+
+class Shared(EnvironmentProvider):
+    """An event that the threads of a process share."""
+
+    def build_env_local(self):
+        return {"passed": threading.Event()}
+
+
+class Wait(BaseRunner):
+    """Item 0 waits for an item that only another thread of its process can run."""
+
+    @staticmethod
+    def forward(idx, passed):
+        if idx == 0:
+            assert passed.wait(600), "no other item was under way"
+        else:
+            passed.set()
+        return idx * idx
+
+
+def where(_):
+    """Return the process."""
+    return os.getpid()
+
+
+def variable(_):
+    """Return a variable of the process."""
+    return os.environ.get("ASKED_FOR")
+
+
+def dies_once(x: int, folder: str) -> int:
+    """Return the index, in the second process that tries; the first one ends."""
+    mark = Path(folder) / str(x)
+    if not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return x
+
+
+def end(how: str) -> None:
+    """End this process."""
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), getattr(signal, how))
+    threading.Event().wait()  # another thread may be given the signal
+
+
+def thread_of(_: int) -> int:
+    """Return the thread that runs the item."""
+    return threading.get_ident()
+
+
+class Provider(EnvironmentProvider):
+    """Has one entry."""
+
+    def build_env_local(self) -> dict[str, Any]:
+        """Return it."""
+        return {"k": 1}
+
+    def build_worker_setup_fn(self) -> Any:
+        """Return what returns it."""
+        return lambda: {"k": 1}
+
+
+class Add(BaseRunner):
+    """Adds."""
+
+    @staticmethod
+    def forward(idx: int, k: int) -> int:
+        """Return the next number."""
+        return idx + k

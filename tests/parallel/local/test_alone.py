@@ -15,35 +15,7 @@ from espnet3.parallel import (
 )
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.runner.execute import runs_here
-
-
-class Shared(EnvironmentProvider):
-    """An event that the threads of a process share."""
-
-    def build_env_local(self):
-        return {"passed": threading.Event()}
-
-
-class Wait(BaseRunner):
-    """Item 0 waits for an item that only another thread of its process can run."""
-
-    @staticmethod
-    def forward(idx, passed):
-        if idx == 0:
-            assert passed.wait(600), "no other item was under way"
-        else:
-            passed.set()
-        return idx * idx
-
-
-def where(_):
-    """Return the process."""
-    return os.getpid()
-
-
-def variable(_):
-    """Return a variable of the process."""
-    return os.environ.get("ASKED_FOR")
+from tests.parallel.local.items import Shared, Wait, variable, where
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +45,7 @@ def test_one_worker_keeps_to_its_memory_limit():
         @staticmethod
         def forward(idx):
             if idx == 3:
-                held = bytearray(os.urandom(1 << 20) * 900)
+                held = bytearray(os.urandom(1 << 20) * 300)
                 threading.Event().wait(600)
                 return len(held)
             return idx
@@ -82,7 +54,7 @@ def test_one_worker_keeps_to_its_memory_limit():
         def build_env_local(self):
             return {}
 
-    one_worker(memory_limit="700MB")
+    one_worker(memory_limit="250MB")
     results = Fills(Nothing({}), on_error="record", progress=False)(range(5))
     assert [r for k, r in enumerate(results) if k != 3] == [0, 1, 2, 4]
     assert "memory_limit" in results[3].message

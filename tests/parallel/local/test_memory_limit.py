@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from espnet3.parallel.local.memory_limit import MemoryWatch, all_memory, limit_i
 from espnet3.parallel.records import MEMORY_LIMIT
 from espnet3.parallel.views.sizing import most_workers
 from tests.descriptors import no_descriptor_left
+from tests.parallel.local.items import thread_of
 
 
 @pytest.fixture
@@ -58,11 +58,6 @@ def one_processor() -> Iterator[None]:
     yield
     os.sched_setaffinity(0, before)
     set_parallel(None)
-
-
-def thread_of(_: int) -> int:
-    """Return the thread that runs the item."""
-    return threading.get_ident()
 
 
 @pytest.mark.usefixtures("one_processor")

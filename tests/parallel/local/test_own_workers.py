@@ -14,14 +14,15 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed.worker_memory import parse_memory_limit
 
-from espnet3.parallel import BaseRunner, EnvironmentProvider, NoWorkersError, parallel_map, set_parallel
+from espnet3.parallel import NoWorkersError, parallel_map, set_parallel
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.alone import without_dask
 from espnet3.parallel.local.idle import borrowed, end_idle
+from tests.habits import rows
 from tests.parallel.local import items
+from tests.parallel.local.items import Add, Provider
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -182,7 +183,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", rows(CHANGES, CHANGES[::2]), ids=lambda change: change.__name__)
 def test_a_change_starts_fresh_processes(
     change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -203,7 +204,7 @@ def test_an_edited_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert set(parallel_map(items.value_of, ["edited_between_calls"] * 50)) == {value}
 
 
-@pytest.mark.parametrize("idle_timeout", [0, 600])
+@pytest.mark.parametrize("idle_timeout", rows([0, 600], (600,)))
 def test_what_a_module_keeps_lasts_as_long_as_the_processes(idle_timeout: float, tmp_path: Path) -> None:
     """A global that items set is there in the next call while the processes stay, and never with `idle_timeout: 0`."""
     set_parallel({**TWO, "idle_timeout": idle_timeout})
@@ -260,7 +261,7 @@ if sys.argv[1:] == ["wait"]:
 """
 
 
-@pytest.mark.parametrize("killed", [True, False], ids=["killed", "at its end"])
+@pytest.mark.parametrize("killed", rows([True, False], (True,)), ids=["killed", "at its end"])
 def test_they_end_with_the_program(killed: bool, tmp_path: Path) -> None:
     """Processes that would stay for minutes are gone as soon as their driver has ended, or was killed."""
     file = tmp_path / "script.py"
@@ -352,33 +353,14 @@ def test_options_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_limit_is_read_as_dask_reads_it(value: Any, threads: int) -> None:
     """Each form of `memory_limit` is as many bytes here as in a `LocalCluster`."""
+    from distributed.worker_memory import parse_memory_limit
+
     asked = parse_memory_limit(value, threads, logger=logging.getLogger("memory_limit"))
     assert memory_limit.limit_in_bytes(value, threads) == asked
 
 
-class Provider(EnvironmentProvider):
-    """Has one entry."""
-
-    def build_env_local(self) -> dict[str, Any]:
-        """Return it."""
-        return {"k": 1}
-
-    def build_worker_setup_fn(self) -> Any:
-        """Return what returns it."""
-        return lambda: {"k": 1}
-
-
-class Add(BaseRunner):
-    """Adds."""
-
-    @staticmethod
-    def forward(idx: int, k: int) -> int:
-        """Return the next number."""
-        return idx + k
-
-
-def test_twenty_runs_grow_nothing() -> None:
-    """Twenty runs in one process leave it with as many threads, descriptors and processes as after the first few."""
+def test_many_runs_grow_nothing() -> None:
+    """Ten runs in one process leave it with as many threads, descriptors and processes as after the first few."""
     me = psutil.Process()
 
     def now() -> tuple[int, int, int]:
@@ -386,10 +368,10 @@ def test_twenty_runs_grow_nothing() -> None:
 
     def grows_nothing() -> bool:
         before = now()
-        for number in range(20):
+        for number in range(10):
             assert run(range(20)) == list(range(1, 21))
             if number % 5 == 4:
-                end_idle()  # four starts among them
+                end_idle()  # two starts among them
         run(range(20))
         with contextlib.suppress(AssertionError):  # threads that were told to end take a moment
             wait_until(lambda: all(after <= was for after, was in zip(now(), before, strict=True)), 10)

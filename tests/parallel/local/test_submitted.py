@@ -16,6 +16,8 @@ import pytest
 
 from espnet3.parallel import ItemError, PoisonItemError, parallel_submit, set_parallel
 from espnet3.parallel.local import submitted
+from tests.habits import rows
+from tests.parallel.local.items import end
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +53,7 @@ def test_dask_is_not_imported() -> None:
     assert done.stdout == "[] []\n", done.stderr
 
 
-@pytest.mark.parametrize("linger", [0.02, 0.0])
+@pytest.mark.parametrize("linger", rows([0.02, 0.0], (0.0,)))
 def test_calls_one_after_another_have_the_same_processes(
     linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,15 +91,7 @@ def test_a_long_call_holds_up_no_other(tmp_path: Path) -> None:
     assert held.result(timeout=600) == "go"
 
 
-def end(how: str) -> None:
-    """End this process."""
-    if how == "exit":
-        os._exit(3)
-    os.kill(os.getpid(), getattr(signal, how))
-    threading.Event().wait()  # another thread may be given the signal
-
-
-@pytest.mark.parametrize("how", ["SIGSEGV", "exit", "SIGKILL"])
+@pytest.mark.parametrize("how", rows(["SIGSEGV", "exit", "SIGKILL"], ("SIGSEGV",)))
 def test_a_call_that_ends_its_process_is_named(how: str) -> None:
     """A call that ends every process it is run in is an error that names it; the others have their results."""
     others = [parallel_submit(abs, -x) for x in range(20)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,11 @@ from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.supervisor import Supervisor
 from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 from espnet3.parallel.records import ProcessEnd
+from tests.habits import rows
+from tests.parallel.local.items import dies_once
 from tests.waiting import wait_until
 
 DASK = {"env": "local", "n_workers": 2, "options": {"dashboard_address": "127.0.0.1:0"}}
-
-
-def dies_once(x: int, folder: str) -> int:
-    """Return the index, in the second process that tries; the first one ends."""
-    mark = Path(folder) / str(x)
-    if not mark.exists():
-        mark.touch()
-        os._exit(3)
-    return x
 
 
 def cluster_of(client: Any) -> ForkedCluster:
@@ -92,7 +84,7 @@ def test_a_cluster_that_shrinks_and_grows_keeps_no_worker_that_is_gone() -> None
     """What Dask has closed leaves the supervisor, and its process ends; new workers are under it like the first."""
     with get_client(DASK) as client:
         watching = cluster_of(client).supervisor
-        for n in (1, 3, 1, 2):
+        for n in (1, 3, 2):
             before = {worker.pid for worker in watching.workers}
             client.cluster.scale(n)
             client.wait_for_workers(n)
@@ -117,13 +109,13 @@ def test_many_deaths_one_after_the_other_give_up_no_worker(
     """Workers that had joined their scheduler are replaced however often items end them, and however soon."""
     monkeypatch.setattr(supervisor, "_AT_ONCE", 60.0)  # each of them is an early one, on a slow machine too
     with get_client(DASK) as client:
-        assert parallel_map(dies_once, range(20), folder=str(tmp_path)) == list(range(20))
+        assert parallel_map(dies_once, range(8), folder=str(tmp_path)) == list(range(8))
         assert cluster_of(client).given_up() is None
         assert not any(worker.given_up for worker in cluster_of(client).supervisor.workers)
-    assert len(list(tmp_path.iterdir())) == 20
+    assert len(list(tmp_path.iterdir())) == 8
 
 
-@pytest.mark.parametrize("way", ["own processes", "a client"])
+@pytest.mark.parametrize("way", rows(["own processes", "a client"], ("own processes",)))
 def test_a_folder_that_workers_cannot_enter_is_named(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

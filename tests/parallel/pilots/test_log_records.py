@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
-import sys
 import textwrap
-import threading
 
 import pytest
 
 from espnet3.parallel import (
-    BaseRunner,
-    EnvironmentProvider,
     WorkerSetupError,
     get_client,
     parallel_for,
@@ -26,88 +21,17 @@ from espnet3.parallel.pilots.log_records import MOST
 from tests.habits import rows
 from tests.parallel.contract.helpers import finish, start_script
 from tests.parallel.contract.notebooks import notebook
-
-LOGGER = "user.recipe"
-BATCH = 4
-
-
-class Provider(EnvironmentProvider):
-    """Logs that it loads; fails where it is told to."""
-
-    def build_env_local(self):
-        logging.getLogger(LOGGER).warning("loading")
-        if self.config == "broken":
-            raise OSError("no such model")
-        if self.config == "configures":
-            logging.basicConfig(filename=os.environ["OWN_LOG"], level=logging.DEBUG)
-        return {}
-
-
-class Speak(BaseRunner):
-    """Item 3 speaks at each level, and once about an error."""
-
-    @staticmethod
-    def forward(idx):
-        if idx == 3:
-            log = logging.getLogger(LOGGER)
-            log.debug("debug")
-            log.info("info", extra={"speaker": "f01"})
-            try:
-                raise LookupError("gone")
-            except LookupError:
-                log.exception("error of %s", idx)
-            logging.getLogger("user.quiet").warning("not wanted")
-        return idx
-
-    @staticmethod
-    def batch_forward(indices):
-        if 3 in indices:
-            logging.getLogger(LOGGER).warning("a batch")
-        return list(indices)
-
-
-def floods(x):
-    """Log far more than a driver takes."""
-    for n in range(20 * MOST):
-        logging.getLogger(LOGGER).warning("number %d", n)
-    return x
-
-
-def speaks_from_a_thread(x):
-    """Log from a thread of its own."""
-    thread = threading.Thread(target=logging.getLogger(LOGGER).warning, args=("from a thread",))
-    thread.start()
-    thread.join()
-    return x
-
-
-def dies(x):
-    """Log, and end the process in item 2."""
-    if x == 2:
-        logging.getLogger(LOGGER).warning("about to end")
-        said = threading.Event()
-        said.wait(1.0)  # as any crash that does not come in the same millisecond
-        os._exit(1)
-    return x
-
-
-def forks(x):
-    """Log in a child process, and in this one."""
-    pid = os.fork()
-    if not pid:
-        sys.stderr = io.StringIO()  # where a process without handlers logs
-        logging.getLogger(LOGGER).warning("from the child")
-        os._exit(0 if sys.stderr.getvalue() == "from the child\n" else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    logging.getLogger(LOGGER).warning("from the parent")
-    return x
-
-
-def bad_arguments(x):
-    """Log a text that its arguments do not fit."""
-    text = "%d and %d"
-    logging.getLogger(LOGGER).warning(text, x)
-    return x
+from tests.parallel.pilots.items import (
+    BATCH,
+    LOGGER,
+    Provider,
+    Speak,
+    bad_arguments,
+    dies,
+    floods,
+    forks,
+    speaks_from_a_thread,
+)
 
 
 @pytest.fixture(scope="module", params=rows(["pilots", "tasks"], ("pilots",)))
@@ -228,7 +152,7 @@ def test_logging_that_a_provider_configures_stays_with_the_worker(tmp_path, monk
     assert (tmp_path / "own.log").read_text().count(f"DEBUG:{LOGGER}:debug") == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", rows([1, 2], (2,)))
 def test_a_script_without_logging_set_up_sees_warnings(tmp_path, workers):
     """As with one worker, warnings of items are printed where the program has not configured logging."""
     result = finish(

@@ -13,11 +13,7 @@ from espnet3.parallel.pilots.dask import pools
 from espnet3.parallel.pilots.dask.plugin import PilotHost
 from espnet3.parallel.pilots.dask.pools import pool_of
 from espnet3.parallel.pilots.pool import Pool
-
-
-def process_of(_: int) -> int:
-    """Return the worker's process."""
-    return os.getpid()
+from tests.parallel.pilots.items import process_of
 
 
 def test_a_slot_that_leaves_is_followed_by_the_next_one_of_its_worker() -> None:
@@ -39,7 +35,7 @@ def test_a_slot_that_leaves_is_followed_by_the_next_one_of_its_worker() -> None:
 
 def test_workers_that_come_and_go_leave_no_descriptor_in_a_client() -> None:
     """A client that sees many workers come and go, as an autoscaled one does for days, keeps no channel of theirs."""
-    rounds, descriptors = 12, []
+    rounds, descriptors = 6, []
     with get_client({"env": "local", "n_workers": 1, "start_timeout": 600}) as client:
         for _ in range(rounds):
             (worker,) = set(parallel_map(process_of, range(3), client=client))

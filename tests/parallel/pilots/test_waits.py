@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import selectors
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +11,11 @@ import pytest
 
 from espnet3.parallel import parallel_map, set_parallel
 from espnet3.parallel.pilots import driver
-from tests.parallel.faults.watching import once
+from tests.habits import rows
+from tests.parallel.pilots.items import shot_once
 
 
-def shot_once(x: int, at: int, where: str) -> int:
-    """Kill its process the first time that item `at` runs."""
-    if x == at and once(where):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
-
-@pytest.mark.parametrize("at", [-1, 5], ids=["undisturbed", "a worker dies"])
+@pytest.mark.parametrize("at", rows([-1, 5], (5,)), ids=["undisturbed", "a worker dies"])
 def test_the_driver_never_sleeps_for_longer_than_a_tick(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

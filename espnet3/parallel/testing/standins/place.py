@@ -66,7 +66,7 @@ def standin(name: str, slots: int = 8, habits: Iterable[Habit] = ()) -> Iterator
     """
     if name not in NAMES:
         raise ValueError(f"there is no stand-in for {name!r}: {', '.join(NAMES)}")
-    program = [sys.executable, "-m", str(__package__)]
+    program = [sys.executable, "-S", "-m", str(__package__)]  # needs no package: starts in half the time
     commands = {command: [*program, command] for command in NAMES[name]}
     with commands_on_path(name, commands, slots, habits) as placed:
         yield placed

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_151, ["espnet3/parallel/"]),
+    (2_141, ["espnet3/parallel/"]),
     (
         3_547,
         [
@@ -24,8 +24,8 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_048, ["espnet3/parallel/provenance/"]),
-    (3_610, ["espnet3/parallel/ledger/"]),
+    (1_950, ["espnet3/parallel/provenance/"]),
+    (3_588, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
     (1_787, ["espnet3/parallel/local/"]),

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
@@ -19,7 +19,6 @@ from espnet3.parallel.ledger.indices import Places
 from espnet3.parallel.ledger.lines import (
     FAILURE,
     RESULT,
-    bodies,
     check_line,
     checked,
     failure_of,
@@ -34,16 +33,6 @@ _SHOWN = 5  # damaged lines of a file that are named
 
 # From a whole line to its position in the present list and its checksum there; None leaves it out
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
-
-
-class Taker(Protocol):
-    """What is told of outcomes while they are read: all failures first, then results; of two it gets both."""
-
-    def failure(self, position: int, line: bytes) -> None:
-        """Take the line of a failure."""
-
-    def results(self, positions: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Take results: their positions, and what their lines hold between position and checksum."""
 
 
 @dataclass(slots=True)
@@ -91,7 +80,6 @@ def scan_splits(
     *,
     offsets: bool = False,
     kind: str = SPLIT,
-    taker: Taker | None = None,
 ) -> Scan:
     """Read all splits of a run.
 
@@ -100,9 +88,9 @@ def scan_splits(
     looked up by index.
     """
     try:
-        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=True).read()
+        return _Reader(path, places, indices_sha256, offsets, kind, in_spans=True).read()
     except _SecondOutcomeError:
-        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=False).read()
+        return _Reader(path, places, indices_sha256, offsets, kind, in_spans=False).read()
 
 
 class _SecondOutcomeError(Exception):
@@ -117,14 +105,12 @@ class _Reader:
         indices_sha256: str,
         offsets: bool,
         kind: str,
-        taker: Taker | None,
         in_spans: bool,
     ) -> None:
         n = len(places.items)
         where = array("q", [0]) * (n if offsets else 0)
         self.scan = Scan(bytearray(n), where, split_folders(path, kind))
         self.places = places
-        self.taker = taker
         self.in_spans = in_spans
         self.sums = self.scan.sums = array("I", [0]) * n  # to tell whether another result is the same
         self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
@@ -159,7 +145,7 @@ class _Reader:
         spans = read_spans(file.parent) if in_spans else []
         with open_plain(file, BUFFER) as stream:
             for block, span in _blocks(stream, spans):
-                taken = 0 if span is None else self._take(block, span, offset)
+                taken = 0 if span is None else self._take(span, offset)
                 if taken:
                     lines += taken
                     whole += taken
@@ -201,33 +187,20 @@ class _Reader:
         state[position], sums[position] = outcome, checksum
         if where:
             where[position] = begin
-        if self.taker is not None:
-            self._tell(self.taker, position, line, at, number, outcome)
+            if outcome == FAILED:
+                failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
         return True
 
-    def _tell(self, taker: Taker, position: int, line: bytes, at: int, number: int, outcome: int) -> None:
-        if outcome == OK:
-            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
-            taker.results([position], [body])
-        else:
-            failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
-            taker.failure(position, line)
-
-    def _take(self, block: bytes, span: Span, offset: int) -> int:
+    def _take(self, span: Span, offset: int) -> int:
         """Note the results of a span; return how many, or 0, and nothing is noted, where one needs a closer look."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
             return 0
-        found = bodies(block) if self.taker is not None else []
-        if self.taker is not None and len(found) != span.items:
-            return 0
         if where:
             where[begin] = offset
             self.scan.spans[begin] = span
         state[begin:end] = bytes([OK]) * span.items
-        if self.taker is not None:
-            self.taker.results(span.positions, found)
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:

@@ -27,7 +27,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError, damaged
@@ -99,17 +99,11 @@ def _is_plain(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind in _SCALARS:
         return True
-    if kind is dict:
-        if not _is_object(value):
-            return False
-        value = value.values()
-    elif kind is not list:
+    if depth >= _MAX_DEPTH or not (kind is list or (kind is dict and _is_object(value))):
         return False
-    if _SCALARS.issuperset(map(type, value)):  # at the speed of C for a list of numbers
-        return depth < _MAX_DEPTH
-    if depth >= _MAX_DEPTH:
-        return False
-    return all(type(item) in _SCALARS or _is_plain(item, depth + 1) for item in value)
+    inner = value if kind is list else value.values()
+    # the first at the speed of C for a list of numbers
+    return _SCALARS.issuperset(map(type, inner)) or all(_is_plain(item, depth + 1) for item in inner)
 
 
 def _tagged(value: Any, where: str, depth: int) -> Any:
@@ -139,20 +133,12 @@ def _refusal(value: Any) -> str:
     )
 
 
-def _write_same(value: Any, where: str, depth: int) -> Any:
-    return value
-
-
 def _write_int(value: int, where: str, depth: int) -> Any:
     try:
         str(value)
     except ValueError:
         raise ValueTypeError(where, "is an int of too many digits: return a float, or text") from None
     return value
-
-
-def _write_float(value: float, where: str, depth: int) -> Any:
-    return value if math.isfinite(value) else {_TAG: "float", "value": str(value)}
 
 
 def _write_str(value: str, where: str, depth: int) -> Any:
@@ -166,7 +152,7 @@ def _write_str(value: str, where: str, depth: int) -> Any:
     return value
 
 
-def _write_list(value: list[Any], where: str, depth: int) -> Any:
+def _write_list(value: Iterable[Any], where: str, depth: int) -> Any:
     return [_tagged(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
 
 
@@ -186,14 +172,6 @@ def _is_object(value: dict[Any, Any]) -> bool:
     return _TAG not in value and _STRINGS.issuperset(map(type, value))
 
 
-def _write_tuple(value: tuple[Any, ...], where: str, depth: int) -> Any:
-    return {_TAG: "tuple", "items": _write_list(list(value), where, depth)}
-
-
-def _write_bytes(value: bytes | bytearray, where: str, depth: int) -> Any:
-    return {_TAG: type(value).__name__, "base64": _base64(value)}
-
-
 def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
     kind = "path" if isinstance(value, pathlib.Path) else "purepath"
     return {_TAG: kind, "value": _write_str(str(value), where, depth)}
@@ -202,16 +180,15 @@ def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
 _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
     str: _write_str,
     int: _write_int,
-    bool: _write_same,
-    type(None): _write_same,
-    float: _write_float,
+    float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
+    **dict.fromkeys((bool, type(None)), lambda value, *_: value),
     list: _write_list,
     dict: _write_dict,
-    tuple: _write_tuple,
-    bytes: _write_bytes,
-    bytearray: _write_bytes,
-    _PATH: _write_path,
-    _PURE_PATH: _write_path,
+    tuple: lambda value, *at: {_TAG: "tuple", "items": _write_list(value, *at)},
+    **dict.fromkeys(
+        (bytes, bytearray), lambda value, *_: {_TAG: type(value).__name__, "base64": _base64(value)}
+    ),
+    **dict.fromkeys((_PATH, _PURE_PATH), _write_path),
 }
 
 

@@ -313,27 +313,31 @@ def _is_anonymous(function: FunctionType) -> bool:
     return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
 
 
-def given_to(function: FunctionType) -> dict[str, Any]:
+def given_to(function: FunctionType, called: str = "") -> dict[str, Any]:
     """Return what a function was made with: its defaults, and the variables of the function around it that it reads."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    found = {f"the default {name} of NAME": one for name, one in given.items()}
+    found = {f"the default {name} of {called}": one for name, one in given.items()}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[f"{name} of NAME"] = None if name == "__class__" else cell.cell_contents
+            found[f"{name} of {called}"] = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
     return found
 
 
-def changed_in(function: FunctionType) -> set[str]:
+def changed_in(function: FunctionType, called: str = "") -> set[str]:
     """Return what a function was made with and changes: of the names of `given_to`."""
-    places = facts_of(function.__code__).changes
-    free = {f"{place[1]} of NAME" for place in places if place[0] == "free"}
-    first = [f"argument {name}" for name in function.__code__.co_varnames[:1]]
-    own = {(*first, *place[1:])[0] if place[0] == "first" else place[0] for place in places}
-    return free | {f"the default {one[9:]} of NAME" for one in own if one.startswith("argument ")}
+    found = set()
+    for root, *names in facts_of(function.__code__).changes:
+        if root == "free":
+            found.add(f"{names[0]} of {called}")
+        elif root == "first":
+            found.add(f"the default {function.__code__.co_varnames[0]} of {called}")
+        elif root.startswith("argument "):
+            found.add(f"the default {root[9:]} of {called}")
+    return found
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

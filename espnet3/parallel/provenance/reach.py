@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -200,6 +200,11 @@ class Reach(Content):
             if type(value) in _PLAIN:
                 self._plain[phrase.rpartition(" ")[2].rpartition(".")[2]] = value
 
+    def _values(self, module: str, phrase: str, held: Mapping[str, Any], out: Container[str]) -> None:
+        """Note values by their names, but for those of names that are left out."""
+        for name, value in held.items():
+            self._value(module, phrase.replace("{}", name), value, name not in out)
+
     # --- functions and classes ---
 
     def _function(self, met: Function, name: str) -> None:
@@ -215,15 +220,11 @@ class Reach(Content):
             known = getattr(code, "co_qualname", None) or ("" if wrapped else function.__qualname__)
             entry = self._entry(module, os.path.abspath(code.co_filename))
             entry["code" if known else "values"].setdefault(known or name, set()).add(code_hash(code))
-        out = changed_in(function)
-        for phrase, value in given_to(function).items():
-            self._value(module, phrase.replace("NAME", name), value, phrase not in out)
-        out = self.left_out(function)
-        for attribute, value in list(vars(function).items()):
-            if attribute == "__wrapped__":
-                self.add(value)
-            elif not attribute.startswith("_espnet3_"):
-                self._value(module, f"the value of {name}.{attribute}", value, attribute not in out)
+        self._values(module, "{}", given_to(function, name), changed_in(function, name))
+        held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
+        if "__wrapped__" in held:
+            self.add(held.pop("__wrapped__"))
+        self._values(module, f"the value of {name}.{{}}", held, self.left_out(function))
         self._code(module, facts, function.__globals__)
 
     def _class(self, cls: type) -> None:
@@ -254,37 +255,28 @@ class Reach(Content):
         """Take in what an installed function or class holds of the user's."""
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self.installed.add(module.partition(".")[0])
-        held: list[Any] = []
         if is_a(thing, FunctionType):
-            held = [*given_to(thing).values(), vars(thing).get("__wrapped__")]
+            self.hash([*given_to(thing).values(), vars(thing).get("__wrapped__")], "what it holds")
         elif is_a(thing, type):
-            put = {
-                name: one for name, one in vars(thing).items() if type(one) is FunctionType and is_users(one)
-            }
-            self._put |= {f"{thing.__qualname__}.{name}" for name in put}
-            held = list(put.values())
-        for one in held:
-            self.hash(one, "what it holds")
+            for name, one in list(vars(thing).items()):
+                if type(one) is FunctionType and is_users(one):
+                    self._put.add(f"{thing.__qualname__}.{name}")
+                    self.add(one)
 
     # --- what code names ---
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        out, taken = (
-            self.left_out(world),
-            {name: world[name] for name in facts.reads & world.keys() - _OF_MODULES},
-        )
-        for name, value in sorted(taken.items()):
-            if not is_a(value, ModuleType):
-                self._value(module, f"the value of {name}", value, name not in out)
-            elif name in facts.bare and is_users(value):
+        taken = {name: world[name] for name in sorted(facts.reads & world.keys() - _OF_MODULES)}
+        values = {name: value for name, value in taken.items() if not is_a(value, ModuleType)}
+        self._values(module, "the value of {}", values, self.left_out(world))
+        for name, value in taken.items():
+            if name in facts.bare and is_a(value, ModuleType) and is_users(value):
                 self.add(value)
-            else:
+            elif is_a(value, ModuleType):
                 self._of_module(module, value, facts.names)
-        functions = [one for one in taken.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
-        by_name = any(one.__name__ in _IMPORTERS for one in functions) or not _IMPORTERS.isdisjoint(
-            facts.names
-        )
+        functions = [one for one in values.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        by_name = not _IMPORTERS.isdisjoint({*facts.names, *(one.__name__ for one in functions)})
         self._imports(module, facts, str(world.get("__package__") or ""), by_name)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
@@ -309,18 +301,14 @@ class Reach(Content):
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         """Take in all that a module defines and sets: any of it may be meant."""
-        names, out = [], self.left_out(world)
+        out, held = self.left_out(world), {}
         for name, value in list(world.items()):
             is_private = name.startswith("_") and name != "__getattr__"
-            if (
-                name in _OF_NOTEBOOKS
-                or is_private
-                or not is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
-            ):
-                continue
-            names.append(name)
-            self._value(module, f"the value of {name}", value, name not in out)
-        self._value(module, "the names of the module", sorted({*names} - out))
+            is_meant = is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
+            if is_meant and not is_private and name not in _OF_NOTEBOOKS:
+                held[name] = value
+        self._values(module, "the value of {}", held, out)
+        self._value(module, "the names of the module", sorted(held.keys() - out))
 
     def _imports(self, module: str, facts: Facts, package: str, by_name: bool) -> None:
         for dotted in _imported(facts, package):

@@ -50,6 +50,9 @@ _OF_C = (
     *(BuiltinFunctionType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType),
     *(MethodDescriptorType, MethodWrapperType, WrapperDescriptorType),
 )
+_CYTHON = (
+    "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address
+)
 # The modules of what never decides a result, and of what is another one at each start
 _NOTHING = frozenset({
     "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"
@@ -176,7 +179,7 @@ class Content:
         kind = type(value)
         if kind in _SIMPLE:
             return _digest(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
-        if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)):
+        if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)) or kind.__name__ == _CYTHON:
             return self._of_code(value, place)
         if id(value) in self._met:
             return _digest("again", str(self._met[id(value)][0]).encode())

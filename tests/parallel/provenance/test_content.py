@@ -164,7 +164,7 @@ def test_every_process_has_the_same_hash() -> None:
         "from espnet3.parallel.provenance.content import content_hash\n"
         "class Plain: pass\n"
         "p = Plain(); p.names = {'a', 'b', 'c'}; p.table = {('x', 1): np.arange(3)}\n"
-        "print(content_hash([p, {'k', 'l'}, lambda: 1, frozenset('abc')]))\n"
+        "print(content_hash([p, {'k', 'l'}, lambda: 1, frozenset('abc'), np.random.default_rng(1)]))\n"
     )
     found = {
         subprocess.run(

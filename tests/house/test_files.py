@@ -24,7 +24,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (1_923, ["espnet3/parallel/provenance/"]),
+    (1_926, ["espnet3/parallel/provenance/"]),
     (3_397, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
@@ -50,7 +50,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_503, ["tests/"]),
+    (52_448, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -89,11 +89,7 @@ def list_shown(indices: dict[str, Any]) -> str:
 
 
 class Places:
-    """Where the lines of a split belong in the present index list.
-
-    Args:
-        items: The present index list.
-    """
+    """Where the lines of a split belong in the present index list."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items

@@ -41,20 +41,18 @@ class Scan:
 
     Attributes:
         state: One byte a position: `LEFT`, `OK` or `FAILED`.
-        where: One number a position: where its line is (`locate`), of a span where its first line is; empty unless
-            asked for.
+        where: By position, where its line is (`locate`), of a span where its first line is; empty unless asked for.
         spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
-        splits: The splits, in order.
-        sums: One number a position: the checksum of the line that was taken.
+        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
         repaired: A sentence for everything that was not as a run leaves it, and what was done.
         repeated: Lines that repeat an earlier one.
     """
 
     state: bytearray
     where: array[int]
+    sums: array[int]
     splits: list[Path]
     spans: dict[int, Span] = field(default_factory=dict)
-    sums: array[int] = field(default_factory=lambda: array("I"))
     repaired: list[str] = field(default_factory=list)
     repeated: int = 0
 
@@ -87,10 +85,17 @@ def scan_splits(
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
     """
+    n = len(places.items)
+
+    def read(in_spans: bool) -> Scan:
+        where = array("q", [0]) * (n if offsets else 0)
+        scan = Scan(bytearray(n), where, array("I", [0]) * n, split_folders(path, kind))
+        return _Reader(scan, places, indices_sha256, in_spans).read()
+
     try:
-        return _Reader(path, places, indices_sha256, offsets, kind, in_spans=True).read()
+        return read(in_spans=True)
     except _SecondOutcomeError:
-        return _Reader(path, places, indices_sha256, offsets, kind, in_spans=False).read()
+        return read(in_spans=False)
 
 
 class _SecondOutcomeError(Exception):
@@ -98,22 +103,11 @@ class _SecondOutcomeError(Exception):
 
 
 class _Reader:
-    def __init__(
-        self,
-        path: Path,
-        places: Places,
-        indices_sha256: str,
-        offsets: bool,
-        kind: str,
-        in_spans: bool,
-    ) -> None:
-        n = len(places.items)
-        where = array("q", [0]) * (n if offsets else 0)
-        self.scan = Scan(bytearray(n), where, split_folders(path, kind))
+    def __init__(self, scan: Scan, places: Places, indices_sha256: str, in_spans: bool) -> None:
+        self.scan = scan
         self.places = places
         self.in_spans = in_spans
-        self.sums = self.scan.sums = array("I", [0]) * n  # to tell whether another result is the same
-        self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
+        self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
 
     def read(self) -> Scan:
         splits = self.scan.splits
@@ -165,7 +159,7 @@ class _Reader:
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
         """Note one line, if it is whole; return whether it is."""
-        state, sums, where = self.scan.state, self.sums, self.scan.where
+        state, sums, where = self.scan.state, self.scan.sums, self.scan.where
         found = checked(line)
         if found is None:
             return False

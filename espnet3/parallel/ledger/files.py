@@ -16,17 +16,7 @@ from dataclasses import is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import (
-    Any,
-    BinaryIO,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import atomic

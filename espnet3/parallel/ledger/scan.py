@@ -16,14 +16,7 @@ from zlib import crc32
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import (
-    FAILURE,
-    RESULT,
-    check_line,
-    checked,
-    failure_of,
-    split_line,
-)
+from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, failure_of, split_line
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
@@ -72,12 +65,7 @@ class Scan:
 
 
 def scan_splits(
-    path: Path,
-    places: Places,
-    indices_sha256: str,
-    *,
-    offsets: bool = False,
-    kind: str = SPLIT,
+    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
 ) -> Scan:
     """Read all splits of a run.
 

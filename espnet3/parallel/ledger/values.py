@@ -158,10 +158,7 @@ def _write_list(value: Iterable[Any], where: str, depth: int) -> Any:
 
 def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
     items = [
-        [
-            _tagged(key, f"a key of {where}", depth + 1),
-            _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1),
-        ]
+        [_tagged(key, f"a key of {where}", depth + 1), _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)]
         for key, item in value.items()
     ]
     return dict(items) if _is_object(value) else {_TAG: "dict", "items": items}

@@ -11,24 +11,13 @@ import copyreg
 import hashlib
 import marshal
 import sys
+import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-    WrapperDescriptorType,
-)
+from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a
@@ -47,8 +36,8 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     MethodType: ("__func__", "__self__"),
 }
 _OF_C = (
-    *(BuiltinFunctionType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType),
-    *(MethodDescriptorType, MethodWrapperType, WrapperDescriptorType),
+    *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
 )
 _CYTHON = (
     "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address

@@ -162,9 +162,6 @@ def made_with(provider: Any) -> dict[str, Any]:
     """Return what a provider was made with, as far as that is known: its config, params and other arguments.
 
     What was set from outside, or edited since, counts as such an argument.
-
-    Args:
-        provider: An `EnvironmentProvider`, or any object that has its methods.
     """
     names = ["config", "params", *sorted(_changed(provider) - {"config", "params"})]
     facts = {
@@ -173,12 +170,9 @@ def made_with(provider: Any) -> dict[str, Any]:
         if inspect.getattr_static(provider, name, _NONE) is not _NONE
     }
     args, kwargs = own_attribute(provider, "_espnet3_made_with") or ((), {})
-    rest = [arg for arg in args if not any(arg is known for known in facts.values())]
-    more = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in facts and not any(value is known for known in facts.values())
-    }
+    known = {id(value) for value in facts.values()}
+    rest = [arg for arg in args if id(arg) not in known]
+    more = {name: value for name, value in kwargs.items() if name not in facts and id(value) not in known}
     return {**facts, **({"args": rest} if rest else {}), **more}
 
 
@@ -224,11 +218,7 @@ def _is_within(code: CodeType, outer: CodeType) -> bool:
 
 
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:
-    """Return a provider's setup function, by the newer of the two names where it has both.
-
-    Args:
-        provider: An `EnvironmentProvider`, or any object that has its methods.
-    """
+    """Return a provider's setup function, by the newer of the two names where it has both; any object may be one."""
     for name in ("build_worker_setup_fn", "make_worker_setup_fn"):
         if inspect.getattr_static(provider, name, None) is not None:
             return getattr(provider, name)()  # type: ignore[no-any-return]  # the user's method

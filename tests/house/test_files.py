@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python that a room may have: a number here may be lowered, never raised. A room is what begins with one of
 # its paths, and with none of another room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (2_150, ["espnet3/parallel/"]),
+    (2_140, ["espnet3/parallel/"]),
     (
         3_296,
         [
@@ -24,8 +24,8 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_048, ["espnet3/parallel/provenance/"]),
-    (3_610, ["espnet3/parallel/ledger/"]),
+    (1_915, ["espnet3/parallel/provenance/"]),
+    (3_325, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
     (1_786, ["espnet3/parallel/local/"]),
@@ -50,7 +50,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_091, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_498, ["espnet3/cli/"]),
     (4_865, ["espnet3/components/", "espnet3/systems/"]),
-    (49_231, ["tests/"]),
+    (49_154, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

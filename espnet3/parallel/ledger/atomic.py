@@ -28,15 +28,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class Draft:
     """Writes a file atomically: readers see it after `commit`; without that, `close` drops it.
 
-    Args:
-        path: The file. Its folder must be there.
-        mode: The file's permissions, less the umask.
-
-    Attributes:
-        temporary: The file until then, beside the other one; each writer has a name of its own.
-
-    Raises:
-        OSError: The system does not let it be written; so do all methods.
+    Until then the content is in `temporary`, beside the file; each writer has a name of its own.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: int = PRIVATE) -> None:

@@ -16,17 +16,7 @@ from dataclasses import is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import (
-    Any,
-    BinaryIO,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger import atomic
@@ -192,11 +182,8 @@ class Appender:
     """A file that grows by whole lines; after an error its end is where it was before.
 
     Each `append` is one write to the operating system, so a process may be killed at any moment and
-    loses nothing it has appended. The disk itself is told (fsync) at most once a second, and at the end.
-
-    Args:
-        path: Created if missing; an unfinished last line of an earlier process is ended first.
-        durable: The disk is told; else what was appended survives this process, but not a power failure.
+    loses nothing it has appended. The disk itself is told (fsync) at most once a second, and at the end: without
+    `durable` not at all. An unfinished last line of an earlier process is ended first.
     """
 
     def __init__(self, path: Path, durable: bool = True) -> None:

@@ -29,14 +29,8 @@ INDICES = "indices.json"  # the index list, to see what a later one has lost
 MANIFEST = "manifest.json"  # how the run is cut, for tools of ESPnet3
 _MOST_ITEMS = 1 << 32  # a byte for each is what looking at a run takes
 _CALLER = 7  # frames from here to the line that calls the runner
-_WRITTEN_WHOLE = (
-    RUN,
-    INDICES,
-    RECEIPT,
-    RESULTS,
-    ERRORS,
-    MANIFEST,
-)  # by whoever holds the lease; the lease's own are not ours
+# By whoever holds the lease; the lease's own are not ours
+_WRITTEN_WHOLE = (RUN, INDICES, RECEIPT, RESULTS, ERRORS, MANIFEST)
 
 
 class _Indices(TypedDict, total=False):

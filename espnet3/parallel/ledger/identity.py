@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from espnet3.parallel.checks import is_a
 from espnet3.parallel.errors import ConfigError
-from espnet3.parallel.ledger.indices import describe_indices
+from espnet3.parallel.ledger.indices import describe_indices, list_shown
 from espnet3.parallel.provenance.config_facts import differences, shown_config
 from espnet3.parallel.provenance.content import Content, NoContentError, as_containers
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
@@ -17,8 +18,7 @@ from espnet3.parallel.provenance.origin import package_versions
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.record import changed_parts, shortened
 
-_MASKED = "***"
-_MOST_SHOWN = 10
+_CLASSES = ("runner", "provider")
 # How a run is executed, wherever a config says it: blocks, and values
 _BLOCKS = frozenset({"parallel", "runner"})
 _NUMBERS = frozenset({"num_workers", "n_workers", "prefetch", "prefetch_factor", "devices", "device"})
@@ -30,18 +30,11 @@ class Identity:
     """A run, as `run.json` holds it and as a later call is compared with it.
 
     Attributes:
-        runner: Import path and file of the runner's class.
-        provider: The same of the provider's.
-        config: The config, secrets masked.
-        config_sha256: The hash of the config's content, secrets included, without `not_compared`.
-        indices: Count and hash of the index list, and its ends for people.
-        seed: The seed: it decides what stochastic items return.
-        policy: What does not change a result (on_error, max_retries, batch_size); not compared.
-        plan: How the work is cut; not compared.
+        config: The provider's, secrets masked.
+        config_sha256: The hash of its content, secrets included, without the places in `not_compared`.
         contents: A hash of each value of the config, to name one that differs where what is shown does not.
-        not_compared: The places in the config that say how the run is executed.
         code: The user's own code that runner, provider and config depend on (`provenance.reach.code_of`).
-        packages: Versions of Python and of the packages that this code imports; a changed one is warned of.
+        packages: Versions of Python and of the packages that this code imports.
     """
 
     runner: dict[str, Any]
@@ -50,8 +43,8 @@ class Identity:
     config_sha256: str
     indices: dict[str, Any]
     seed: int | None = None
-    policy: dict[str, Any] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)  # on_error, max_retries, batch_size: not compared
+    plan: dict[str, Any] = field(default_factory=dict)  # how the work is cut: not compared
     contents: dict[str, str] = field(default_factory=dict)
     not_compared: list[str] = field(default_factory=list)
     code: dict[str, Any] = field(default_factory=dict)
@@ -85,8 +78,8 @@ def identify(
         ) from None
     code, packages = code_of([runner, provider], compared)
     return Identity(
-        runner=describe_class(runner),
-        provider=describe_class(provider),
+        runner=_describe_class(runner),
+        provider=_describe_class(provider),
         config=shown_config(config),
         config_sha256=Content().hash(contents, "config"),
         indices=describe_indices(items),
@@ -103,9 +96,10 @@ def identify(
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
     """Return a config without what says how a run is executed, and note the places of that."""
     held = as_containers(config)
-    if type(held) in (list, tuple) and type(held) is not str:
-        parts = [without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)]
-        return type(held)(parts)
+    if type(held) in (list, tuple):
+        return type(held)(
+            without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
+        )
     if type(held) is not dict:
         return held
     kept = {}
@@ -130,21 +124,18 @@ def _is_of_execution(value: Any) -> bool:
 def _contents(config: Any) -> dict[str, str]:
     """Return the hash of each value of a config, down to its second level: config.beam, params.device."""
     content = Content()
-    hashes: dict[str, str] = {}
     if not is_a(config, Mapping):
         return {"config": content.hash(config, "config")}
+    hashes: dict[str, str] = {}
     for part, inner in config.items():
-        if is_a(inner, Mapping) and inner:
-            hashes |= {
-                f"config.{part}.{key}": content.hash({key: one}, f"config.{part}")
-                for key, one in inner.items()
-            }
-        else:
-            hashes[f"config.{part}"] = content.hash({part: inner}, "config")
+        is_deep = is_a(inner, Mapping) and inner
+        where = f"config.{part}" if is_deep else "config"
+        for key, one in inner.items() if is_deep else [(part, inner)]:
+            hashes[f"{where}.{key}"] = content.hash({key: one}, where)
     return hashes
 
 
-def describe_class(cls: type) -> dict[str, Any]:
+def _describe_class(cls: type) -> dict[str, Any]:
     """Return a class's import path and its file; None where it has none, as in a terminal."""
     module = name_of(cls.__module__) if cls.__module__ in MAIN else cls.__module__
     return {"path": f"{module}:{cls.__qualname__}", "file": file_of(cls.__module__)}
@@ -152,66 +143,43 @@ def describe_class(cls: type) -> dict[str, Any]:
 
 def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = None) -> list[str]:
     """Return what differs between the run of a `run.json` and this one, the nearest first: "what: old -> new" lines."""
-    lines = []
-    for part in ("runner", "provider"):
-        was, now = old.get(part) or {}, getattr(new, part)
-        if was.get("path") != now["path"]:
-            lines.append(f"{part}: {was.get('path')} -> {now['path']}")
+    classes = [((old.get(part) or {}).get("path"), getattr(new, part)["path"]) for part in _CLASSES]
+    lines = [
+        f"{part}: {was} -> {now}" for part, (was, now) in zip(_CLASSES, classes, strict=True) if was != now
+    ]
+    runs = [run.get("packages") or {} for run in (old, new.to_json())]
+    pythons = [str(packages.get("python")).rpartition(".")[0] for packages in runs]
+    if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
+        code = ["an earlier version wrote this folder, and did not note what it was made with"]
+    elif pythons[0] != pythons[1]:
+        code = ["it was compiled by Python {}, and cannot be compared in {}".format(*pythons)]
+    else:  # where the class is another, so is its code
+        code = changed_parts(old["code"], new.code) if not lines else []
     if old.get("config_sha256") != new.config_sha256:
         lists = not any(place.endswith("batch_size") for place in new.not_compared)
-        was_config, now_config = (
-            without_execution(each, "", [], lists) for each in (old.get("config"), new.config)
-        )
-        lines += differences(was_config, now_config) or _hidden(old, new)
-    if not all("values" in entry for entry in old.get("code", {"": {}}).values()):
-        lines.append("code: an earlier version wrote this folder, and did not note what it was made with")
-    elif _minor(old) != _minor(new.to_json()):
-        lines.append(
-            f"code: it was compiled by Python {_minor(old)}, and cannot be compared in {_minor(new.to_json())}"
-        )
-    elif not any(line.startswith(("runner:", "provider:")) for line in lines):
-        lines += [f"code: {line}" for line in changed_parts(old["code"], new.code)]
-    was, now = old.get("indices") or {}, new.indices
-    if was.get("sha256") != now["sha256"] and lost != []:
+        configs = [without_execution(each, "", [], lists) for each in (old.get("config"), new.config)]
+        lines += differences(*configs) or _hidden(old, new)
+    lines += [f"code: {line}" for line in code]
+    held, now = old.get("indices") or {}, new.indices
+    if held.get("sha256") != now["sha256"] and lost != []:
         gone = f"; no longer in the list: {', '.join(shortened(list(lost), 5))}" if lost else ""
-        lines.append(f"indices: {_list_shown(was)} -> {_list_shown(now)}{gone}")
+        lines.append(f"indices: {list_shown(held)} -> {list_shown(now)}{gone}")
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")
     return lines
-
-
-def _minor(run: dict[str, Any]) -> str:
-    return ".".join(str((run.get("packages") or {}).get("python")).split(".")[:2])
 
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     """Name the values that differ where what is shown of them does not: masked ones, arrays, functions."""
     was = old.get("contents") or {}
     changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
-    masked = [line.partition(":")[0] for line in differences(_blank(new.config), new.config)]
+    blank = json.loads(json.dumps(new.config).replace("***", ""))
+    masked = [line.partition(":")[0] for line in differences(blank, new.config)]
     if not changed:
         return ["config: the order of its values has changed"]
     if any(one.startswith(tuple(changed)) for one in masked):
         return [f"config: a masked value has changed (one of: {', '.join(masked)})"]
     return [f"config: the content, or the order, of {', '.join(changed)} has changed"]
-
-
-def _blank(value: Any) -> Any:
-    """Return the value with every masked text replaced, so that a difference names each."""
-    if is_a(value, dict):
-        return {key: _blank(item) for key, item in value.items()}
-    if is_a(value, list):
-        return [_blank(item) for item in value]
-    return None if is_a(value, str) and _MASKED in value else value
-
-
-def _list_shown(indices: dict[str, Any]) -> str:
-    ends = indices.get("shown") or []
-    count = indices.get("count")
-    if not ends:
-        return f"{count} indices"
-    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
-    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"
 
 
 def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:

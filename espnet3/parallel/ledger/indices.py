@@ -78,12 +78,18 @@ def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
     return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
 
 
-class Places:
-    """Where the lines of a split belong in the present index list.
+def list_shown(indices: dict[str, Any]) -> str:
+    """Return what messages say of a list that `describe_indices` has described."""
+    ends = indices.get("shown") or []
+    count = indices.get("count")
+    if not ends:
+        return f"{count} indices"
+    text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"
+    return f"{count} indices ({text if len(text) <= 120 else text[:117] + '...'})"
 
-    Args:
-        items: The present index list.
-    """
+
+class Places:
+    """Where the lines of a split belong in the present index list."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items

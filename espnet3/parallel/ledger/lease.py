@@ -48,18 +48,14 @@ class Lease:
         path: The folder; it exists.
         beat: Seconds between two signs of life.
         stale: Seconds of silence that are suspicious, where a holder's process cannot be looked at.
-
-    Attributes:
-        missed: Signs of life that could not be given.
-        last_error: Why the last of them could not.
     """
 
     def __init__(self, path: str | os.PathLike[str], beat: float = BEAT, stale: float = STALE) -> None:
         self.path = Path(path)
         self.beat = beat
         self.stale = stale
-        self.missed = 0
-        self.last_error: OSError | None = None
+        self.missed = 0  # signs of life that could not be given
+        self.last_error: OSError | None = None  # of the last of them
         self._number = 0
         self._facts: dict[str, Any] = {}
         self._lost = ""

@@ -1,37 +1,39 @@
 """The merge: every planned index once, in order, streamed from disk to disk, and a receipt of it.
 
-split.*/ ──scan──> outcomes nearly in order ─────────────────────────┬──> results.jsonl, errors.jsonl
-             │     none missing, or an error                         │    receipt.json
-             └──> where each line is, 8 bytes a position ──offsets───┘
-                  for those that come far from their turn
+split.*/ ──scan──> where each line is, 8 bytes a position ──> results.jsonl, errors.jsonl, receipt.json
+                   none missing, or an error
 """
 
 from __future__ import annotations
 
 import filecmp
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from espnet3.parallel.ledger.atomic import Draft, sync_folder
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.files import open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import bodies, index_json, split_line
-from espnet3.parallel.ledger.offsets import Lines
+from espnet3.parallel.ledger.lines import bodies, check_line, index_json, split_line
 from espnet3.parallel.ledger.scan import LEFT, OK, Scan, scan_splits
 from espnet3.parallel.ledger.split import ERRORS, RESULTS, SPLIT
 from espnet3.parallel.ledger.values import from_json
 
 RECEIPT = "receipt.json"
 SCHEMA = 1
-_WRITE = 1 << 20
-_HELD = 32 << 20  # of outcomes that come before their turn
-_OVERHEAD = 100  # bytes that one of them takes beside its own
 _SHOWN = 10
+_WRITE = 1 << 20  # bytes written at a time
+_LEAST_READ = 4 << 10  # a line somewhere else in a file is read with this much after it
+_MOST_READ = 1 << 20  # lines that follow each other, with this
+_READ_MEMORY = 64 << 20  # for all files together
+_OPEN = 100  # splits of a run whose files stay open; with more, each read opens its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,52 +110,50 @@ def merge_splits(
     Memory is 13 bytes an index and some 70 MB, however large the results are. Files that would not
     change are left as they are, so that a sequence read from them stays valid.
     """
-    merged = _Merged(path)
-    try:
-        in_order = _InOrder(merged)
-        scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind, taker=in_order)
-        for sentence in scan.repaired:
-            note(sentence)
-        _prove_coverage(path, scan, places)
-        with writing(path / RECEIPT):
-            (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-        if not in_order.wrote(len(scan.state)):
-            merged.close()
-            merged = _Merged(path)
-            _write_by_offsets(scan, merged)
-        merged.finish()
-    finally:
-        merged.close()
+    scan = scan_splits(path, places, indices_sha256, offsets=True, kind=kind)
+    for sentence in scan.repaired:
+        note(sentence)
+    _prove_coverage(path, scan, places)
+    with writing(path / RECEIPT):
+        (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
+    with closing(_Output(path / RESULTS)) as results, closing(_Output(path / ERRORS)) as errors:
+        failed = _write(scan, results, errors)
+        results.finish()
+        errors.finish()
     sync_folder(path)
     receipt = Receipt(
         planned=len(scan.state),
         ok=scan.ok,
-        failed=dict(sorted(merged.failed.items())),
+        failed=dict(sorted(failed.items())),
         indices_sha256=indices_sha256,
-        results_sha256=merged.results.digest.hexdigest(),
-        errors_sha256=merged.errors.digest.hexdigest(),
-        results_bytes=merged.results.size,
+        results_sha256=results.digest.hexdigest(),
+        errors_sha256=errors.digest.hexdigest(),
+        results_bytes=results.size,
         repeated=scan.repeated,
     )
     write_json(path / RECEIPT, receipt.to_json())
     return receipt
 
 
-def _write_by_offsets(scan: Scan, merged: _Merged) -> None:
-    """Write all outcomes in order, wherever their lines are."""
-    lines, at = Lines(scan), 0
-    try:
+def _write(scan: Scan, results: _Output, errors: _Output) -> Counter[str]:
+    """Write all outcomes in order, wherever their lines are; return how many failures have each cause."""
+    failed: Counter[str] = Counter()
+    with closing(_Lines(scan)) as lines:
+        at = 0
         for begin in (*sorted(scan.spans), len(scan.state)):
             for position, line, end in lines.of(range(at, begin)):
                 if scan.state[position] == OK:
-                    merged.ok([line[line.index(b",", 5) + 1 : end]])
-                else:
-                    merged.failure(position, line)
+                    results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : end])
+                    continue
+                index, failure = split_line(line)
+                cause = from_json(failure)["cause"]
+                failed[cause] += 1
+                results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
+                errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
             if begin in scan.spans:
-                merged.ok(bodies(lines.span(begin)))
+                results.write(b"{%b}\n" % b"}\n{".join(lines.span(begin)))
                 at = scan.spans[begin].positions.stop
-    finally:
-        lines.close()
+    return failed
 
 
 def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
@@ -172,115 +172,92 @@ def _prove_coverage(path: Path, scan: Scan, places: Places) -> None:
     )
 
 
-class _Merged:
-    """The two merged files, as they grow: outcomes come in the order of their positions.
+class _Lines:
+    """Reads lines where a scan has found them: far apart in small reads, one after the other in growing ones."""
 
-    Attributes:
-        failed: How many failures of each cause.
-    """
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._files: dict[tuple[int, bool], _Window] = {}
 
-    def __init__(self, path: Path) -> None:
-        self.results = _Output(path / RESULTS)
-        try:
-            self.errors = _Output(path / ERRORS)
-        except BaseException:
-            self.results.close()
-            raise
-        self.failed: Counter[str] = Counter()
+    def span(self, begin: int) -> list[bytes]:
+        """Return what the lines of the span that begins at a position hold between position and checksum."""
+        span, offset = self._scan.spans[begin], self._scan.locate(begin)[1]
+        data = self._window(begin, ok=True).read(span.size, offset)
+        found = bodies(data)
+        if not span.fits(data) or len(found) != span.items:
+            raise self._changed(begin)
+        return found
 
-    def ok(self, bodies: Sequence[bytes]) -> None:
-        """Append results: {"n":5,"index":5,"result":1,"crc":7} without n and crc."""
-        self.results.write(b"{%b}\n" % b"}\n{".join(bodies))
+    def of(self, positions: range) -> Iterator[tuple[int, bytes, int]]:
+        """Yield each of these positions with its line, and where in that the checksum begins."""
+        state, where, sums = self._scan.state, self._scan.where, self._scan.sums
+        data, at, following = b"", 0, -1
+        for position in positions:
+            place = where[position]
+            ok = state[position] == OK
+            # most lines follow the one before them: half the time
+            if place == following and ok and (stop := data.find(b"\n", at)) >= 0:
+                line, at = data[at : stop + 1], stop + 1
+            else:
+                line, data, at = self._window(position, ok).line(self._scan.locate(position)[1])
+            following = place + len(line) if ok else -1
+            end = line.rfind(b',"crc":')
+            if crc32(line[:end]) != sums[position] and check_line(line) < 0:  # of a moved one it is another
+                raise self._changed(position)
+            yield position, line, end
 
-    def failure(self, position: int, line: bytes) -> None:
-        """Append a failure to both files."""
-        index, failure = split_line(line)
-        cause = from_json(failure)["cause"]
-        self.failed[cause] += 1
-        self.results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
-        self.errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
+    def _changed(self, position: int) -> DamagedFolderError:
+        number, offset = self._scan.locate(position)
+        name = RESULTS if self._scan.state[position] == OK else ERRORS
+        return DamagedFolderError(
+            f"{self._scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
+        )
 
-    def finish(self) -> None:
-        """Put both in place."""
-        self.results.finish()
-        self.errors.finish()
+    def _window(self, position: int, ok: bool) -> _Window:
+        number = self._scan.locate(position)[0]
+        if (number, ok) not in self._files:
+            path = self._scan.splits[number] / (RESULTS if ok else ERRORS)
+            self._files[number, ok] = _Window(path, len(self._scan.splits))
+        return self._files[number, ok]
 
     def close(self) -> None:
-        """Drop what was not put in place."""
-        self.results.close()
-        self.errors.close()
+        for window in self._files.values():
+            window.close()
 
 
-class _InOrder:
-    """Writes outcomes while they are read, which saves reading them again, as long as few come before their turn.
+class _Window:
+    """A file, one of so many, of which a stretch is held in memory."""
 
-    Of a run that nobody has disturbed the lines are nearly in order. Where too much would have to be held, or a
-    position has a second outcome after the first was written, it gives up.
-    """
+    def __init__(self, path: Path, files: int) -> None:
+        self.path = path
+        self._file = open_plain(path, 0) if files <= _OPEN else None
+        self._most = max(_LEAST_READ, min(_MOST_READ, _READ_MEMORY // files))
+        self._size = _LEAST_READ
+        self._data, self._begin = b"", 0
 
-    def __init__(self, merged: _Merged) -> None:
-        self._merged = merged
-        self._next = 0
-        self._early: dict[int, bytes] = {}
-        self._failures: dict[int, bytes] = {}
-        self._held = 0  # bytes of both, with what Python adds
-        self._lost = False
+    def line(self, offset: int) -> tuple[bytes, bytes, int]:
+        """Return the line at an offset, the stretch that is in memory, and where in it the line ends."""
+        at = offset - self._begin
+        if not 0 <= at < len(self._data) or self._data.find(b"\n", at) < 0:
+            near = 0 <= at <= len(self._data) + self._size
+            size = self._size = min(self._most, self._size * 2) if near else _LEAST_READ
+            self._data, self._begin, at = self.read(size, offset), offset, 0
+            while b"\n" not in self._data and len(self._data) == size:
+                size *= 4  # a line longer than the stretch
+                self._data = self.read(size, offset)
+        end = self._data.find(b"\n", at) + 1 or len(self._data)
+        return self._data[at:end], self._data, end
 
-    def failure(self, position: int, line: bytes) -> None:
-        """Take a failure; all come before the first result."""
-        if not self._lost:
-            self._failures[position] = line
-            self._hold(len(line) + _OVERHEAD)
+    def read(self, size: int, offset: int) -> bytes:
+        """Return a stretch of the file."""
+        if self._file is not None:
+            return os.pread(self._file.fileno(), size, offset)
+        with open_plain(self.path, 0) as file:
+            return os.pread(file.fileno(), size, offset)
 
-    def results(self, positions: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Take results in any order."""
-        if self._lost:
-            return
-        if min(positions) < self._next:
-            self._give_up()
-            return
-        follow = range(self._next, self._next + len(positions))
-        if not self._early and (positions == follow or positions == list(follow)):
-            self._merged.ok(bodies)
-            self._next = follow.stop
-        else:
-            self._early.update(zip(positions, bodies, strict=True))
-            self._hold(sum(map(len, bodies)) + _OVERHEAD * len(bodies))
-        self._write()
-
-    def wrote(self, n: int) -> bool:
-        """Whether all of so many positions were written."""
-        if not self._lost:
-            self._write()
-        return not self._lost and self._next == n and not self._early
-
-    def _write(self) -> None:
-        """Write those whose turn it is."""
-        early, failures = self._early, self._failures
-        while True:
-            ready = []
-            following = self._next
-            while (body := early.pop(following, None)) is not None:
-                ready.append(body)
-                following += 1
-            if ready:
-                self._merged.ok(ready)
-                self._held -= sum(map(len, ready)) + _OVERHEAD * len(ready)
-                self._next = following
-            if self._next not in failures:
-                return
-            self._merged.failure(self._next, failures[self._next])
-            self._next += 1
-
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > _HELD:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._lost = True
-        self._early.clear()
-        self._failures.clear()
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class _Output:

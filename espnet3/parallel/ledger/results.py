@@ -156,10 +156,7 @@ class Results(Sequence[Any]):
                 if line[-2:] != b"}\n":
                     raise DamagedFolderError(f"{path} ends before position {position}")
                 record = read_merged(line, path, position + 1)
-                yield (
-                    record["index"],
-                    record["result"] if "result" in record else self._failed(position),
-                )
+                yield (record["index"], record["result"] if "result" in record else self._failed(position))
 
     def _offset(self, stretch: int) -> int:
         """Return the offset of the first line of a stretch; the file is read through once."""

@@ -10,21 +10,13 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import open_plain, read_json
 from espnet3.parallel.ledger.indices import Places
-from espnet3.parallel.ledger.lines import (
-    FAILURE,
-    RESULT,
-    bodies,
-    check_line,
-    checked,
-    failure_of,
-    split_line,
-)
+from espnet3.parallel.ledger.lines import FAILURE, RESULT, check_line, checked, failure_of, split_line
 from espnet3.parallel.ledger.split import DONE, ERRORS, RESULTS, SPEC, SPLIT, Span, read_spans, split_folders
 
 LEFT, OK, FAILED = 0, 1, 2
@@ -36,36 +28,24 @@ _SHOWN = 5  # damaged lines of a file that are named
 Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
 
 
-class Taker(Protocol):
-    """What is told of outcomes while they are read: all failures first, then results; of two it gets both."""
-
-    def failure(self, position: int, line: bytes) -> None:
-        """Take the line of a failure."""
-
-    def results(self, positions: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Take results: their positions, and what their lines hold between position and checksum."""
-
-
 @dataclass(slots=True)
 class Scan:
     """What the splits of a run hold.
 
     Attributes:
         state: One byte a position: `LEFT`, `OK` or `FAILED`.
-        where: One number a position: where its line is (`locate`), of a span where its first line is; empty unless
-            asked for.
+        where: By position, where its line is (`locate`), of a span where its first line is; empty unless asked for.
         spans: Spans that were taken whole, by their first position; empty unless `where` was asked for.
-        splits: The splits, in order.
-        sums: One number a position: the checksum of the line that was taken.
+        sums: By position, the checksum of the line that was taken, to tell whether another result is the same.
         repaired: A sentence for everything that was not as a run leaves it, and what was done.
         repeated: Lines that repeat an earlier one.
     """
 
     state: bytearray
     where: array[int]
+    sums: array[int]
     splits: list[Path]
     spans: dict[int, Span] = field(default_factory=dict)
-    sums: array[int] = field(default_factory=lambda: array("I"))
     repaired: list[str] = field(default_factory=list)
     repeated: int = 0
 
@@ -85,13 +65,7 @@ class Scan:
 
 
 def scan_splits(
-    path: Path,
-    places: Places,
-    indices_sha256: str,
-    *,
-    offsets: bool = False,
-    kind: str = SPLIT,
-    taker: Taker | None = None,
+    path: Path, places: Places, indices_sha256: str, *, offsets: bool = False, kind: str = SPLIT
 ) -> Scan:
     """Read all splits of a run.
 
@@ -99,10 +73,17 @@ def scan_splits(
     later; of two failures the later one. A split of another index list (after `resume="force"`) is
     looked up by index.
     """
+    n = len(places.items)
+
+    def read(in_spans: bool) -> Scan:
+        where = array("q", [0]) * (n if offsets else 0)
+        scan = Scan(bytearray(n), where, array("I", [0]) * n, split_folders(path, kind))
+        return _Reader(scan, places, indices_sha256, in_spans).read()
+
     try:
-        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=True).read()
+        return read(in_spans=True)
     except _SecondOutcomeError:
-        return _Reader(path, places, indices_sha256, offsets, kind, taker, in_spans=False).read()
+        return read(in_spans=False)
 
 
 class _SecondOutcomeError(Exception):
@@ -110,24 +91,11 @@ class _SecondOutcomeError(Exception):
 
 
 class _Reader:
-    def __init__(
-        self,
-        path: Path,
-        places: Places,
-        indices_sha256: str,
-        offsets: bool,
-        kind: str,
-        taker: Taker | None,
-        in_spans: bool,
-    ) -> None:
-        n = len(places.items)
-        where = array("q", [0]) * (n if offsets else 0)
-        self.scan = Scan(bytearray(n), where, split_folders(path, kind))
+    def __init__(self, scan: Scan, places: Places, indices_sha256: str, in_spans: bool) -> None:
+        self.scan = scan
         self.places = places
-        self.taker = taker
         self.in_spans = in_spans
-        self.sums = self.scan.sums = array("I", [0]) * n  # to tell whether another result is the same
-        self.own = [self._is_own(split, indices_sha256) for split in self.scan.splits]
+        self.own = [self._is_own(split, indices_sha256) for split in scan.splits]
 
     def read(self) -> Scan:
         splits = self.scan.splits
@@ -159,7 +127,7 @@ class _Reader:
         spans = read_spans(file.parent) if in_spans else []
         with open_plain(file, BUFFER) as stream:
             for block, span in _blocks(stream, spans):
-                taken = 0 if span is None else self._take(block, span, offset)
+                taken = 0 if span is None else self._take(span, offset)
                 if taken:
                     lines += taken
                     whole += taken
@@ -179,7 +147,7 @@ class _Reader:
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
         """Note one line, if it is whole; return whether it is."""
-        state, sums, where = self.scan.state, self.sums, self.scan.where
+        state, sums, where = self.scan.state, self.scan.sums, self.scan.where
         found = checked(line)
         if found is None:
             return False
@@ -201,33 +169,20 @@ class _Reader:
         state[position], sums[position] = outcome, checksum
         if where:
             where[position] = begin
-        if self.taker is not None:
-            self._tell(self.taker, position, line, at, number, outcome)
+            if outcome == FAILED:
+                failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
         return True
 
-    def _tell(self, taker: Taker, position: int, line: bytes, at: int, number: int, outcome: int) -> None:
-        if outcome == OK:
-            body = line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')]
-            taker.results([position], [body])
-        else:
-            failure_of(line, self.scan.splits[number] / ERRORS, at)  # one that is none is an error here
-            taker.failure(position, line)
-
-    def _take(self, block: bytes, span: Span, offset: int) -> int:
+    def _take(self, span: Span, offset: int) -> int:
         """Note the results of a span; return how many, or 0, and nothing is noted, where one needs a closer look."""
         begin, end = span.n, span.n + span.items
         state, where = self.scan.state, self.scan.where
         if end > len(state) or state.count(LEFT, begin, end) != span.items:
             return 0
-        found = bodies(block) if self.taker is not None else []
-        if self.taker is not None and len(found) != span.items:
-            return 0
         if where:
             where[begin] = offset
             self.scan.spans[begin] = span
         state[begin:end] = bytes([OK]) * span.items
-        if self.taker is not None:
-            self.taker.results(span.positions, found)
         return span.items
 
     def _own_place(self, file: Path, outcome: int) -> Place:

@@ -38,20 +38,13 @@ class Span:
 
     With one checksum for all of them they are read many at a time, which is what opening a folder of millions takes.
     Nothing depends on it: lines that no span fits are read one by one.
-
-    Attributes:
-        n: The first position.
-        items: Number of lines.
-        offset: Where they begin in the file.
-        size: Bytes they take.
-        checksum: Their CRC-32.
     """
 
-    n: int
+    n: int  # the first position
     items: int
-    offset: int
-    size: int
-    checksum: int
+    offset: int  # of the first line in the file
+    size: int  # of all lines in bytes
+    checksum: int  # of all lines: CRC-32
 
     @property
     def positions(self) -> range:
@@ -100,13 +93,7 @@ def _number(folder: Path) -> int:
 
 
 class SplitWriter:
-    """A new split of a run, created with its first line.
-
-    Args:
-        path: The run's folder.
-        spec: What is noted in `spec.json`; its "indices" says which index list positions refer to.
-        kind: The first part of its name.
-    """
+    """A new split of a run, created with its first line; its spec's "indices" says which list positions refer to."""
 
     def __init__(self, path: Path, spec: dict[str, Any], kind: str = SPLIT) -> None:
         self.path = path

@@ -4,8 +4,6 @@ Plain values are exactly of type `str`, `int`, `bool`, `None`, finite `float`, `
 Everything else is written as an object with a `__type__`:
 
     float       nan, inf, -inf               {"__type__": "float", "value": "nan"}
-    int         of more than 600 digits      {"__type__": "int", "hex": "0x..."}
-    str         with lone surrogates         {"__type__": "str", "base64": ...}
     bytes, bytearray                         {"__type__": "bytes", "base64": ...}
     tuple                                    {"__type__": "tuple", "items": [...]}
     pathlib.Path, pathlib.PurePath           {"__type__": "path", "value": "a/b"}
@@ -14,7 +12,8 @@ Everything else is written as an object with a `__type__`:
     numpy array up to 64 KiB                 {"__type__": "numpy.array", "dtype": "<f4", "shape": [3],
                                               "base64": ...}
 
-Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else.
+Subclasses (a namedtuple, an IntEnum, an OrderedDict) are refused: they would come back as something else. So are text
+that UTF-8 cannot hold (lone surrogates), and numbers of more digits than Python reads (4,300).
 
 A file may come from anybody: what is read of a tag is written again, and must be the same. So nothing comes back that
 is not written here, and an array holds the bytes of its line, of a kind without pointers.
@@ -28,7 +27,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError, damaged
@@ -36,7 +35,6 @@ from espnet3.parallel.messages import brief
 
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
 _MAX_DEPTH = 100  # far below what any reader's stack holds
-_MAX_BITS = 2000  # 602 digits: below the least limit that Python lets anyone set on reading digits (640)
 _TAG = "__type__"
 _SCALARS = frozenset({str, int, bool, type(None), float})
 _STRINGS = frozenset({str})
@@ -65,7 +63,7 @@ def to_json(value: Any, where: str = "result") -> bytes:
         try:
             return _dumps(value).encode()
         except ValueError:
-            pass  # nan or inf, a lone surrogate, or a very long int: the slow way tags them
+            pass  # nan or inf, which the slow way tags, or what it refuses
     return _dumps(_tagged(value, where, 0)).encode()
 
 
@@ -101,17 +99,11 @@ def _is_plain(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind in _SCALARS:
         return True
-    if kind is dict:
-        if _TAG in value or not _STRINGS.issuperset(map(type, value)):
-            return False
-        value = value.values()
-    elif kind is not list:
+    if depth >= _MAX_DEPTH or not (kind is list or (kind is dict and _is_object(value))):
         return False
-    if _SCALARS.issuperset(map(type, value)):  # at the speed of C for a list of numbers
-        return depth < _MAX_DEPTH
-    if depth >= _MAX_DEPTH:
-        return False
-    return all(type(item) in _SCALARS or _is_plain(item, depth + 1) for item in value)
+    inner = value if kind is list else value.values()
+    # the first at the speed of C for a list of numbers
+    return _SCALARS.issuperset(map(type, inner)) or all(_is_plain(item, depth + 1) for item in inner)
 
 
 def _tagged(value: Any, where: str, depth: int) -> Any:
@@ -141,47 +133,40 @@ def _refusal(value: Any) -> str:
     )
 
 
-def _write_same(value: Any, where: str, depth: int) -> Any:
+def _write_int(value: int, where: str, depth: int) -> Any:
+    try:
+        str(value)
+    except ValueError:
+        raise ValueTypeError(where, "is an int of too many digits: return a float, or text") from None
     return value
 
 
-def _write_int(value: int, where: str, depth: int) -> Any:
-    return value if value.bit_length() <= _MAX_BITS else {_TAG: "int", "hex": hex(value)}
-
-
-def _write_float(value: float, where: str, depth: int) -> Any:
-    return value if math.isfinite(value) else {_TAG: "float", "value": str(value)}
-
-
 def _write_str(value: str, where: str, depth: int) -> Any:
-    if _is_text(value):
-        return value
-    return {_TAG: "str", "base64": _base64(value.encode("utf-8", "surrogatepass"))}
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueTypeError(
+            where,
+            "is a str with lone surrogates, which no UTF-8 file can hold: return bytes, as of os.fsencode",
+        ) from None
+    return value
 
 
-def _write_list(value: list[Any], where: str, depth: int) -> Any:
+def _write_list(value: Iterable[Any], where: str, depth: int) -> Any:
     return [_tagged(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
 
 
 def _write_dict(value: dict[Any, Any], where: str, depth: int) -> Any:
-    items = [(key, _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)) for key, item in value.items()]
-    if _is_object(value):
-        return dict(items)
-    pairs = [[_tagged(key, f"a key of {where}", depth + 1), item] for key, item in items]
-    return {_TAG: "dict", "items": pairs}
+    items = [
+        [_tagged(key, f"a key of {where}", depth + 1), _tagged(item, f"{where}[{brief(key, 80)}]", depth + 1)]
+        for key, item in value.items()
+    ]
+    return dict(items) if _is_object(value) else {_TAG: "dict", "items": items}
 
 
 def _is_object(value: dict[Any, Any]) -> bool:
     """Tell whether a dict is written as an object of JSON."""
-    return _TAG not in value and all(type(key) is str and _is_text(key) for key in value)
-
-
-def _write_tuple(value: tuple[Any, ...], where: str, depth: int) -> Any:
-    return {_TAG: "tuple", "items": _write_list(list(value), where, depth)}
-
-
-def _write_bytes(value: bytes | bytearray, where: str, depth: int) -> Any:
-    return {_TAG: type(value).__name__, "base64": _base64(value)}
+    return _TAG not in value and _STRINGS.issuperset(map(type, value))
 
 
 def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
@@ -192,16 +177,15 @@ def _write_path(value: pathlib.PurePath, where: str, depth: int) -> Any:
 _WRITERS: dict[type, Callable[[Any, str, int], Any]] = {
     str: _write_str,
     int: _write_int,
-    bool: _write_same,
-    type(None): _write_same,
-    float: _write_float,
+    float: lambda value, *_: value if math.isfinite(value) else {_TAG: "float", "value": str(value)},
+    **dict.fromkeys((bool, type(None)), lambda value, *_: value),
     list: _write_list,
     dict: _write_dict,
-    tuple: _write_tuple,
-    bytes: _write_bytes,
-    bytearray: _write_bytes,
-    _PATH: _write_path,
-    _PURE_PATH: _write_path,
+    tuple: lambda value, *at: {_TAG: "tuple", "items": _write_list(value, *at)},
+    **dict.fromkeys(
+        (bytes, bytearray), lambda value, *_: {_TAG: type(value).__name__, "base64": _base64(value)}
+    ),
+    **dict.fromkeys((_PATH, _PURE_PATH), _write_path),
 }
 
 
@@ -234,15 +218,6 @@ def _numpy_array(value: Any, where: str) -> Any:
 
 def _base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _is_text(value: str) -> bool:
-    """Tell whether a string is without lone surrogates, which no UTF-8 file can hold."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # --- reading ---
@@ -348,8 +323,6 @@ def _dtype(value: dict[str, Any]) -> Any:
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "float": lambda v: float(v["value"]),
-    "int": lambda v: int(v["hex"], 16),
-    "str": lambda v: _bytes_of(v).decode("utf-8", "surrogatepass"),
     "bytes": _bytes_of,
     "bytearray": lambda v: bytearray(_bytes_of(v)),
     "path": lambda v: pathlib.Path(_decoded(v["value"], 0)),

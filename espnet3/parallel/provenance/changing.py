@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -23,46 +24,37 @@ _SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are give
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that was met.
-
-    Attributes:
-        function: The function.
-        facts: What its code says.
-        kind: The class that it is a method of, or None.
-        of_class: It is given the class, as a class method is.
-        called: How code calls it: by its name, or "name=" where setting an attribute does.
-    """
+    """A function that was met, and how code calls it: by its name, or "name=" where setting an attribute does."""
 
     function: FunctionType
     facts: Facts
-    kind: type | None = None
-    of_class: bool = False
+    kind: type | None = None  # the class that it is a method of
+    of_class: bool = False  # it is given the class, as a class method is
     called: str = ""
 
 
 class Changed:
     """What functions change that run with the items, not where objects and modules are made.
 
-    Args:
-        functions: All that were met.
-        called: The names of methods that this layer calls.
+    Of methods those count whose names are in such code, or in `called`: this layer calls them.
     """
 
     def __init__(self, functions: Iterable[Function] = (), called: Iterable[str] = ()) -> None:
         # by the identity of what has them: a module's names, an object; those that methods set on what they are called
         # on, by their class; and those that are changed where a class has them
-        self._owned: dict[int, set[str]] = {}
-        self._by_class: dict[int, set[str]] = {}
-        self._of_classes: dict[int, set[str]] = {}
-        self._further: dict[int, set[tuple[str, ...]]] = {}  # and by way of its attributes, by the class too
+        self._owned: dict[int, set[str]] = defaultdict(set)
+        self._by_class: dict[int, set[str]] = defaultdict(set)
+        self._of_classes: dict[int, set[str]] = defaultdict(set)
+        self._further: dict[int, set[tuple[str, ...]]] = defaultdict(
+            set
+        )  # and by way of its attributes, by the class
         self._loose: set[str] = set()  # that code sets on what it is given
         self._handed_on: set[int] = set()  # the identities of what reached code hands on
         self._names = {*called}  # in code that runs with the items; "name=" where it sets one
         self._by_methods: dict[type, set[str]] = {}
         left, before = list(functions), -1
         while len(left) != before:
-            waiting, before = left, len(left)
-            left = []
+            before, waiting, left = len(left), left, []
             for one in waiting:
                 if one.kind is None or _runs(one.called, self._names):
                     self._take(one)
@@ -73,9 +65,10 @@ class Changed:
         world, facts = met.function.__globals__, met.facts
         self._names |= facts.names | facts.texts
         self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
+        kind = id(met.kind)  # of None no object has it
         if any("__dict__" in place for place in facts.changes) or not facts.names.isdisjoint(_SETTERS):
             self._loose |= facts.texts
-            self._by_class.setdefault(id(met.kind), set()).update(facts.texts)
+            self._by_class[kind] |= facts.texts
         for root, *place in facts.changes:
             in_place = place[-1:] == [WITHIN]
             names = place[:-1] if in_place and len(place) > 1 else place
@@ -83,12 +76,14 @@ class Changed:
                 self._names.add(f"{names[-1]}=")
             if root == "global":
                 self._at(world, names)
-            elif root == "first" and met.kind is not None and len(names) > 1:
-                self._further.setdefault(id(met.kind), set()).add(tuple(names))
             elif root == "first" and met.kind is not None:
-                tables = [self._of_classes] if met.of_class or in_place else []
-                for table in [*tables, *([] if met.of_class else [self._by_class])]:
-                    table.setdefault(id(met.kind), set()).update(names)
+                if len(names) > 1:
+                    self._further[kind].add(tuple(names))
+                    continue
+                if met.of_class or in_place:
+                    self._of_classes[kind].update(names)
+                if not met.of_class:
+                    self._by_class[kind].update(names)
             elif not in_place:
                 self._loose.add(names[-1])
 
@@ -99,32 +94,34 @@ class Changed:
                 return
             owner = held[name]
             owner = vars(owner) if is_a(owner, ModuleType) else owner
-        self._owned.setdefault(id(owner), set()).add(names[-1])
+        self._owned[id(owner)].add(names[-1])
 
     def of(self, value: Any) -> set[str]:
         """Return which names of a module's, or attributes of an object or a class, are changed."""
-        found = self._owned.get(id(value), set())
-        if id(value) in self._handed_on:
-            found = found | self._loose
         is_class = is_a(value, type)
-        for base in value.__mro__ if is_class else type(value).__mro__:
-            found = found | self._of_classes.get(id(base), set())
+        bases = value.__mro__ if is_class else type(value).__mro__
+        for base in bases:
             for names in self._further.get(id(base), ()):
                 self._at(value, names)
+        found = set(self._owned.get(id(value), ()))
+        if id(value) in self._handed_on:
+            found |= self._loose
+        for base in bases:
+            found |= self._of_classes.get(id(base), set())
             if not is_class:
-                found = found | self._by_class.get(id(base), set())
-                if base not in self._by_methods:
-                    self._by_methods[base] = set() if is_users(base) else self._set_by_methods(base)
-                found = found | self._by_methods[base]
+                found |= self._by_class.get(id(base), set()) | self._of_methods(base)
         return found
 
-    def _set_by_methods(self, kind: type) -> set[str]:
+    def _of_methods(self, kind: type) -> set[str]:
         """Return what the methods of an installed class set on what they are called on."""
-        functions = [
-            one for name, one in vars(kind).items() if type(one) is FunctionType and _runs(name, self._names)
-        ]
-        places = [place for one in functions for place in facts_of(one.__code__).changes]
-        return {place[1] for place in places if place[0] == "first"}
+        if kind not in self._by_methods:
+            held = {} if is_users(kind) else vars(kind)
+            ran = [
+                one for name, one in held.items() if type(one) is FunctionType and _runs(name, self._names)
+            ]
+            places = [place for one in ran for place in facts_of(one.__code__).changes]
+            self._by_methods[kind] = {place[1] for place in places if place[0] == "first"}
+        return self._by_methods[kind]
 
 
 def _runs(name: str, names: set[str]) -> bool:

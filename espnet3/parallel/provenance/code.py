@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -23,7 +23,7 @@ _IS_FUNCTION = 0x02  # its locals are its own: no class body, and no module
 _UNSAID = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})  # of class bodies and modules
 _NO_STEPS = frozenset({"EXTENDED_ARG", "NOP", "CACHE"})
 _JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
-_NAMED = frozenset({*dis.hasconst, *dis.hasname, *dis.haslocal, *dis.hasfree, *dis.hascompare})
+_NAMED = frozenset({*dis.hasconst, *dis.hasname, *dis.haslocal, *dis.hasfree, *dis.hascompare, *_JUMPS})
 _DOUBLE = {
     f"{one}_FAST_{other}_FAST": (f"{one}_FAST", f"{other}_FAST")
     for one in ("LOAD", "STORE")
@@ -39,24 +39,33 @@ _OTHERWISE = {
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _POP_ONLY = ("STORE_", "POP_", "DELETE_", "JUMP_", "LIST_", "PRECALL", "KW_NAMES", "RESUME")
-# By instruction: how many values lie on the object that it changes, and whether what is set lies below
+# By instruction: how many values it takes, and which of them it changes
 _STORES = {
-    "STORE_ATTR": (0, True),
-    "DELETE_ATTR": (0, False),
-    "STORE_SUBSCR": (1, True),
-    "DELETE_SUBSCR": (1, False),
-    "STORE_SLICE": (2, True),
+    "STORE_ATTR": (2, 1),
+    "DELETE_ATTR": (1, 0),
+    "STORE_SUBSCR": (3, 1),
+    "DELETE_SUBSCR": (2, 0),
+    "STORE_SLICE": (4, 1),
+}
+# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a function around
+# ("free"), then the names that lead to it
+_Place = tuple[str, ...]
+# By instruction: of how many values on top it changes the order (0: of as many as it says), and into which
+_SHUFFLES: dict[str, tuple[int, Callable[[list[_Place | None]], list[_Place | None]]]] = {
+    "COPY": (0, lambda top: [*top, top[0]]),
+    "DUP_TOP": (1, lambda top: [*top, *top]),
+    "DUP_TOP_TWO": (2, lambda top: [*top, *top]),
+    "SWAP": (0, lambda top: [top[-1], *top[1:-1], top[0]]),
+    "ROT_TWO": (2, lambda top: [top[-1], *top[:-1]]),
+    "ROT_THREE": (3, lambda top: [top[-1], *top[:-1]]),
+    "ROT_FOUR": (4, lambda top: [top[-1], *top[:-1]]),
+    "ROT_N": (0, lambda top: [top[-1], *top[:-1]]),
 }
 _CHANGERS = frozenset(  # methods of containers that change them
     {"append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
     | {"reverse", "setdefault", "sort", "update"}
 )
 WITHIN = "[]"  # at the end of a place: something in it
-
-# Where a value is: of a "global", the "first" argument, another one ("argument x"), or a variable of a
-# function around
-# ("free"), then the names that lead to it
-_Place = tuple[str, ...]
 
 
 class Step(NamedTuple):
@@ -71,22 +80,20 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def code_hash(code: CodeType, body: bool = False) -> str:
-    """Return the hash of compiled code."""
+    """Return the hash of compiled code; of a module's `body` without the functions in it and the program's lines."""
     found = hashlib.sha256()
     counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS)
     found.update(repr((counts, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    steps = _canonical(steps_of(code))
-    offsets = [step.offset for step in steps]
-    skipped = _of_main(steps, offsets) if body else range(0)
+    steps = steps_of(code)
+    skipped = _of_main(steps) if body else range(0)
     for at, step in enumerate(steps):
         if at not in skipped:
-            found.update(f"{step.op} {_said(code, step, offsets, body)}\n".encode("utf-8", "surrogatepass"))
-    found.update(repr(_covered(code, offsets)).encode())
+            found.update(f"{step.op} {_said(code, step, body)}\n".encode("utf-8", "surrogatepass"))
+    found.update(repr(_covered(code, [step.offset for step in steps])).encode())
     return found.hexdigest()[:DIGITS]
 
 
-@lru_cache(maxsize=1 << 12)
-def steps_of(code: CodeType) -> list[Step]:
+def _unfolded(code: CodeType) -> list[Step]:
     """Return the instructions that count, those that do two things as two."""
     steps: list[Step] = []
     for one in dis.get_instructions(code):
@@ -103,45 +110,51 @@ def steps_of(code: CodeType) -> list[Step]:
     return steps
 
 
-def _canonical(steps: list[Step]) -> list[Step]:
-    """Return steps without the jumps over jumps that a compiler makes where a statement has several lines."""
-    offsets = [step.offset for step in steps]
+@lru_cache(maxsize=1 << 12)
+def steps_of(code: CodeType) -> list[Step]:
+    """Return the instructions that count; a jump leads to the number of a step.
+
+    Where a statement has several lines, a compiler makes jumps over jumps: they become one.
+    """
+    every, steps = _unfolded(code), list[Step]()
+    offsets = [step.offset for step in every]
 
     def end(target: int) -> int:
-        for _ in steps:
+        for _ in every:
             at = bisect_left(offsets, target)
-            if at == len(steps) or steps[at].op not in _ALWAYS:
+            if at == len(every) or every[at].op not in _ALWAYS:
                 break
-            target = steps[at].value
+            target = every[at].value
         return target
 
-    found: list[Step] = []
-    for at, one in enumerate(steps):
-        step = one
-        if one.opcode in _JUMPS:
-            before = found[-1] if found else one
-            op = "JUMP" if one.op in _ALWAYS else one.op.replace("FORWARD_", "").replace("BACKWARD_", "")
-            step = one._replace(op=op, value=end(one.value))
-            over = op == "JUMP" and before.op in _OTHERWISE and at + 1 < len(steps)
-            if over and bisect_left(offsets, before.value) == at + 1:
-                found[-1] = before._replace(op=_OTHERWISE[before.op], value=step.value)
-                continue
-        found.append(step)
-    return found
+    for at, step in enumerate(every):
+        if step.opcode not in _JUMPS:
+            steps.append(step)
+            continue
+        before = steps[-1] if steps else step
+        op = "JUMP" if step.op in _ALWAYS else step.op.replace("FORWARD_", "").replace("BACKWARD_", "")
+        over = op == "JUMP" and before.op in _OTHERWISE and at + 1 < len(every)
+        if over and bisect_left(offsets, before.value) == at + 1:
+            steps[-1] = before._replace(op=_OTHERWISE[before.op], value=end(step.value))
+        else:
+            steps.append(step._replace(op=op, value=end(step.value)))
+    offsets = [step.offset for step in steps]
+    return [
+        step._replace(value=bisect_left(offsets, step.value)) if step.opcode in _JUMPS else step
+        for step in steps
+    ]
 
 
-def _of_main(steps: list[Step], offsets: list[int]) -> range:
+def _of_main(steps: list[Step]) -> range:
     """Return which steps of a module run only where it is the program."""
     for at in range(len(steps) - 3):
         name, main, _, jump = steps[at : at + 4]
         if name.value == "__name__" and main.value == "__main__" and "JUMP_IF_FALSE" in jump.op:
-            return range(at, bisect_left(offsets, jump.value))
+            return range(at, jump.value)
     return range(0)
 
 
-def _said(code: CodeType, step: Step, offsets: list[int], body: bool) -> Any:
-    if step.opcode in _JUMPS:
-        return bisect_left(offsets, step.value)
+def _said(code: CodeType, step: Step, body: bool) -> Any:
     if step.op == "KW_NAMES":
         return code.co_consts[step.arg or 0]
     if step.opcode not in _NAMED:
@@ -149,7 +162,7 @@ def _said(code: CodeType, step: Step, offsets: list[int], body: bool) -> Any:
     if body and isinstance(step.value, CodeType):
         inner = step.value
         return inner.co_name if inner.co_flags & _IS_FUNCTION else code_hash(inner, True)
-    return _steady(step.value)
+    return step.value if step.opcode in _JUMPS else _steady(step.value)
 
 
 def _steady(value: Any) -> str:
@@ -198,7 +211,7 @@ class Facts:
         names: All names and attributes in it.
         texts: All texts in it.
         reads: The names of the module that it reads.
-        bare: Those of them that it hands on as they are, so that nobody can say what is done to them.
+        bare: Those of them that it hands on as they are, so that anything may be done to them.
         changes: What it changes that it has not made itself (`changes_in`).
         imports: What it imports: module as written, dots before it, names from it.
     """
@@ -274,13 +287,14 @@ class _Stack:
     """What the values on the stack were reached from, as far as one reading from top to bottom shows it."""
 
     def __init__(self, code: CodeType) -> None:
+        self._values: list[_Place | None] = []
         self._free = code.co_freevars
-        self._stack: list[_Place | None] = []
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        own = code.co_varnames[:n] if code.co_flags & 2 else ()
-        self._locals: dict[str, _Place | None] = {name: (f"argument {name}",) for name in own}
+        arguments = code.co_varnames[:n] if code.co_flags & _IS_FUNCTION else ()
+        self._known: dict[str, _Place | None] = {name: (f"argument {name}",) for name in arguments}
         if code.co_argcount:
-            self._locals[own[0]] = ("first",)
+            self._known[arguments[0]] = ("first",)
+        self._known |= {name: ("free", name) for name in code.co_freevars}
 
     def step(self, step: Step) -> _Place | None:
         """Follow one step; returns what it changes."""
@@ -288,45 +302,32 @@ class _Stack:
         if op in ("LOAD_GLOBAL", "LOAD_NAME"):
             self._push(step, ("global", name))
         elif op in _ATTRIBUTES:
-            top = self._pop()
-            self._push(step, None if top is None or top[-1] == WITHIN else (*top, name), 1)
-            return _within(top) if name in _CHANGERS else None
+            [owner] = self._take(1)
+            self._push(step, None if owner is None or owner[-1] == WITHIN else (*owner, name), 1)
+            return _within(owner) if name in _CHANGERS else None
         elif op in _STORES:
-            above, is_set = _STORES[op]
-            self._take(above)
-            top = self._pop()
-            self._take(is_set)
-            is_within = top is not None and (top[-1] == WITHIN or not op.endswith("_ATTR"))
-            return _within(top) if is_within or top is None else (*top, name)
-        elif op in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF") and (
-            op.endswith("GLOBAL") or name in self._free
-        ):
+            count, at = _STORES[op]
+            owner = self._take(count)[at]
+            is_within = owner is not None and (owner[-1] == WITHIN or not op.endswith("_ATTR"))
+            return _within(owner) if is_within or owner is None else (*owner, name)
+        elif op.endswith("_GLOBAL") or (op in ("STORE_DEREF", "DELETE_DEREF") and name in self._free):
             self._take(op.startswith("STORE"))
             return ("global" if op.endswith("GLOBAL") else "free", name, WITHIN)
         else:
-            self._plain(step)
+            self._follow(step)
         return None
 
-    def _plain(self, step: Step) -> None:
-        op, name, stack = step.op, step.value, self._stack
+    def _follow(self, step: Step) -> None:
+        op, stack = step.op, self._values
         if op.startswith("LOAD_FAST") or op == "LOAD_DEREF":
-            stack.append(("free", name) if name in self._free else self._locals.get(name))
+            stack.append(self._known.get(step.value))
         elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
-            self._locals[name] = self._pop()
-        elif op in ("COPY", "DUP_TOP", "DUP_TOP_TWO"):
-            n = 2 if op == "DUP_TOP_TWO" else step.arg or 1
-            self._need(n)
-            stack.extend(stack[-2:] if op == "DUP_TOP_TWO" else [stack[-n]])
+            [self._known[step.value]] = self._take(1)
+        elif op in _SHUFFLES:
+            depth, shuffled = _SHUFFLES[op]
+            stack += shuffled(self._take(depth or step.arg or 1))
         elif op == "BINARY_SUBSCR":
-            self._take(1)
-            stack.append(_within(self._pop()))
-        elif op == "SWAP":
-            self._need(step.arg or 1)
-            stack[-1], stack[-(step.arg or 1)] = stack[-(step.arg or 1)], stack[-1]
-        elif op.startswith("ROT_"):
-            n = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(op, step.arg or 1)
-            self._need(n)
-            stack.insert(len(stack) - n, self._pop())
+            stack.append(_within(self._take(2)[0]))
         else:  # of no interest: by how it changes the stack's depth
             effect = dis.stack_effect(step.opcode, step.arg, jump=False)
             self._take(-effect)
@@ -334,20 +335,17 @@ class _Stack:
             if stack and effect <= 0 and not op.startswith(_POP_ONLY):
                 stack[-1] = None
 
-    def _push(self, step: Step, value: _Place | None, popped: int = 0) -> None:
+    def _push(self, step: Step, place: _Place | None, taken: int = 0) -> None:
         """Push a value, with the empty place below it that a call wants."""
-        more = dis.stack_effect(step.opcode, step.arg, jump=False) + popped - 1
-        self._stack += [*[None] * more, value]
+        more = dis.stack_effect(step.opcode, step.arg, jump=False) + taken - 1
+        self._values += [*[None] * more, place]
 
-    def _need(self, n: int) -> None:
-        self._stack[:0] = [None] * (n - len(self._stack))
-
-    def _pop(self) -> _Place | None:
-        return self._stack.pop() if self._stack else None
-
-    def _take(self, n: int) -> None:
-        for _ in range(n):
-            self._pop()
+    def _take(self, count: int) -> list[_Place | None]:
+        """Take the topmost values; below the first nothing is known."""
+        at = max(0, len(self._values) - max(0, count))
+        values = self._values[at:]
+        del self._values[at:]
+        return [*[None] * (count - len(values)), *values]
 
 
 def _within(place: _Place | None) -> _Place | None:

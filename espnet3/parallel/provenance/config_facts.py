@@ -70,66 +70,52 @@ def shown_config(config: Any) -> Any:
     Masked are values under a name such as `password` or `api_key`, what an OmegaConf config takes from
     an environment variable (`oc.env`), also by way of another key, and passwords in addresses.
     """
-    values = masked(plain(config))
     raw = as_containers(config, resolve=False)
     if raw is config and is_a(config, Mapping):
         raw = {key: as_containers(item, resolve=False) for key, item in config.items()}
-    secrets = _from_environment(plain(config), plain(raw))
-    return _without(values, secrets, ())
+    values, raw = plain(config), plain(raw)
+    secrets = {one for one in _from_environment(values, raw) if len(one) >= _LEAST_SECRET}
+    return _without(masked(values), raw, secrets)
 
 
-Path = tuple[Any, ...]
-
-
-def _from_environment(values: Any, raw: Any) -> dict[Path, str]:
-    """Return the places of all values that come from the environment, with what is shown there."""
-    texts = dict(_leaves(raw))
-    resolved = dict(_leaves(values))
-    found = {
-        path: f"*** (oc.env:{', '.join(names)})"
-        for path, text in texts.items()
-        if is_a(text, str) and (names := _ENV.findall(text))
-    }
-    secrets = [str(resolved[path]) for path in found if path in resolved]
-    secrets = [text for text in secrets if len(text) >= _LEAST_SECRET]
-    for path, value in resolved.items():  # `${db.password}` elsewhere leads to the same secret
-        if path not in found and is_a(value, str) and any(secret in value for secret in secrets):
-            found[path] = "*** (oc.env)"
-    return found
-
-
-def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _parts(value: Any) -> dict[Any, Any]:
     if is_a(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, (*path, key))
-    elif is_a(value, list):
-        for place, item in enumerate(value):
-            yield from _leaves(item, (*path, place))
-    else:
-        yield path, value
+        return dict(value)
+    return dict(enumerate(value)) if is_a(value, list) else {}
 
 
-def _without(value: Any, secrets: dict[Path, str], path: Path) -> Any:
-    if path in secrets:
-        return secrets[path]
+def _from_environment(value: Any, raw: Any) -> Iterator[str]:
+    """Yield the texts of the values that come from the environment."""
+    written = _parts(raw)
+    for key, one in _parts(value).items():
+        yield from _from_environment(one, written.get(key))
+    if is_a(raw, str) and _ENV.search(raw):
+        yield str(value)
+
+
+def _without(value: Any, raw: Any, secrets: set[str]) -> Any:
+    """Return what is shown of a value, as it is written in the config, without what comes from the environment."""
+    if is_a(raw, str) and (names := _ENV.findall(raw)):
+        return f"*** (oc.env:{', '.join(names)})"
+    written = _parts(raw)
     if is_a(value, dict):
-        return {key: _without(item, secrets, (*path, key)) for key, item in value.items()}
+        return {key: _without(one, written.get(key), secrets) for key, one in value.items()}
     if is_a(value, list):
-        return [_without(item, secrets, (*path, place)) for place, item in enumerate(value)]
-    return value
+        return [_without(one, written.get(at), secrets) for at, one in enumerate(value)]
+    # `${db.password}` elsewhere leads to the same secret
+    return "*** (oc.env)" if is_a(value, str) and any(one in value for one in secrets) else value
 
 
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     if is_a(old, dict) and is_a(new, dict):
         lines = []
-        for key in [*old, *(key for key in new if key not in old)]:
-            if key not in new:
-                lines.append(f"{name}.{key}: {_short(old[key])} -> (gone)")
-            elif key not in old:
-                lines.append(f"{name}.{key}: (new) -> {_short(new[key])}")
-            else:
+        for key in {**old, **new}:
+            if key in old and key in new:
                 lines += differences(old[key], new[key], f"{name}.{key}")
+            else:
+                was, now = (_short(each[key]) if key in each else None for each in (old, new))
+                lines.append(f"{name}.{key}: {was or '(new)'} -> {now or '(gone)'}")
         return lines
     if is_a(old, list) and is_a(new, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))

@@ -11,24 +11,13 @@ import copyreg
 import hashlib
 import marshal
 import sys
+import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-    WrapperDescriptorType,
-)
+from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a
@@ -37,27 +26,29 @@ from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_
 
 _LONG = 1000  # elements: a longer list of simple values is hashed in one go
 _SIMPLE = frozenset({bool, int, float, str, bytes, type(None)})
-_CACHED = type(lru_cache(len))  # what `lru_cache` and `cache` make of a function
 # What holds functions, and where
 WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel"),
     cached_property: ("func",),
-    _CACHED: ("__wrapped__",),
+    type(lru_cache(len)): ("__wrapped__",),
     MethodType: ("__func__", "__self__"),
 }
 _OF_C = (
-    *(BuiltinFunctionType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType),
-    *(MethodDescriptorType, MethodWrapperType, WrapperDescriptorType),
+    *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
+)
+_CYTHON = (
+    "cython_function_or_method"  # a type of each version of Cython; an attribute of it may be an address
 )
 # The modules of what never decides a result, and of what is another one at each start
-_NOTHING = frozenset(
-    {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"}
-)
-_ONCE = frozenset(
-    {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
-)
+_NOTHING = frozenset({
+    "_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc"
+})  # fmt: skip
+_ONCE = frozenset({
+    "_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"
+})  # fmt: skip
 _SOCKETS = ("socket", "_socket")
 _factory: Any = vars(defaultdict)["default_factory"].__get__
 _longest: Any = vars(deque)["maxlen"].__get__
@@ -88,33 +79,22 @@ _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 class NoContentError(TypeError):
-    """A value has no content that could be compared, and may decide a result.
-
-    Attributes:
-        place: Where it stands, such as `config.words`.
-        kind: The name of its type.
-    """
+    """A value has no content that could be compared, and may decide a result."""
 
     def __init__(self, place: str, kind: str, why: str = "") -> None:
         super().__init__(
             f"{place} is a {kind}, which has no content that could be compared{why and f' ({why})'}"
         )
-        self.place = place
-        self.kind = kind
 
 
 def content_hash(value: Any, place: str = "value") -> str:
-    """Return the hash of a value's content.
-
-    Args:
-        value: Anything.
-        place: What it is called in messages.
+    """Return the hash of a value's content; `place` is what messages call it.
 
     Raises:
         NoContentError: Something in it is a generator, a socket or the like.
     """
     # a class of the script is `__main__`'s here and on a worker, which does not know the script's file
-    return Content(module_name=lambda name: MAIN[0] if name in MAIN else name).hash(value, place)
+    return Content(lambda name: MAIN[0] if name in MAIN else name).hash(value, place)
 
 
 def as_containers(value: Any, resolve: bool = True) -> Any:
@@ -149,44 +129,34 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 class Content:
-    """Hashes values.
+    """Hashes values; `reach.Reach` takes in the code that it meets in them, too."""
 
-    Args:
-        of_code: Takes the functions, classes and modules that are met.
-        left_out: Returns the names of an object's attributes that do not count.
-        lenient: What has no content drops out, whatever it is.
-        later: Tells of a function or class that it is not there yet when a run begins.
-        module_name: Returns what a module of this name is called.
-    """
+    lenient = False  # what has no content drops out, whatever it is
 
-    def __init__(
-        self,
-        of_code: Callable[[Any], Any] = lambda thing: None,
-        left_out: Callable[[Any], Iterable[str]] = lambda value: (),
-        lenient: bool = False,
-        later: Callable[[Any], bool] = lambda thing: False,
-        module_name: Callable[[str], str] = name_of,
-    ) -> None:
-        self._of_code = of_code
-        self._left_out = left_out
-        self._lenient = lenient
-        self._later = later
+    def __init__(self, module_name: Callable[[str], str] = name_of) -> None:
         self._module_name = module_name
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, tuple[str, Any]] = {}
 
-    def hash(self, value: Any, place: str) -> str:
-        """Return the hash of a value.
+    def add(self, thing: Any) -> None:
+        """Take in a function, a class or a module."""
 
-        Raises:
-            NoContentError: Something in it has no content.
-        """
+    def left_out(self, value: Any) -> set[str]:
+        """Return the names of an object's attributes that do not count."""
+        return set()
+
+    def is_later(self, thing: Any) -> bool:
+        """Tell of a function or class whether it is not there yet when a run begins."""
+        return False
+
+    def hash(self, value: Any, place: str) -> str:
+        """Return the hash of a value."""
         if id(value) not in self._known:
             try:
                 found = self._of(value, place).hex()
             except RecursionError:
-                if not self._lenient:
+                if not self.lenient:
                     raise NoContentError(place, type(value).__qualname__, "it is nested too deeply") from None
                 found = "deep"
             finally:
@@ -198,22 +168,25 @@ class Content:
         kind = type(value)
         if kind in _SIMPLE:
             return _digest(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
-        if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)):
-            return self._code(value, place)
+        if issubclass(kind, (FunctionType, type, ModuleType, *_OF_C)) or kind.__name__ == _CYTHON:
+            return self._of_code(value, place)
         if id(value) in self._met:
             return _digest("again", str(self._met[id(value)][0]).encode())
         if kind not in (tuple, frozenset):  # of these nobody can tell whether there are one or two
             self._met[id(value)] = len(self._met), value
-        config = as_containers(value)
-        if config is not value:
-            return self._of(config, place)
+        if (other := _instead(value, kind)) is not value:
+            return self._of(other, place)
         if kind in WRAPPERS:
             return self._all(kind.__name__, [getattr(value, name) for name in WRAPPERS[kind]], place)
         if Enum in kind.__mro__:
             own = attributes_of(value)
             return self._all("enum", [kind, own.get("_name_"), own.get("_value_")], place)
-        if (array := self._array(value, kind, place)) is not None:
-            return array
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
+            bare = value.detach().cpu().contiguous()
+            raw = bare.view(torch.uint8) if bare.dim() else bare.reshape(1).view(torch.uint8)
+            said = str((value.dtype, tuple(value.shape))).encode()
+            return _digest("tensor", self._of(kind, place), said, raw.numpy().tobytes())
         base = next((each for each in kind.__mro__ if each in _INSIDE), None)
         if base is None:
             return self._object(value, kind, place)
@@ -247,13 +220,13 @@ class Content:
         return _digest(name, *[self._of(one, f"{place}[{at}]") for at, one in enumerate(here)])
 
     def _comes_later(self, value: Any) -> bool:
-        if not is_a(value, (FunctionType, type)) or not self._later(value):
+        if not is_a(value, (FunctionType, type)) or not self.is_later(value):
             return False
-        self._of_code(value)
+        self.add(value)
         return True
 
-    def _code(self, value: Any, place: str) -> bytes:
-        self._of_code(value)
+    def _of_code(self, value: Any, place: str) -> bytes:
+        self.add(value)
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = owner.__name__ if is_a(value, ModuleType) else module_of(owner)
         name = type.__getattribute__(value, "__qualname__") if is_a(value, type) else value.__name__
@@ -261,7 +234,7 @@ class Content:
         if not is_a(value, FunctionType):
             return _digest("code", full)
         full += b" " + value.__code__.co_name.encode()
-        if not is_anonymous(value) and (is_users(value) or not value.__closure__):
+        if not _is_anonymous(value) and (is_users(value) or not value.__closure__):
             return _digest("code", full)  # its name says which it is, and its code counts there
         said = code_hash(value.__code__).encode() if is_users(value) else b""
         given, out = given_to(value), changed_in(value)
@@ -270,38 +243,22 @@ class Content:
         kept = [one for name, one in given.items() if name not in out]
         return _digest("code", full, said, self._all("given", kept, place))
 
-    def _array(self, value: Any, kind: type, place: str) -> bytes | None:
-        """Return the digest of a tensor, a masked array, and of numpy's numbers that are Python's; None for others."""
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if torch is not None and issubclass(kind, torch.Tensor) and value.layout is torch.strided:
-            bare = value.detach().cpu().contiguous()
-            raw = bare.view(torch.uint8) if bare.dim() else bare.reshape(1).view(torch.uint8)
-            said = str((value.dtype, tuple(value.shape))).encode()
-            return _digest("tensor", self._of(kind, place), said, raw.numpy().tobytes())
-        if (
-            numpy is not None
-            and issubclass(kind, numpy.generic)
-            and value.dtype.str[1:] in ("b1", "i8", "f8")
-        ):
-            return self._of(value.item(), place)
-        return None
-
     def _object(self, value: Any, kind: type, place: str, inside: bytes = b"") -> bytes:
         """Return the digest of an object by its class, what is inside it, and its attributes."""
         modules = {base.__module__ for base in kind.__mro__}
-        if modules & _NOTHING or (self._lenient and modules & _ONCE):
+        if modules & _NOTHING or (self.lenient and modules & _ONCE):
             return _digest("nothing", kind.__qualname__.encode())
         attributes, is_users_own = attributes_of(value), any(map(is_users, kind.__mro__))
         is_stream = not is_users_own and (hasattr(kind, "__next__") or kind.__module__ in _SOCKETS)
-        taken = None if inside or is_stream else self._taken(value, kind, bool(attributes))
+        taken = None if inside or is_stream else _taken(value, kind, bool(attributes))
         if taken is not None and not is_users_own:
             return self._all("object", (kind, *taken), place)
         is_empty = not (inside or taken or attributes or kind.__flags__ & _MADE_BY_PYTHON or kind is object)
         if is_empty or is_stream:
-            if not self._lenient:
+            if not self.lenient:
                 raise NoContentError(place, kind.__qualname__)
             return _digest("nothing", self._of(kind, place))
-        out = {*self._left_out(value)}
+        out = set(self.left_out(value))
         for base in kind.__mro__:  # in these cached properties keep their values
             out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         parts = [("", kind), ("", taken), *(pair for pair in attributes.items() if pair[0] not in out)]
@@ -310,60 +267,69 @@ class Content:
             self._apart(attributes[name], place)
         return _digest("object", b"" if WITHIN in out else inside, *found)
 
-    def _taken(self, value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
-        """Return what an object keeps where Python does not see it, as pickling would take it along."""
-        users = [base for base in kind.__mro__ if is_users(base)]
-        if issubclass(kind, BaseException):
-            return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
-        theirs = [base for base in kind.__mro__[:-1] if base not in users]
-        ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
-        reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
-        if users:  # nothing that calls what they override
-            if not ways or is_a(ways[0], FunctionType):
-                return None
-            reduce = ways[0]
-        elif has_attributes and not ways and kind not in copyreg.dispatch_table:
-            return None
-        try:
-            taken = reduce(value)
-        except Exception:  # it cannot be taken apart: of an object with attributes, these count alone
-            return None
-        if isinstance(taken, str):  # a name in its module
-            return [taken]
-        return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+
+def _instead(value: Any, kind: type) -> Any:
+    """Return what counts for a value: of a config its containers, of numpy's numbers that are Python's those."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.generic) and value.dtype.str[1:] in ("b1", "i8", "f8"):
+        return value.item()
+    return as_containers(value)
 
 
-def is_anonymous(function: FunctionType) -> bool:
+def _taken(value: Any, kind: type, has_attributes: bool) -> list[Any] | None:
+    """Return what an object keeps where Python does not see it, as pickling would take it along."""
+    users = [base for base in kind.__mro__ if is_users(base)]
+    if issubclass(kind, BaseException):
+        return [vars(BaseException)["args"].__get__(value), {} if users else attributes_of(value)]
+    theirs = [base for base in kind.__mro__[:-1] if base not in users]
+    ways = [vars(base)[name] for base in theirs for name in _PICKLING if name in vars(base)]
+    reduce: Any = copyreg.dispatch_table.get(kind) or (lambda one: one.__reduce_ex__(4))
+    if users:  # nothing that calls what they override
+        if not ways or is_a(ways[0], FunctionType):
+            return None
+        reduce = ways[0]
+    elif has_attributes and not ways and kind not in copyreg.dispatch_table:
+        return None
+    try:
+        taken = reduce(value)
+    except Exception:  # it cannot be taken apart: of an object with attributes, these count alone
+        return None
+    if isinstance(taken, str):  # a name in its module
+        return [taken]
+    return [list(part) if at > 2 and part is not None else part for at, part in enumerate(taken)]
+
+
+def _is_anonymous(function: FunctionType) -> bool:
     """Tell whether a function's name does not say which it is: it was made in another one, or is a lambda."""
-    known = getattr(function.__code__, "co_qualname", None)  # since Python 3.11
-    return (
-        "<" in function.__qualname__
-        or "<" in (known or "")
-        or (not known and "__wrapped__" in vars(function))
-    )
+    known = getattr(function.__code__, "co_qualname", "")  # since Python 3.11
+    return "<" in function.__qualname__ + known or (not known and "__wrapped__" in vars(function))
 
 
-def given_to(function: FunctionType) -> dict[str, Any]:
+def given_to(function: FunctionType, called: str = "") -> dict[str, Any]:
     """Return what a function was made with: its defaults, and the variables of the function around it that it reads."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    found = {f"the default {name} of NAME": one for name, one in given.items()}
+    found = {f"the default {name} of {called}": one for name, one in given.items()}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[f"{name} of NAME"] = None if name == "__class__" else cell.cell_contents
+            found[f"{name} of {called}"] = None if name == "__class__" else cell.cell_contents
         except ValueError:  # not bound yet
             continue
     return found
 
 
-def changed_in(function: FunctionType) -> set[str]:
+def changed_in(function: FunctionType, called: str = "") -> set[str]:
     """Return what a function was made with and changes: of the names of `given_to`."""
-    places = facts_of(function.__code__).changes
-    free = {f"{place[1]} of NAME" for place in places if place[0] == "free"}
-    first = [f"argument {name}" for name in function.__code__.co_varnames[:1]]
-    own = {(*first, *place[1:])[0] if place[0] == "first" else place[0] for place in places}
-    return free | {f"the default {one[9:]} of NAME" for one in own if one.startswith("argument ")}
+    found = set()
+    for root, *names in facts_of(function.__code__).changes:
+        if root == "free":
+            found.add(f"{names[0]} of {called}")
+        elif root == "first":
+            found.add(f"the default {function.__code__.co_varnames[0]} of {called}")
+        elif root.startswith("argument "):
+            found.add(f"the default {root[9:]} of {called}")
+    return found
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

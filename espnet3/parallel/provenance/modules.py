@@ -9,14 +9,13 @@ import os
 import site
 import sys
 import sysconfig
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
 
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # a new version of us is not another run
-_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 MAIN = ("__main__", "__mp_main__")
 _LOADERS = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
@@ -128,52 +127,33 @@ def locate(module: str) -> dict[str, str]:
     """Return the files that importing a module loads, by module name: its own and its packages' `__init__`."""
     files: dict[str, str] = {}
     parts = module.split(".")
-    folders: list[str] = []
+    folders: Any = None
     for size in range(1, len(parts) + 1):
         name = ".".join(parts[:size])
-        live = sys.modules.get(name)
-        if live is not None:
-            if isinstance(file := own_attribute(live, "__file__"), str):
-                files[name] = os.path.abspath(file)
-            folders = [str(folder) for folder in own_attribute(live, "__path__") or ()]
-        elif size == 1:
-            folders = _top(name, files)
+        if (live := sys.modules.get(name)) is not None:
+            file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
+        elif (spec := _spec(name, folders)) is not None:
+            file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations
         else:
-            folders = _inside(name, folders, files)
+            break
+        if isinstance(file, str):
+            files[name] = os.path.abspath(file)
         if not folders:
             break
     return files
 
 
-def _top(name: str, files: dict[str, str]) -> list[str]:
+def _spec(name: str, folders: Any) -> ModuleSpec | None:
     try:
-        spec = importlib.util.find_spec(name) if name else None
+        if folders is not None:  # by its last name alone: the package it is in need not be loaded
+            return PathFinder.find_spec(name.rpartition(".")[2], [str(folder) for folder in folders])
+        return importlib.util.find_spec(name) if name else None
     except (
         ImportError,
         ValueError,
         AttributeError,
     ):  # a finder that refuses the name: nothing is known of it
-        return []
-    if spec is None:
-        return []
-    if spec.origin and spec.has_location:
-        files[name] = os.path.abspath(spec.origin)
-    return list(spec.submodule_search_locations or ())
-
-
-def _inside(name: str, folders: list[str], files: dict[str, str]) -> list[str]:
-    """Look for a submodule in its package's folders; returns its own folders, if it is a package."""
-    last = name.rpartition(".")[2]
-    for folder in folders:
-        package = os.path.join(folder, last)
-        for base, inner in ((os.path.join(package, "__init__"), [package]), (package, [])):
-            for suffix in _SUFFIXES:
-                if os.path.isfile(base + suffix):
-                    files[name] = os.path.abspath(base + suffix)
-                    return inner
-        if os.path.isdir(package):  # a package without __init__.py
-            return [package]
-    return []
+        return None
 
 
 def absolute(module: str, level: int, package: str) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -54,46 +54,21 @@ from espnet3.parallel.provenance.modules import (
 
 INSTALLED = "installed packages"
 # Made by Python for every class, or different for equal classes
-_NOT_CODE = frozenset(
-    {
-        "__module__",
-        "__qualname__",
-        "__doc__",
-        "__dict__",
-        "__weakref__",
-        "__firstlineno__",
-        "__slots__",
-        FUNCTION,
-    }
-    | {"__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotations_cache__"}
-    | {
-        "__annotate__",
-        "__annotate_func__",
-        "__match_args__",
-        "_is_protocol",
-        "__orig_bases__",
-        "__parameters__",
-    }
-)
+_NOT_CODE = frozenset({
+    FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__slots__",
+    "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotations_cache__",
+    "__annotate__", "__annotate_func__", "__match_args__", "_is_protocol", "__orig_bases__", "__parameters__"
+})  # fmt: skip
 # What a module has by where it is, and by how the program was started
-_OF_MODULES = frozenset(
-    {
-        "__file__",
-        "__name__",
-        "__spec__",
-        "__path__",
-        "__package__",
-        "__loader__",
-        "__cached__",
-        "__builtins__",
-    }
-)
+_OF_MODULES = frozenset({
+    "__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__", "__builtins__"
+})  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
-_IMPORTERS = frozenset(
-    {"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method"}
-    | {"instantiate", "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"}
-)
+_IMPORTERS = frozenset({
+    "import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method", "instantiate",
+    "modules", "spec_from_file_location", "run_path", "run_module", "SourceFileLoader"
+})  # fmt: skip
 _SEES_ALL = frozenset({"globals", "eval", "exec", "__subclasses__", "modules"})
 
 # By module: {"file": ..., "module": its name here, "code": {function: hash}, "values": {what: hash}, "constants":
@@ -105,15 +80,11 @@ _WRITTEN: dict[str, dict[str, set[str]]] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
-    """Return the user's own code that objects depend on, and the installed packages that it uses.
+    """Return the user's own code that classes, functions or modules depend on, and the installed packages that it uses.
 
-    Args:
-        roots: Classes, functions or modules.
-        config: What the provider was made with: what `_target_` names in it counts, and the code in it.
-
-    Returns:
-        By module: its file (None: it has none), the hash of each function's code, and of what else counts, the
-        nearest first. Then the import names of packages; of those, versions say whether they are the same.
+    Of a config, code in it counts, and what is named under `_target_`. By module: its file (None: it has none), the
+    hash of each function's code, and of what else counts, the nearest first. Then the import names of packages; of
+    those, versions say whether they are the same.
     """
     roots, reach = list(roots), Reach(Changed(), set())
     called = {"forward", "build_env_local"}
@@ -125,7 +96,7 @@ def code_of(roots: Iterable[Any], config: Any = None) -> tuple[Code, set[str]]:
             reach.add(root)
         for target in _targets(config):
             reach.module(target, frozenset(target.split(".")))
-        reach.content.hash(config, "config")
+        reach.hash(config, "config")
         reach.follow()
     return reach.result(), reach.installed
 
@@ -146,28 +117,24 @@ def _targets(config: Any) -> Iterator[str]:
                 left.append(value)
 
 
-class Reach:
+class Reach(Content):
     """Gathers what is reached, the nearest first.
 
-    Args:
-        changed: What does not count, since reached code changes it.
-        later: The modules that are imported as a run goes on: what they register is not there at its beginning.
-
     Attributes:
+        later: The modules that functions import as a run goes on: what they register is not there at its beginning.
         installed: Top-level names of the installed packages that were met, the standard library's included.
         functions: The functions that were met, by identity.
-        content: Hashes values, and takes in the code in them.
-        later: The modules that functions import.
     """
 
+    lenient = True
+
     def __init__(self, changed: Changed, later: set[str]) -> None:
+        super().__init__()
+        self.left_out = changed.of  # type: ignore[method-assign]
+        self.later: set[str] = set()
         self.installed: set[str] = set()
         self.functions: dict[int, Function] = {}
-        self.content = Content(
-            self.add, changed.of, lenient=True, later=lambda thing: module_of(thing) in later
-        )
-        self.later: set[str] = set()
-        self._changed = changed
+        self._come_later = later
         self._todo: deque[Any] = deque()
         self._seen: dict[int, Any] = {}
         self._put: set[str] = set()
@@ -175,6 +142,10 @@ class Reach:
         self._files: set[str] = set()
         self._plain: dict[str, Any] = {}  # variables with plain values, by name
         self._entries: Code = {}
+
+    def is_later(self, thing: Any) -> bool:
+        """Tell whether a function or class is of a module that is imported as a run goes on."""
+        return module_of(thing) in self._come_later
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class or a module, if it is the user's."""
@@ -223,11 +194,16 @@ class Reach:
 
     def _value(self, module: str, phrase: str, value: Any, counts: bool = True) -> None:
         """Note a value by its content, and take in the code in it."""
-        said = self.content.hash(_beside(value, file_of(module)), phrase)
+        said = self.hash(_beside(value, file_of(module)), phrase)
         if counts:
             self._note(module, "values", phrase, said)
             if type(value) in _PLAIN:
                 self._plain[phrase.rpartition(" ")[2].rpartition(".")[2]] = value
+
+    def _values(self, module: str, phrase: str, held: Mapping[str, Any], out: Container[str]) -> None:
+        """Note values by their names, but for those of names that are left out."""
+        for name, value in held.items():
+            self._value(module, phrase.replace("{}", name), value, name not in out)
 
     # --- functions and classes ---
 
@@ -244,15 +220,11 @@ class Reach:
             known = getattr(code, "co_qualname", None) or ("" if wrapped else function.__qualname__)
             entry = self._entry(module, os.path.abspath(code.co_filename))
             entry["code" if known else "values"].setdefault(known or name, set()).add(code_hash(code))
-        out = changed_in(function)
-        for phrase, value in given_to(function).items():
-            self._value(module, phrase.replace("NAME", name), value, phrase not in out)
-        out = self._changed.of(function)
-        for attribute, value in list(vars(function).items()):
-            if attribute == "__wrapped__":
-                self.add(value)
-            elif not attribute.startswith("_espnet3_"):
-                self._value(module, f"the value of {name}.{attribute}", value, attribute not in out)
+        self._values(module, "{}", given_to(function, name), changed_in(function, name))
+        held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
+        if "__wrapped__" in held:
+            self.add(held.pop("__wrapped__"))
+        self._values(module, f"the value of {name}.{{}}", held, self.left_out(function))
         self._code(module, facts, function.__globals__)
 
     def _class(self, cls: type) -> None:
@@ -260,7 +232,7 @@ class Reach:
             self.add(standing.__func__)
             if "item_cost" not in vars(cls):
                 return
-        name, module, out = cls.__qualname__, module_of(cls), self._changed.of(cls)
+        name, module, out = cls.__qualname__, module_of(cls), self.left_out(cls)
         bases = (*cls.__bases__, type(cls))
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
         made_from = [f"{name_of(module_of(base))}:{base.__qualname__}" for base in bases]
@@ -283,37 +255,28 @@ class Reach:
         """Take in what an installed function or class holds of the user's."""
         module = thing.__name__ if is_a(thing, ModuleType) else module_of(thing)
         self.installed.add(module.partition(".")[0])
-        held: list[Any] = []
         if is_a(thing, FunctionType):
-            held = [*given_to(thing).values(), vars(thing).get("__wrapped__")]
+            self.hash([*given_to(thing).values(), vars(thing).get("__wrapped__")], "what it holds")
         elif is_a(thing, type):
-            put = {
-                name: one for name, one in vars(thing).items() if type(one) is FunctionType and is_users(one)
-            }
-            self._put |= {f"{thing.__qualname__}.{name}" for name in put}
-            held = list(put.values())
-        for one in held:
-            self.content.hash(one, "what it holds")
+            for name, one in list(vars(thing).items()):
+                if type(one) is FunctionType and is_users(one):
+                    self._put.add(f"{thing.__qualname__}.{name}")
+                    self.add(one)
 
     # --- what code names ---
 
     def _code(self, module: str, facts: Facts, world: dict[str, Any]) -> None:
         """Take in what code reads of its module, and what it imports."""
-        out, taken = (
-            self._changed.of(world),
-            {name: world[name] for name in facts.reads & world.keys() - _OF_MODULES},
-        )
-        for name, value in sorted(taken.items()):
-            if not is_a(value, ModuleType):
-                self._value(module, f"the value of {name}", value, name not in out)
-            elif name in facts.bare and is_users(value):
+        taken = {name: world[name] for name in sorted(facts.reads & world.keys() - _OF_MODULES)}
+        values = {name: value for name, value in taken.items() if not is_a(value, ModuleType)}
+        self._values(module, "the value of {}", values, self.left_out(world))
+        for name, value in taken.items():
+            if name in facts.bare and is_a(value, ModuleType) and is_users(value):
                 self.add(value)
-            else:
+            elif is_a(value, ModuleType):
                 self._of_module(module, value, facts.names)
-        functions = [one for one in taken.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
-        by_name = any(one.__name__ in _IMPORTERS for one in functions) or not _IMPORTERS.isdisjoint(
-            facts.names
-        )
+        functions = [one for one in values.values() if is_a(one, (FunctionType, BuiltinFunctionType))]
+        by_name = not _IMPORTERS.isdisjoint({*facts.names, *(one.__name__ for one in functions)})
         self._imports(module, facts, str(world.get("__package__") or ""), by_name)
         if not _SEES_ALL.isdisjoint(facts.names):
             self._all_names(module, world)
@@ -323,7 +286,7 @@ class Reach:
         if (id(module), names) in self._looked:
             return
         self._looked.add((id(module), names))
-        own, known, out = is_users(module), vars(module), self._changed.of(vars(module))
+        own, known, out = is_users(module), vars(module), self.left_out(vars(module))
         if not own:
             self.installed.add(module.__name__.partition(".")[0])
         for name in sorted((names | {"__getattr__"}) & known.keys() - _OF_MODULES):
@@ -338,18 +301,14 @@ class Reach:
 
     def _all_names(self, module: str, world: dict[str, Any]) -> None:
         """Take in all that a module defines and sets: any of it may be meant."""
-        names, out = [], self._changed.of(world)
+        out, held = self.left_out(world), {}
         for name, value in list(world.items()):
             is_private = name.startswith("_") and name != "__getattr__"
-            if (
-                name in _OF_NOTEBOOKS
-                or is_private
-                or not is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
-            ):
-                continue
-            names.append(name)
-            self._value(module, f"the value of {name}", value, name not in out)
-        self._value(module, "the names of the module", sorted({*names} - out))
+            is_meant = is_a(value, (FunctionType, type, *WRAPPERS, *_PLAIN))
+            if is_meant and not is_private and name not in _OF_NOTEBOOKS:
+                held[name] = value
+        self._values(module, "the value of {}", held, out)
+        self._value(module, "the names of the module", sorted(held.keys() - out))
 
     def _imports(self, module: str, facts: Facts, package: str, by_name: bool) -> None:
         for dotted in _imported(facts, package):

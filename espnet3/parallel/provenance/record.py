@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from espnet3.parallel.checks import is_a, own_attribute
@@ -40,10 +40,10 @@ def changed_files(old: Code) -> list[str]:
         file = was["file"] or ""
         code = compiled(module, file) if os.path.isfile(file) else None  # named by a plan that anybody wrote
         if code is not None:
-            fixed = constants_in(code)
-            lines += _differences(
-                module, file, was, {**_texts_of(code), BODY: {code_hash(code, True)}}, fixed
-            )
+            texts = {BODY: {code_hash(code, True)}}
+            for name, function in functions_in(code):
+                texts.setdefault(name, set()).add(code_hash(function))
+            lines += _differences(module, file, was, texts, constants_in(code))
     return lines
 
 
@@ -53,12 +53,9 @@ def shortened(lines: list[str], most: int = _MOST_SHOWN) -> list[str]:
 
 
 class LoadedCode:
-    """The code that a run's driver has loaded, which its other processes must have loaded too.
+    """The code that a run's driver has loaded, by `code_of`: its other processes must have loaded the same.
 
     What stands in the script itself travels with the run; what is imported by name is looked at once it is loaded.
-
-    Args:
-        code: What `code_of` has found in the driver.
     """
 
     def __init__(self, code: Code) -> None:
@@ -75,10 +72,7 @@ class LoadedCode:
         return LoadedCode, (self._left,)
 
     def check(self, where: str) -> None:
-        """Compare what this process has loaded since it was last asked.
-
-        Args:
-            where: What the process is called.
+        """Compare what this process, called `where`, has loaded since it was last asked.
 
         Raises:
             ConfigError: It is other code; the message names module and function.
@@ -91,10 +85,16 @@ class LoadedCode:
             file = own_attribute(module, "__file__")
             if name == "__main__" or not isinstance(file, str) or not is_own(file := os.path.abspath(file)):
                 continue
-            entry = self._left.get(name_of_file(file))
+            called = name_of_file(file)
+            entry = self._left.get(called)
             if entry is not None and _is_meant(name, file, entry):
-                del self._left[name_of_file(file)]
-                lines += _compared(name_of_file(file), module, file, entry)
+                del self._left[called]
+                now = _functions_of(module, os.path.basename(file))
+                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
+                    now[BODY] = {code_hash(code, True)}
+                known = vars(module).keys() & entry.get("constants", {}).keys()
+                held = {one: constant_hash(vars(module)[one]) for one in known}
+                lines += _differences(called, file, entry, now, held)
         if lines:
             raise ConfigError(
                 f"{where} has loaded other code than the process that began the run: {'; '.join(shortened(lines))}. "
@@ -107,15 +107,6 @@ def _is_meant(name: str, file: str, entry: dict[str, Any]) -> bool:
     """Tell whether a module is the one of an entry: two in folders that are no packages may be called the same."""
     same_name = name == entry["module"] or {name, entry["module"]} <= {*MAIN}
     return same_name or os.path.realpath(file) == os.path.realpath(entry["file"])
-
-
-def _compared(name: str, module: ModuleType, file: str, entry: dict[str, Any]) -> Iterator[str]:
-    now = _functions_of(module, os.path.basename(file))
-    if entry.get("unloaded") and (code := compiled(module.__name__, file)) is not None:
-        now[BODY] = {code_hash(code, True)}
-    known = entry.get("constants", {})
-    held = {one: constant_hash(value) for one, value in vars(module).items() if one in known}
-    return _differences(name, file, entry, now, held)
 
 
 def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
@@ -136,13 +127,6 @@ def _functions_of(module: ModuleType, file: str) -> dict[str, set[str]]:
             left += vars(one).values()
         elif type(one) in WRAPPERS:
             left += [getattr(one, part) for part in WRAPPERS[type(one)]]
-    return found
-
-
-def _texts_of(code: CodeType) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for name, function in functions_in(code):
-        found.setdefault(name, set()).add(code_hash(function))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -33,34 +33,32 @@ def copied(value: Any) -> Any:
 def containers(value: Any) -> set[int]:
     """Return the identities of the lists, dicts, configs and records in a value, or of too many of them."""
     found: set[int] = set()
-    left = [value]
-    while left and len(found) <= _MOST:
-        one = left.pop()
-        parts = _parts(one)
-        if parts is not None and id(one) not in found:
+    for one, parts in _walk(value):
+        if parts is not None:
             found.add(id(one))
-            left += parts.values()
+        if len(found) > _MOST:
+            break
     return found
 
 
 def is_data(value: Any) -> bool:
     """Whether a value is numbers, texts, paths, and not very many of them in lists, dicts, configs and records."""
-    left, seen, entered = [value], 0, set()
+    for seen, (one, parts) in enumerate(_walk(value)):
+        if seen >= _MOST or (parts is None and not _is_plain(one)):
+            return False
+    return True
+
+
+def _walk(value: Any) -> Iterator[tuple[Any, dict[Any, Any] | None]]:
+    """Yield a value and all that is in it, each with its parts; a container's parts follow once."""
+    left, entered = [value], set()
     while left:
         one = left.pop()
-        seen += 1
-        if seen > _MOST:
-            return False
-        if _is_plain(one) or id(one) in entered:
-            continue
         parts = _parts(one)
-        if parts is None:
-            return False
-        entered.add(id(one))
-        left += parts.values()
-        if type(one) in _DICTS:
-            left += one.keys()
-    return True
+        yield one, parts
+        if parts is not None and id(one) not in entered:
+            entered.add(id(one))
+            left += [*parts.values(), *(one if type(one) in _DICTS else ())]
 
 
 def _is_plain(value: Any) -> bool:
@@ -100,9 +98,8 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     if kind is SimpleNamespace or (kind.__name__ == "Namespace" and kind.__module__ == "argparse"):
         return dict(vars(value))
     if is_dataclass(kind):
-        return {
-            field.name: getattr(value, field.name) for field in fields(kind) if hasattr(value, field.name)
-        }
+        names = [field.name for field in fields(kind)]
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
     return None
 
 

@@ -75,11 +75,8 @@ VALUES = [
     {"__type__": "float", "value": "nan"},
     [{"__type__": 1}],
     "__type__",
-    "\ud800",
-    "\ud83d\ude00",
-    {"\udfff": 1},
     10**40,
-    -(10**5000),
+    -(10**700),
     np.float32(0.1),
     np.float16(1.5),
     np.float64("nan"),
@@ -119,7 +116,8 @@ def random_value(draw: random.Random, depth: int = 0) -> Any:
             lambda: draw.randrange(-(10 ** draw.randrange(1, 30)), 10**20),
             lambda: draw.choice([0.0, -0.0, math.nan, math.inf, draw.gauss(0, 1), draw.random() * 1e300]),
             lambda: "".join(
-                chr(draw.choice([draw.randrange(0x80), 0x22, draw.randrange(0x110000)])) for _ in "abc"
+                chr(draw.choice([draw.randrange(0x80), 0x22, draw.randrange(0xE000, 0x110000)]))
+                for _ in "abc"
             ),
             lambda: draw.randbytes(draw.randrange(5)),
             lambda: draw.choice([None, True, False]),
@@ -134,7 +132,7 @@ def random_value(draw: random.Random, depth: int = 0) -> Any:
     if kind == 11:
         return tuple(parts)
     keys = draw.sample(
-        ["a", "b", "__type__", "é", "\ud801", "result"] + ([1, None, 2.5, (1,)] if kind == 12 else []), 4
+        ["a", "b", "__type__", "é", "\ue801", "result"] + ([1, None, 2.5, (1,)] if kind == 12 else []), 4
     )
     return dict(zip(keys, parts, strict=False))
 
@@ -162,6 +160,10 @@ def test_random_nested_values_come_back() -> None:
         (np.array([object()]), "result", "object"),
         (np.zeros(MAX_ARRAY_BYTES // 8 + 1), "result", "65,544 bytes"),
         ({frozenset(): 1}, "a key of result", "frozenset"),
+        ([1, "\ud800"], "result[1]", "lone surrogates"),
+        ({"\udfff": 1}, "a key of result", "lone surrogates"),
+        ((pathlib.Path("\udcff"),), "result[0]", "lone surrogates"),
+        ({"n": -(10**5000)}, "result['n']", "int of too many digits"),
     ],
     ids=lambda v: type(v).__name__,
 )
@@ -174,7 +176,7 @@ def test_what_json_cannot_hold_is_an_error_that_names_place_and_type(
     assert caught.value.where == where
     assert caught.value.index == "utt-7"
     said = f"item 'utt-7': {where} is "
-    assert str(caught.value).startswith((f"{said}of type ", f"{said}a numpy array of "))
+    assert str(caught.value).startswith(said)
     assert kind in str(caught.value)
 
 

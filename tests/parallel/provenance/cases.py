@@ -139,6 +139,17 @@ GIVEN = {
     "another function in the standard library": program(
         "import math\nif GIVEN == 2: math.sqrt = lambda x: 42.0", "math.sqrt(idx)"),
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
+    "an attribute of a base": program("class B:\n    S = GIVEN\nclass C(B): pass", "C.S"),
+    "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
+    "a default of a function": program("def f(s=GIVEN): return s", "f()"),
+    "a default of a lambda": program("f = lambda s=GIVEN: s", "f()"),
+    "an object with slots": program(
+        "class C:\n    __slots__ = ('s',)\n    def __init__(self, s): self.s = s\nCFG = C(GIVEN)", "CFG.s"),
+    "a partial function": program("f = functools.partial(max, GIVEN)", "f(0)"),
+    "a time": program("import datetime\nS = datetime.timedelta(GIVEN)", "S"),
+    "a pattern": program("import re\nS = re.compile(str(GIVEN))", "S.pattern"),
+    "a member of an enumeration": program(
+        "class E(enum.Enum):\n    A = 1\n    B = 2\nS = E(GIVEN)", "S.value"),
 }  # fmt: skip
 
 _DUP = "    f = staticmethod(lambda: VALUE)\n    f = staticmethod(lambda: OTHER)"
@@ -461,5 +472,9 @@ CACHES = {
     "orderedset move": (
         "C = collections.OrderedDict(a=1)\ndef f(i):\n    C.move_to_end('a')\n    return 1",
         "f(idx)"),
+    "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
+    "class counter": ("class A:\n    n = 0\ndef add(cls):\n    cls.n += 1", "(setattr(A, 'n', 1), add(A))"),
+    "lock": ("L = threading.Lock()", "L.acquire(False)"),
+    "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
     "deque rotate": ("C = collections.deque([1,2])\ndef f(i):\n    C.rotate(1)\n    return 1", "f(idx)"),
 }  # fmt: skip

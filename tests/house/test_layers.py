@@ -81,7 +81,6 @@ DASK_SIDE = {
     "parallel.local.pages",
     "parallel.pilots.dask.plugin",
     "parallel.pilots.dask.pools",
-    "parallel.local.dask.upkeep",
     "parallel.pilots.dask.tasks",
 }
 DASK = {"dask", "distributed", "dask_cuda", "dask_jobqueue", "dask_kubernetes"}

@@ -18,8 +18,7 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.gpus import chosen_gpus
 from espnet3.parallel.checks import search_path, working_folder
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.local.head_start import take_server
+from espnet3.parallel.local.fork_server import ForkServer, take_server
 from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 

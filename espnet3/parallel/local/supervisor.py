@@ -18,17 +18,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervised import GRACE, Owner, Supervised
 from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
 
+GRACE = 2.0  # seconds that a worker has to end by itself
 _NO_SERVER = "the server that forks local workers is gone"
 _STARTS = 3  # failed starts in a row after which a worker is given up
 _PAUSE = 0.2  # seconds after the first of them; more after each further one
@@ -39,14 +40,78 @@ _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended 
 _ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
-class Supervisor:
-    """Keeps worker processes alive. Its methods are for any thread.
+class Owner(Protocol):
+    """Whoever is told about a worker, in the supervisor's thread."""
 
-    Args:
-        server: Where processes come from; this object ends it.
+    def started(self, answer: Mapping[str, Any]) -> None:
+        """Its process has started, and says this."""
+
+    def ended(self, was_up: bool, refused: bool, failure: str) -> None:
+        """Its process has ended, or there is none and it is stopped; the arguments are as in `Supervised`.
+
+        Another is started once the owner asks for it by `Supervisor.start_again` where this one had been up, else by
+        itself; neither where the worker is stopped or given up.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class Supervised:
+    """A worker, and the process that it is now."""
+
+    name: str  # a replacement takes it over
+    boot: Mapping[str, Any]
+    memory: MemoryWatch
+    owner: Owner | None = None
+    pid: int = 0  # until it is known
+    up: bool = False
+    ended: bool = False  # and no other process has been asked for yet
+    refused: bool = False  # the worker reported why it cannot start
+    failure: str = ""  # why the last process did not start, or that it had only just started
+    given_up: bool = False
+    stopped: bool = False  # its end was asked for
+    sock: socket.socket | None = None
+    inbox: bytes = b""  # what was read, up to the end of a line
+    answer: Mapping[str, Any] | None = None  # the first line of a process that has started
+    since: float = 0.0  # when it was up, by `time.monotonic`, as the next two
+    again: float | None = None  # when the next process is started
+    kill: float | None = None  # when this one is killed, if it has not ended by then
+    failed: int = 0  # starts, in a row
+    early: int = 0  # processes that ended as soon as they were up, in a row
+
+    def restart(self) -> None:
+        """Forget the last process: another is being started."""
+        self.again, self.pid, self.inbox, self.answer, self.failure = None, 0, b"", None, ""
+        self.up = self.ended = self.refused = False
+
+    def tell_owner(self) -> None:
+        """Say that the process has ended."""
+        if self.owner is not None:
+            self.owner.ended(self.up, self.refused, self.failure)
+
+    def moments(self) -> list[float]:
+        """Return when something is to be done about it."""
+        moments = [] if self.again is None else [self.again]
+        if self.pid and not self.ended and self.kill is not None:
+            moments.append(self.kill)
+        if self.up and not self.ended:
+            moments.append(self.memory.next_look)
+        return moments
+
+    def send(self, line: bytes) -> bool:
+        """Send a line to the process; False if it is not there."""
+        if self.sock is None:
+            return False
+        try:
+            self.sock.sendall(line)
+        except OSError:
+            return False
+        return True
+
+
+class Supervisor:
+    """Keeps worker processes alive, which come from a server that it ends. Its methods are for any thread.
 
     Attributes:
-        workers: The supervised workers.
         exits: How processes ended, by their pids.
     """
 

@@ -58,7 +58,6 @@ class OwnWorkers(WorkerCluster):
         try:
             self._settings = settings
             self._boot = boot_of(
-                "espnet3.parallel.local.pilot_process",
                 settings.env,
                 threads=settings.threads,
                 address=self.pool.address,

@@ -296,7 +296,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_traceback(monkeypatch:
     """After a few tries the call ends, and its error has what went wrong in the process."""
     right = workers.boot_of
     monkeypatch.setattr(workers, "boot_of", lambda *args, **more: right(*args, **{**more, "threads": "two"}))
-    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _open.*TypeError"):
+    with pytest.raises(NoWorkersError, match=r"(?s)worker \d did not start.*in _serve_slots.*TypeError"):
         parallel_map(abs, range(10))
 
 

@@ -345,7 +345,7 @@ def derived() -> Iterator[type]:
                 if isinstance(each, type) and each.__module__ == module.__name__
             )
     if installed("dask-jobqueue"):
-        from espnet3.parallel.clusters.jobs import watched_cluster
+        from espnet3.parallel.clusters.job_cluster import watched_cluster
 
         for row in BACKENDS.values():
             if row.scheduler is not None:
@@ -455,7 +455,7 @@ def test_the_options_of_jobs() -> None:
     pytest.importorskip("dask_jobqueue")
     from dask_jobqueue import SLURMCluster
 
-    from espnet3.parallel.dask_compat.jobs import log_folder_of, options_of_next_jobs, processes_per_job
+    from espnet3.parallel.dask_compat.clusters import log_folder_of, options_of_next_jobs, processes_per_job
 
     async def read() -> None:
         async with SLURMCluster(

@@ -28,7 +28,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_610, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
-    (1_764, ["espnet3/parallel/local/"]),
+    (1_727, ["espnet3/parallel/local/"]),
     (
         5_501,
         [
@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_510, ["tests/"]),
+    (52_505, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -18,7 +18,7 @@ from typing import Any
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy
 from espnet3.parallel.clusters.commands import in_thread, run, submitted_ids, submitting
-from espnet3.parallel.dask_compat.jobs import submit_job
+from espnet3.parallel.dask_compat.clusters import submit_job
 from espnet3.parallel.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
@@ -70,15 +70,12 @@ def _array_description(scheduler: Scheduler, script: str, own: str, counted: str
 
 
 class Arrays:
-    """Submits the jobs of one cluster.
-
-    Attributes:
-        scheduler: The scheduler's record.
-        refused: Whether the scheduler has refused an array of them: each is submitted by itself then.
-    """
+    """Submits the jobs of one cluster."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.refused = False
+        self.refused = (
+            False  # the scheduler has refused an array: each job is submitted by itself from then on
+        )
         self.scheduler = scheduler
         self._largest: int | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []

@@ -46,9 +46,6 @@ class PipeQueue:
     """As much of `multiprocessing.Queue` as a nanny and its worker use, with one reader at a time.
 
     A message is less than what a pipe takes in one piece, so that writers in two processes need no lock.
-
-    Args:
-        context: Of multiprocessing.
     """
 
     def __init__(self, context: Any) -> None:

@@ -27,7 +27,6 @@ class EnvCall:
     """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
 
     Args:
-        func: The user's function.
         key: Env to use; None means the one registered last in the process it runs in.
         build: Builds that env in a process where no plugin has registered it.
         timeout: Seconds that may take, or None.

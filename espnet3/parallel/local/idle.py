@@ -24,20 +24,9 @@ from espnet3.parallel.local.workers import OwnWorkers, ProcessSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What processes are made from; those of an equal one can be used again."""
-
-    n_workers: int
-    settings: str
-    folder: str | None
-    path: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Idle:
     workers: OwnWorkers
-    wanted: Wanted
+    wanted: tuple[object, ...]
     timer: threading.Timer
 
 
@@ -48,7 +37,7 @@ class _Stay:
         self._lock = threading.Lock()
         self._idle: _Idle | None = None
 
-    def put(self, workers: OwnWorkers, wanted: Wanted, seconds: float) -> None:
+    def put(self, workers: OwnWorkers, wanted: tuple[object, ...], seconds: float) -> None:
         """Keep processes for a time; those that stay already, of another thread's run, end."""
         timer = threading.Timer(seconds, self._end, (workers,))
         timer.daemon = True
@@ -127,18 +116,12 @@ def _threads(given: Any, config: ParallelConfig) -> int:
     return int(given) if given is not None else max(1, processors() // config.n_workers)
 
 
-def wanted_by(config: ParallelConfig) -> Wanted:
-    """Return what processes would be made from now: those of an equal one do for a configuration."""
-    return Wanted(
-        config.n_workers,
-        repr(_settings(config)),
-        working_folder(),
-        tuple(search_path()),
-        tuple(sorted(os.environ.items())),
-    )
+def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
+    """Return what processes for a configuration would be made from now: those made from the same will do."""
+    return config.n_workers, repr(_settings(config)), working_folder(), search_path(), dict(os.environ)
 
 
-def _take(wanted: Wanted) -> OwnWorkers | None:
+def _take(wanted: tuple[object, ...]) -> OwnWorkers | None:
     """Return the processes that stay, if the next run may have them; else they are ended."""
     found = _STAY.take()
     if found is None:

@@ -31,12 +31,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 class MemoryWatch:
     """Kills a worker's process where it uses more than its limit.
 
-    Args:
-        limit: As `limit_in_bytes` takes it.
-        threads: The worker's.
-
-    Attributes:
-        next_look: When it wants to look again, by `time.monotonic`.
+    It wants to look again at `next_look`, by `time.monotonic`.
     """
 
     def __init__(self, limit: Any, threads: int) -> None:
@@ -54,9 +49,8 @@ class MemoryWatch:
         try:
             self._look(name, pid)
         except OSError as error:
-            logger.debug(
-                "the memory of worker %s is not known just now: %s", name, error
-            )  # no descriptor is free
+            # no descriptor is free
+            logger.debug("the memory of worker %s is not known just now: %s", name, error)
 
     def _look(self, name: str, pid: int) -> None:
         import psutil  # 30 ms that a first result need not wait for

@@ -61,13 +61,9 @@ class GuardedCluster(SpecCluster):
 
 
 class PrivatePages(GuardedCluster):
-    """Base of a cluster of this machine, whose pages ask for a secret.
+    """Base of a cluster of this machine, whose pages ask for a secret."""
 
-    Attributes:
-        pages: The secret; None leaves the pages open.
-    """
-
-    pages: str | None = None
+    pages: str | None = None  # the secret; None leaves the pages open
 
     def guard_pages(self, server: Any) -> None:
         """Have the scheduler's pages ask for the secret."""
@@ -82,12 +78,7 @@ class PrivatePages(GuardedCluster):
 
 
 class _Door(HTTPServerConnectionDelegate):
-    """Decides on each request.
-
-    Args:
-        pages: What answers those that may pass.
-        secret: What they show.
-    """
+    """Decides on each request: `pages` answers those that show the secret."""
 
     def __init__(self, pages: Any, secret: str) -> None:
         self.pages = pages

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure
+from espnet3.parallel.pilots.worker_cluster import GivenUp, StartFailure, WorkerCluster
 from espnet3.parallel.records import ProcessEnd
 
 logger = logging.getLogger(__name__)
@@ -109,16 +109,12 @@ class Supervised:
 
 
 class Supervisor:
-    """Keeps worker processes alive, which come from a server that it ends. Its methods are for any thread.
-
-    Attributes:
-        exits: How processes ended, by their pids.
-    """
+    """Keeps worker processes alive, which come from a server that it ends. Its methods are for any thread."""
 
     def __init__(self, server: ForkServer) -> None:
         self.workers: list[Supervised] = []
-        self.exits: dict[int, ProcessEnd] = {}
-        self._server = server
+        self.exits: dict[int, ProcessEnd] = {}  # how processes ended, by their pids
+        self.server = server
         self._pid = os.getpid()
         self._answers: dict[int, bool] = {}
         self._changed = threading.Condition()
@@ -185,7 +181,7 @@ class Supervisor:
             self._thread.join()
         for worker in self.workers:
             self._forget_socket(worker)
-        self._server.close()
+        self.server.close()
         self._selector.close()
         self._wake_r.close()
         self._wake_w.close()
@@ -205,7 +201,7 @@ class Supervisor:
         for worker in list(self.workers):
             worker.stopped = True
             worker.send(b"stop\n")
-        self._server.leave()
+        self.server.leave()
 
     # --- the thread ---
 
@@ -260,9 +256,9 @@ class Supervisor:
                 self._wake_r.recv(4096)
             except BlockingIOError:
                 pass
-        elif source is self._server.sock:
-            if not self._server.read_events():
-                self._selector.unregister(self._server.sock)
+        elif source is self.server.sock:
+            if not self.server.read_events():
+                self._selector.unregister(self.server.sock)
                 self._server_gone()
         elif worker is not None and worker.sock is source:  # not closed by an event of the same round
             self._read(worker)
@@ -286,7 +282,7 @@ class Supervisor:
                 self._begin(worker)  # it may have answered before its server
 
         try:
-            self._server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
+            self.server.fork(theirs.fileno(), on_pid, lambda pid, status: self._on_exit(worker, pid, status))
             send_boot(ours, worker.boot)
         except OSError:  # the server is gone, which its socket says too
             ours.close()
@@ -420,3 +416,27 @@ class Supervisor:
         if worker in self.workers and not self._closing:  # who closes still looks at them
             self.workers.remove(worker)
         worker.tell_owner()
+
+
+class SupervisedCluster(WorkerCluster):
+    """What the driver asks of workers that are under a supervisor, and what that knows of them."""
+
+    owns_processes = True
+    supervisor: Supervisor
+
+    def end_of(self, pid: int) -> ProcessEnd | None:
+        """Return how a process ended, once that is known."""
+        return self.supervisor.exits.get(pid)
+
+    def given_up(self) -> GivenUp | None:
+        """Return why processes could not be replaced, once every one of them is given up."""
+        return self.supervisor.given_up()
+
+    def kill_worker(self, host: str, pid: int) -> None:
+        """SIGKILL one process and what it started; another takes its place."""
+        if any(worker.pid == pid and not worker.ended for worker in list(self.supervisor.workers)):
+            kill_group(pid)
+
+    def remove_at_end(self, folder: str) -> None:
+        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
+        self.supervisor.server.remove_at_end(folder)

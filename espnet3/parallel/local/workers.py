@@ -12,45 +12,26 @@ from typing import Any
 from espnet3.parallel.backends.gpus import gpu_env
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import ForkServer, boot_of
-from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import MemoryWatch
-from espnet3.parallel.local.supervisor import Supervisor
+from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 from espnet3.parallel.pilots.pool import Pool, private_listener
 from espnet3.parallel.pilots.slot import SlotClaim
-from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
-from espnet3.parallel.records import ProcessEnd
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """What a `parallel` block asks of the processes.
+    """What a `parallel` block asks of the processes."""
 
-    Attributes:
-        threads: Items that each works on at once.
-        memory_limit: As `LocalCluster` takes it.
-        env: Environment variables of theirs.
-        gpus: The GPUs that they share out, one each; none: they see what this process sees.
-    """
-
-    threads: int = 1
-    memory_limit: Any = "auto"
+    threads: int = 1  # items that each works on at once
+    memory_limit: Any = "auto"  # as `LocalCluster` takes it
     env: Mapping[str, str] = field(default_factory=dict)
-    gpus: Sequence[str] = ()
+    gpus: Sequence[str] = ()  # one each; none: they see what this process sees
 
 
-class OwnWorkers(WorkerCluster):
-    """A number of worker processes, watched and replaced, and the slots that they have opened (`RunSlots`).
-
-    Args:
-        n: How many.
-        settings: What is asked of them.
-        server: Where they come from; this object ends it.
-    """
-
-    owns_processes = True
+class OwnWorkers(SupervisedCluster):
+    """`n` worker processes of a server, watched and replaced, and the slots that they have opened (`RunSlots`)."""
 
     def __init__(self, n: int, settings: ProcessSettings, server: ForkServer) -> None:
-        self._server = server
         self._pid = os.getpid()
         self._closed = False
         listener, folder = private_listener(server.remove_at_end)
@@ -65,21 +46,25 @@ class OwnWorkers(WorkerCluster):
                 driver=(socket.gethostname(), self._pid),
             )
             self._growing = threading.Lock()
-            self._supervisor = Supervisor(server)
+            self.supervisor = Supervisor(server)
             self.grow(n)
-            self._supervisor.start()
+            self.supervisor.start()
         except BaseException:  # Ctrl-C too: leave no door and no folder behind
             self.pool.close()
             raise
 
     def __len__(self) -> int:
-        return len(self._supervisor.workers)
+        return len(self.supervisor.workers)
 
     # --- what a run asks: `RunSlots` ---
 
     def claim(self) -> SlotClaim:
         """Open a claim to their slots."""
         return self.pool.claim()
+
+    def wake(self) -> None:
+        """Have the run look for new work; from any thread."""
+        self.pool.wake()
 
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""
@@ -99,25 +84,6 @@ class OwnWorkers(WorkerCluster):
         """Return False: there is no other way to them."""
         return False
 
-    # --- what the driver asks: `WorkerCluster` ---
-
-    def end_of(self, pid: int) -> ProcessEnd | None:
-        """Return how a process ended, once that is known."""
-        return self._supervisor.exits.get(pid)
-
-    def given_up(self) -> GivenUp | None:
-        """Return why processes could not be replaced, once every one of them is given up."""
-        return self._supervisor.given_up()
-
-    def kill_worker(self, host: str, pid: int) -> None:
-        """SIGKILL one process and what it started; another takes its place."""
-        if any(worker.pid == pid and not worker.ended for worker in list(self._supervisor.workers)):
-            kill_group(pid)
-
-    def remove_at_end(self, folder: str) -> None:
-        """Have the fork server remove a folder when it ends."""
-        self._server.remove_at_end(folder)
-
     # --- what those who keep them ask ---
 
     def grow(self, n: int) -> None:
@@ -128,7 +94,7 @@ class OwnWorkers(WorkerCluster):
                 env = {**self._boot["env"], **gpu_env(settings.gpus, number)}
                 boot = {**self._boot, "name": str(number), "env": env}
                 memory = MemoryWatch(settings.memory_limit, settings.threads)
-                self._supervisor.add(str(number), boot, memory)
+                self.supervisor.add(str(number), boot, memory)
 
     def are_as_new(self) -> bool:
         """Whether each is as it began, but for the modules it has loaded.
@@ -136,7 +102,7 @@ class OwnWorkers(WorkerCluster):
         Its folder, environment and search path are what they were, no source of a loaded module was written since,
         and it answers.
         """
-        return self._supervisor.are_as_new()
+        return self.supervisor.are_as_new()
 
     def close(self, kill: bool = False) -> None:
         """End the processes and their server, and wait for that; in a forked child, where they are not its, nothing."""
@@ -144,11 +110,11 @@ class OwnWorkers(WorkerCluster):
             return
         self._closed = True
         self.pool.close()
-        self._supervisor.close(kill)
+        self.supervisor.close(kill)
 
     def leave(self) -> None:
         """End them without waiting: their server waits for them, when this process is gone."""
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True
-        self._supervisor.leave()
+        self.supervisor.leave()

@@ -7,7 +7,7 @@ import pytest
 
 from espnet3.parallel.backends import BACKENDS
 from espnet3.parallel.clusters.arrays import Arrays
-from espnet3.parallel.clusters.end_task import end_task
+from espnet3.parallel.clusters.commands import end_task
 from espnet3.parallel.clusters.keeper import JobKeeper
 
 PATIENCE = 600  # seconds; all of it is over at once

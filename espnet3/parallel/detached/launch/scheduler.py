@@ -21,7 +21,7 @@ from espnet3.parallel.backends.scheduler import Scheduler, SubmitBy, check_ids
 from espnet3.parallel.clusters.commands import NotCancelled, refuse_elsewhere, submitted_ids, submitting
 from espnet3.parallel.clusters.commands import cancel as cancel_jobs
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.jobs import prologue_of
+from espnet3.parallel.dask_compat.clusters import prologue_of
 from espnet3.parallel.detached.launch import commands
 from espnet3.parallel.detached.launch.arrays import Submitted, folder_of, ids_of, note, submitted
 from espnet3.parallel.detached.launch.asking import answers, query, scheduler_of

@@ -18,25 +18,19 @@ import dask
 from distributed import LocalCluster, Worker
 
 from espnet3.parallel.dask_compat import (
-    ClosesMore,
-    LostWorkersStay,
     dashboard_link,
     default_config,
-    forget_worker,
-    give_up_cluster,
     import_dashboard,
     interrupted_before_start,
     is_failed_broadcast,
 )
+from espnet3.parallel.dask_compat.clusters import ClosesMore, LostWorkersStay, forget_worker, give_up_cluster
 from espnet3.parallel.dask_compat.servers import guarded
 from espnet3.parallel.local.dask.forked_worker import ForkedWorker
 from espnet3.parallel.local.fork_server import ForkServer
-from espnet3.parallel.local.forking import kill_group
 from espnet3.parallel.local.memory_limit import processors
 from espnet3.parallel.local.pages import PrivatePages, link_with, new_secret
-from espnet3.parallel.local.supervisor import Supervisor
-from espnet3.parallel.pilots.worker_cluster import GivenUp, WorkerCluster
-from espnet3.parallel.records import ProcessEnd
+from espnet3.parallel.local.supervisor import SupervisedCluster, Supervisor
 
 _LOADING = threading.Lock()
 _STOPPING = 2.0  # seconds that a loop has to end all its tasks
@@ -106,16 +100,13 @@ class ThreadCluster(LocalCluster, PrivatePages):
         return link
 
 
-class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, WorkerCluster):
+class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
     """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes.
 
     A worker that died stays wanted: ours are replaced, and may just have died again.
     """
 
-    owns_processes = True
-
     def __init__(self, *, forkserver: ForkServer, pages: str | None, **options: Any) -> None:
-        self.forkserver = forkserver
         self.supervisor = Supervisor(forkserver)
         self.pages = pages
         try:
@@ -145,23 +136,6 @@ class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, Wor
         """SIGKILL every worker: an aborted run does not wait for items in progress."""
         for worker in list(self.workers.values()):
             worker.kill()
-
-    def kill_worker(self, host: str, pid: int) -> None:
-        """SIGKILL one worker process and what it started; another takes its place."""
-        if any(worker.pid == pid and not worker.ended for worker in list(self.supervisor.workers)):
-            kill_group(pid)
-
-    def end_of(self, pid: int) -> ProcessEnd | None:
-        """Return how a worker process ended, once that is known."""
-        return self.supervisor.exits.get(pid)
-
-    def given_up(self) -> GivenUp | None:
-        """Return why workers could not be replaced, once every one of them is given up."""
-        return self.supervisor.given_up()
-
-    def remove_at_end(self, folder: str) -> None:
-        """Have the fork server remove a folder when it ends: it outlives a driver that is killed."""
-        self.forkserver.remove_at_end(folder)
 
     async def before_closing(self) -> None:
         """End the workers first: Dask would retire them, and they would then log that their scheduler is lost."""

@@ -142,21 +142,24 @@ def close_pool(client: Any) -> None:
 
 
 class ClientSlots:
-    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect.
-
-    Args:
-        client: A `distributed.Client`.
-    """
+    """The slots of a client's workers, for one run: from its pool, or from Dask tasks where pilots cannot connect."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._source = pool_of(client)
+        self._claim: SlotClaim | None = None
         self._fell_back = False
         self._workers_since: float | None = None
 
     def claim(self) -> SlotClaim:
         """Open a claim to slots of the present source."""
-        return self._source.claim()
+        self._claim = self._source.claim()
+        return self._claim
+
+    def wake(self) -> None:
+        """Have the run look for new work; from any thread."""
+        if self._claim is not None:
+            self._claim.wake()
 
     def check(self) -> None:
         """Check that the client can still be used; as `check_client`."""

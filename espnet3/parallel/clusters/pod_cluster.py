@@ -18,8 +18,13 @@ from urllib.parse import urlsplit
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import ClosesAtCtrlC, give_up_cluster, kube_create_mode
-from espnet3.parallel.dask_compat.pods import StartsInTime, scale_pods
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesAtCtrlC,
+    StartsInTime,
+    give_up_cluster,
+    kube_create_mode,
+    scale_pods,
+)
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.looking import events_of, is_going, log_of, sentence
@@ -113,15 +118,7 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 
 
 class Place:
-    """What a cluster of pods knows of itself.
-
-    Args:
-        server: The API server.
-        name: The DaskCluster's name.
-        run: The value of its label.
-        config: The checked block.
-        guard: Deletes it when this process is gone.
-    """
+    """What a cluster of pods knows of itself: `run` is the value of its label."""
 
     def __init__(self, server: Server, name: str, run: str, config: ParallelConfig, guard: Guard) -> None:
         self.server, self.name, self.run, self.config, self.guard = server, name, run, config, guard

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distributed.core import Status
@@ -23,10 +26,12 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.job_text import quoted_word
 from espnet3.parallel.backends.scheduler import Scheduler
-from espnet3.parallel.clusters.arrays import Arrays
+from espnet3.parallel.backends.signatures import parameters
+from espnet3.parallel.clusters.arrays import Arrays, array_script
 from espnet3.parallel.clusters.commands import SECONDS, JobsToCancel, Said, in_thread, refuse_elsewhere, run
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.options import (
+    check_log_folder,
     interface_problems,
     prepare,
     secure,
@@ -34,8 +39,9 @@ from espnet3.parallel.clusters.options import (
 )
 from espnet3.parallel.clusters.security import RunCertificate
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import ClosesMore, LostWorkersStay
-from espnet3.parallel.dask_compat.jobs import (
+from espnet3.parallel.dask_compat.clusters import (
+    ClosesMore,
+    LostWorkersStay,
     OwnCertificate,
     OwnCommands,
     log_folder_of,
@@ -123,16 +129,10 @@ async def _run_submission(job_class: Any, command: list[str], *, shell: bool = F
 
 
 class KeptCluster(WorkerCluster):
-    """What the driver asks of a cluster of jobs: its keeper knows.
+    """What the driver asks of a cluster of jobs: its keeper knows."""
 
-    Attributes:
-        keeper: Watches the jobs; None before it is started.
-        folder: Where the jobs' logs are, if they are removed with the cluster.
-        certificate: What the cluster's connections are encrypted with, if they are.
-    """
-
-    keeper: JobKeeper | None = None
-    folder: str | None = None
+    keeper: JobKeeper | None = None  # before it is started
+    folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
     certificate: RunCertificate | None = None
     scheduler_info: Any
 
@@ -263,3 +263,51 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             raise ConfigError(f"the scheduler of the workers cannot start here: {error.__cause__}") from error
         raise
     return cluster
+
+
+# --- what would be submitted ---
+
+# What dask-jobqueue's cluster keeps for itself; the rest goes to each job.
+_CLUSTER = "dask_jobqueue.core:JobQueueCluster.__init__"
+_SHARED = ("interface", "protocol", "config_name")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What would be submitted."""
+
+    jobs: int
+    workers_per_job: int
+    elements: int  # jobs that one submission takes, as a job array; a site may allow less
+    command: str
+    script: str  # with placeholders in capitals for what is known at the start only
+    warnings: tuple[str, ...] = ()  # what keeps this machine from starting such a run; another one may
+
+
+def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
+    """Return what a configuration of a batch scheduler would submit; nothing is left behind."""
+    job_class = watched_cluster(row).job_cls
+    options = dict(config.options)
+    given = options.get("log_directory")
+    warnings = interface_problems(row, options)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = os.path.join(folder, "logs")
+        check_log_folder(row, given or os.getcwd())
+        options["log_directory"] = logs  # a job makes its folder when it is built
+        prepare(row, options)
+        for_cluster = set(parameters(_CLUSTER) or ()) - set(_SHARED)
+        for_job = {name: value for name, value in options.items() if name not in for_cluster}
+        job = job_class("tcp://SCHEDULER:PORT", name="WORKER-1", **for_job)
+        processes = job.worker_processes
+        jobs = math.ceil(config.n_workers / processes)
+        script = job.job_script()
+        assert row.scheduler is not None
+        refuse_elsewhere(row.name, row.scheduler, job.submit_command, script)
+        elements = min(jobs, row.scheduler.largest_array())
+        array = (
+            array_script(row.scheduler, script, job.name, job.job_name, elements) if elements > 1 else None
+        )
+        script = array or script
+        script = script.replace(logs, given or "LOGS")
+    command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
+    return JobPlan(jobs, processes, elements if array else 1, command, script, tuple(warnings))

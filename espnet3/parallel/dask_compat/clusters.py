@@ -1,0 +1,256 @@
+"""What distributed, dask-jobqueue and dask-kubernetes do not document of their clusters, and this package needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+_END = 5.0  # seconds for a start that was cut off to end
+
+# --- distributed -----------------------------------------------------------------------------------
+
+
+class LostWorkersStay:
+    """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
+
+    `SpecCluster._update_worker_status` drops a worker's spec 15 seconds after its death, also where a replacement
+    has come or its job waits in the queue again. And one that goes need not be known: `Cluster.wait_for_workers` reads
+    the list of workers anew, ahead of what is still to be said of them, and `Cluster._update_worker_status` would
+    end there, with a KeyError when the cluster closes.
+    """
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        from distributed.deploy.cluster import Cluster
+
+        # the base of SpecCluster, which only notes who came and who went
+        note: Any = Cluster._update_worker_status
+        known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
+        if op != "remove" or msg in known:
+            note(self, op, msg)
+
+
+class WhenAwaited:
+    """An awaitable whose coroutine is made when somebody awaits it."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.made = partial(call, *args, **kwargs)
+
+    def __await__(self) -> Any:
+        return self.made().__await__()
+
+
+class ClosesAtCtrlC:
+    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself: `_close`.
+
+    `distributed.utils.sync` gives it a time limit, whose task may be cancelled before it has begun: Python then prints
+    that the coroutine of `_close` "was never awaited".
+    """
+
+    def _close(self, *args: Any, **kwargs: Any) -> Any:
+        return WhenAwaited(super()._close, *args, **kwargs)  # type: ignore[misc]  # mixed into one that has it
+
+
+class ClosesMore:
+    """Mixin for a `SpecCluster` that has something of its own to close: `SpecCluster._close`.
+
+    Dask calls it from more than one place, so both methods may be called more than once; and `Cluster.close` when a
+    program ends, also in a forked child, where the cluster is not the child's to close.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.opened_in = os.getpid()
+        super().__init__(*args, **kwargs)
+
+    def close(self, timeout: float | None = None) -> Any:
+        """Close the cluster, unless this is a forked child of the process that opened it."""
+        if os.getpid() != self.opened_in:
+            return None
+        return super().close(timeout)  # type: ignore[misc]  # mixed into one that has it
+
+    async def before_closing(self) -> None:
+        """Close what must go before the workers."""
+
+    async def after_closing(self) -> None:
+        """Close what the workers needed; also after an error."""
+
+    async def _close(self) -> None:
+        try:
+            await self.before_closing()
+            await super()._close()  # type: ignore[misc]  # mixed into one that has it
+        finally:
+            await self.after_closing()
+
+
+async def forget_worker(cluster: Any, address: str) -> None:
+    """Have the scheduler of a cluster forget a worker whose process has ended: `Scheduler.remove_worker`."""
+    await cluster.scheduler.remove_worker(address, stimulus_id="worker-process-ended", close=False)
+
+
+async def start_missing(cluster: Any) -> None:
+    """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
+    await cluster._correct_state()
+
+
+def add_specs(cluster: Any, jobs: int) -> None:
+    """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
+
+    `SpecCluster._i`, which `new_worker_spec` counts names from: Dask raises it only while a name is in the spec, and
+    the name of a job that is gone may not be free yet at the scheduler.
+    """
+    for _ in range(jobs):
+        cluster._i += 1
+        cluster.worker_spec.update(cluster.new_worker_spec())
+
+
+def ignore_errors_of_loop(cluster: Any) -> None:
+    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it.
+
+    `IOLoop.asyncio_loop` of tornado.
+    """
+    cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
+
+
+def give_up_cluster(cluster: Any, seconds: float) -> None:
+    """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
+
+    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early,
+    and has no loop yet where Ctrl-C came while that started: its thread then waits, a daemon, for nothing.
+    """
+    from distributed.deploy.spec import SpecCluster
+
+    SpecCluster._instances.discard(cluster)
+    runner = getattr(cluster, "_loop_runner", None)
+    if runner is None or not runner.is_started():
+        return
+    ignore_errors_of_loop(cluster)
+    try:
+        runner.stop(timeout=seconds)
+    except TimeoutError:  # a task of Dask's did not take its end
+        pass
+
+
+# --- dask-jobqueue ---------------------------------------------------------------------------------
+
+
+class OwnCommands:
+    """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
+
+    @classmethod
+    async def run_command(cls, command: list[str], *, shell: bool = False) -> Any:
+        """Run the command that submits a job, by way of a shell if `shell`, and return what it said."""
+        raise NotImplementedError
+
+    @classmethod
+    async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> Any:
+        return await cls.run_command(cmd, shell=shell)
+
+
+class OwnCertificate:
+    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate: `JobQueueCluster._get_worker_security`.
+
+    It would write the one in memory to files that only it knows.
+    """
+
+    certificate: Any = None
+
+    def _get_worker_security(self, security: Any) -> Any:
+        if self.certificate is not None:
+            return None
+        return super()._get_worker_security(security)  # type: ignore[misc]  # mixed into one that has it
+
+
+def processes_per_job(cluster: Any) -> int:
+    """Return how many worker processes each job of a cluster has: `JobQueueCluster._dummy_job`."""
+    processes: int = cluster._dummy_job.worker_processes
+    return processes
+
+
+def submission_of(cluster: Any) -> tuple[str, str]:
+    """Return a cluster's submit command and the script of such a job: `JobQueueCluster._dummy_job`."""
+    job = cluster._dummy_job
+    return job.submit_command, job.job_script()
+
+
+def log_folder_of(cluster: Any) -> str | None:
+    """Return the folder that a cluster's jobs write their logs to: `JobQueueCluster._job_kwargs`."""
+    folder: str | None = cluster._job_kwargs.get("log_directory")
+    return folder
+
+
+def options_of_next_jobs(cluster: Any) -> dict[str, Any]:
+    """Return the options that further jobs are made with, to be changed in place: `SpecCluster.new_spec`."""
+    options: dict[str, Any] = cluster.new_spec["options"]
+    return options
+
+
+def prologue_of(job: Any) -> tuple[str, ...]:
+    """Return the lines that a job's script begins with: `Job._job_script_prologue`."""
+    return tuple(job._job_script_prologue or ())
+
+
+async def submit_job(job: Any) -> Any:
+    """Submit a job's script and return what `run_command` did: `Job.job_file`, `Job._submit_job`."""
+    with job.job_file() as file:
+        return await job._submit_job(file)
+
+
+# --- dask-kubernetes and kr8s ----------------------------------------------------------------------
+
+
+def kube_create_mode(mode: Any) -> Any:
+    """Return a `create_mode` of `KubeCluster`, given it or its name.
+
+    Its enum is in `dask_kubernetes.operator.kubecluster.kubecluster` alone.
+    """
+    from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
+
+    return CreateMode(getattr(mode, "value", mode))
+
+
+class StartsInTime:
+    """Mixin for a `KubeCluster`, whose start has no limit of its own: `KubeCluster._start`.
+
+    Its `resource_timeout` does not cover a pod of the scheduler that never runs, for want of its image or of room.
+    """
+
+    start_timeout: float  # seconds
+
+    async def too_late(self) -> None:
+        """Called once the time is over, while the cluster is still there; to raise what is to be said of it."""
+
+    async def _start(self) -> None:
+        start = asyncio.ensure_future(super()._start())  # type: ignore[misc]  # mixed into one that has it
+        done, _ = await asyncio.wait({start}, timeout=self.start_timeout)
+        try:
+            if done:
+                start.result()
+                return
+            start.cancel()
+            await asyncio.wait({start}, timeout=_END)
+            await self.too_late()
+        except BaseException:
+            await close_locally(self)
+            raise
+
+
+async def close_locally(cluster: Any) -> None:
+    """Close what a cluster has in this process, and delete nothing: `Cluster._close`."""
+    from distributed.deploy.cluster import Cluster
+
+    close: Any = Cluster._close
+    await close(cluster)
+
+
+async def scale_pods(cluster: Any, workers: int) -> None:
+    """Have the operator start or retire workers: `KubeCluster._scale`, from its event loop."""
+    await cluster._scale(workers)
+
+
+async def close_connections(api: Any) -> None:
+    """Close what kr8s has open, for which it has no way: `Api._session`, made by the first request."""
+    session = getattr(api, "_session", None)
+    if session is not None:
+        await session.aclose()

@@ -30,7 +30,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_267, ["espnet3/parallel/pilots/"]),
     (1_465, ["espnet3/parallel/local/"]),
     (
-        5_501,
+        5_428,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",

@@ -73,9 +73,8 @@ class Arrays:
     """Submits the jobs of one cluster."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.refused = (
-            False  # the scheduler has refused an array: each job is submitted by itself from then on
-        )
+        # an array was: each job is submitted by itself from then on
+        self.refused = False
         self.scheduler = scheduler
         self._largest: int | None = None
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
@@ -99,7 +98,6 @@ class Arrays:
         await asyncio.gather(*(self._submit_part(part, ended) for part in parts))
 
     async def _parts(self, jobs: list[Any]) -> list[list[Any]]:
-        """Return the jobs in groups that one submission takes."""
         groups = _consecutive(jobs)
         if self._largest is None and len(groups) < len(jobs):
             self._largest = await _largest_array(self.scheduler)

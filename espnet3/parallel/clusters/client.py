@@ -229,7 +229,7 @@ def open_client(
     scratch = _Scratch(base or dask.config.get("temporary-directory", None))
     try:
         with dask.config.set({"temporary-directory": scratch.path}):
-            cluster = _cluster(config, forkserver, scratch.path)
+            cluster = _open_cluster(config, forkserver, scratch.path)
         try:
             if isinstance(cluster, ForkedCluster):
                 cluster.remove_at_end(scratch.path)
@@ -244,18 +244,6 @@ def open_client(
     known = weakref.ref(client)  # the cluster must not keep its client alive
     cluster_of(client).watch_demand(lambda: _wants_workers(known()))
     return client
-
-
-def _cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
-    if not own_processes(config):
-        return open_cluster(config)
-    gpus: list[str] = []
-    if BACKENDS[config.env].kind is Kind.GPU:
-        gpus = chosen_gpus(config.options, config.n_workers)
-    options, private = local_security(config)
-    options.pop(GPU_VARIABLE, None)
-    options["local_directory"] = scratch  # also of those that take a dead one's place
-    return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
 
 
 class _Scratch:
@@ -299,9 +287,7 @@ def abort(client: Any) -> None:
     Workers that are threads cannot be killed; they are closed without waiting for their calls.
     """
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
-    if (
-        cluster is None or os.getpid() != client._espnet3_pid
-    ):  # not ours, closed, or of the parent of this fork
+    if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
         return
     # tasks cut off on the loop fail now, and nobody is left to read what they log
     ignore_errors_of_loop(cluster)
@@ -335,13 +321,19 @@ async def _close_threads(cluster: Any) -> None:
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-# --- the cluster of any other env than this machine's own processes ---
+# --- the cluster of a block ---
 
 
-def open_cluster(config: ParallelConfig) -> Any:
-    """Start the cluster of a `parallel` block; return without waiting for workers."""
-    warn_of_files(config)
+def _open_cluster(config: ParallelConfig, forkserver: Callable[[], ForkServer], scratch: str) -> Any:
+    """Start the cluster of a `parallel` block; of workers elsewhere, return without waiting for them."""
     row = BACKENDS[config.env]
+    if own_processes(config):
+        gpus = chosen_gpus(config.options, config.n_workers) if row.kind is Kind.GPU else []
+        options, private = local_security(config)
+        options.pop(GPU_VARIABLE, None)
+        options["local_directory"] = scratch  # also of those that take a dead one's place
+        return local_cluster(config.n_workers, options, forkserver, private=private, gpus=gpus)
+    warn_of_files(config)
     if row.kind is Kind.BATCH:
         from espnet3.parallel.clusters.job_cluster import start_jobs
 

@@ -88,12 +88,10 @@ def watched_job(job_class: Any, scheduler: Scheduler) -> Any:
             self.name = name
 
         def job_script(self) -> str:
-            """Return what is submitted."""
             own: str = super().job_script()
             return self.script or own
 
         async def start(self) -> None:
-            """Submit the job, with those that start at the same moment."""
             try:
                 await self.arrays.submit(self)
             except BaseException:
@@ -173,7 +171,6 @@ def watched_cluster(row: Backend) -> Any:
         job_cls = job_class
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
-            """As the base; the keeper watches the new jobs."""
             done = super().scale(*args, **kwargs)
             if self.keeper is not None and self.status is Status.running:
                 loop: Any = self.loop
@@ -181,12 +178,10 @@ def watched_cluster(row: Backend) -> Any:
             return done
 
         def guard_pages(self, server: Any) -> None:
-            """Have the scheduler's pages ask for the run's certificate."""
             if self.certificate is not None:
                 ask_for_certificate(server)
 
         async def before_closing(self) -> None:
-            """Submit nothing any more."""
             if self.keeper is not None:
                 await self.keeper.stop()
 
@@ -240,9 +235,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         processes = processes_per_job(cluster)
         jobs = math.ceil(config.n_workers / processes)
         if processes > 1:
-            logger.warning(
-                "n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs
-            )  # a warning, so that it is seen: many take n_workers for jobs
+            # a warning, so that it is seen: many take n_workers for jobs
+            logger.warning("n_workers = %d with processes = %d: %d jobs", config.n_workers, processes, jobs)
         cluster.keeper = JobKeeper(cluster, row, log_folder_of(cluster), make.job_cls.arrays)
         if config.adapt is None:
             cluster.sync(cluster.keeper.start, jobs)

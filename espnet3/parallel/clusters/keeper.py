@@ -143,7 +143,6 @@ class JobKeeper:
         return None
 
     def _later(self) -> None:
-        """Note that a submission has failed: the next one waits, and longer each time."""
         self._refused += 1
         self._not_before = time.monotonic() + min(2**self._refused, _PATIENCE)
 
@@ -272,7 +271,6 @@ class JobKeeper:
         self._why_after = time.monotonic() + (_SLOW if any(each.comment for each in waiting) else 4 * _QUICK)
 
     async def _settle(self) -> None:
-        """Draw the consequences of what the queue said."""
         self._count_workers()
         for name, each in list(self._jobs.items()):
             if each.up or not (each.view.state.is_over or each.view.state is QueueState.HELD):
@@ -282,7 +280,6 @@ class JobKeeper:
             await self._replace()
 
     def _due(self) -> bool:
-        """Whether jobs are to be submitted now."""
         due = (
             self._missing and not self.broken and not self._stopping and time.monotonic() >= self._not_before
         )

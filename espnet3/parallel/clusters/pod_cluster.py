@@ -12,7 +12,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -172,8 +171,7 @@ def pod_cluster(make: Any) -> Any:
             super().__init__(**options)
 
         async def too_late(self) -> None:
-            """Say what the cluster's pods say."""
-            missing = await _aside(self.place.missing)
+            missing = await asyncio.to_thread(self.place.missing)
             raise NoWorkersError(
                 f"the scheduler of cluster {self.place.name} did not start within start_timeout = "
                 f"{self.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
@@ -194,11 +192,9 @@ def pod_cluster(make: Any) -> Any:
             return closed
 
         def missing(self) -> Missing:
-            """Return what keeps the workers that have not come."""
             return self.place.missing()
 
         def went_with_job(self, worker: str, address: str) -> bool | None:
-            """Whether a lost worker went because its pod was deleted or evicted."""
             return self.place.went(address)
 
         def watch_demand(self, wanted: Callable[[], bool]) -> None:
@@ -226,12 +222,6 @@ async def follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum
             except Exception as error:  # of a server that does not answer: it is asked again
                 logger.warning("the number of pods could not be changed to %d: %s", target, error)
         await asyncio.sleep(_LOOK)
-
-
-async def _aside(call: Callable[[], Missing]) -> Missing:
-    """Await a call that blocks."""
-    with ThreadPoolExecutor(1) as thread:
-        return await asyncio.get_running_loop().run_in_executor(thread, call)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

@@ -82,17 +82,8 @@ class RemoteProcess(ProcessInterface):
         self.ended = asyncio.Event()
         self.tail: deque[str] = deque(maxlen=_SHOWN)
 
-    def arguments(self) -> list[str]:
-        """Return what `SPEC_MODULE` is to start, as JSON, and its further arguments."""
-        raise NotImplementedError
-
-    async def start(self) -> None:
-        """Open the session, start the process, and wait until it has written that it is up."""
-        await self.open()
-        await super().start()
-
-    async def open(self) -> str:
-        """Open a session and start the process in it; return the line with which it announced itself."""
+    async def open(self, spec: Mapping[str, Any], *words: str) -> str:
+        """Open a session and start in it what `SPEC_MODULE` makes of `spec`; return the line that announced it."""
         import asyncssh
 
         self.ended = asyncio.Event()
@@ -100,11 +91,10 @@ class RemoteProcess(ProcessInterface):
             self.connection = await asyncssh.connect(self.host, **self.connect_options)
         except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
             raise RemoteError(f"{self.host}: {_reason(error, self.connect_options)}") from error
-        spec, *words = self.arguments()
         command = shlex.join([self.python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
-        self.process.stdin.write(f"{inherited_config(self.config)}\n{spec}\n")
+        self.process.stdin.write(f"{inherited_config(self.config)}\n{json.dumps(spec)}\n")
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             self.tail.append(line)
             if self.announced in line:
@@ -152,13 +142,9 @@ class RemoteScheduler(RemoteProcess):
         super().__init__(announced="Scheduler at", **where)
         self.options = options
 
-    def arguments(self) -> list[str]:
-        """Return what makes it a scheduler."""
-        return [json.dumps({"cls": "distributed.Scheduler", "opts": dict(self.options)})]
-
     async def start(self) -> None:
-        """As the base; the address is taken from its announcement."""
-        line = await self.open()
+        """Start it; the address is taken from its announcement."""
+        line = await self.open({"cls": "distributed.Scheduler", "opts": dict(self.options)})
         self.address = line.split("Scheduler at:")[1].strip()
         self.status = Status.running
 
@@ -179,11 +165,6 @@ class RemoteWorker(RemoteProcess):
         self._turn = 0
         self._wanted = True
 
-    def arguments(self) -> list[str]:
-        """Return what makes it a worker of our scheduler."""
-        opts = {**self.options, "name": self.turn_name}
-        return [json.dumps({"0": {"cls": self.worker_class, "opts": opts}}), self.scheduler]
-
     @property
     def turn_name(self) -> str:
         """The worker's name: another for each session, as the scheduler may still hold the last."""
@@ -198,8 +179,9 @@ class RemoteWorker(RemoteProcess):
         tries = 0
         while tries < _TRIES and self._wanted:
             self._turn += 1
+            opts = {**self.options, "name": self.turn_name}
             try:
-                await self.open()
+                await self.open({"0": {"cls": self.worker_class, "opts": opts}}, self.scheduler)
             except RemoteError as error:
                 tries += 1
                 self.trying = str(error)

@@ -32,10 +32,7 @@ SEEN = {
 
 
 def forget_closed_client() -> None:
-    """Leave Dask no closed client as the current one of this context: the newest open one is then its default.
-
-    `distributed.client._current_client`: each client puts back what it found, be that closed by now.
-    """
+    """Leave Dask no closed client as the current one: each client puts back what it found, be that closed by now."""
     from distributed.client import _current_client
 
     current = _current_client.get()
@@ -44,10 +41,7 @@ def forget_closed_client() -> None:
 
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
-    """Return an exception as a worker would pickle it for the client; called while it is handled.
-
-    `distributed.core.error_message`, whose "exception" is a `Serialized` or `Serialize` with the bytes in `data`.
-    """
+    """Return an exception as a worker would pickle it for the client; called while it is handled."""
     from distributed.core import error_message
 
     blob: bytes = error_message(error)["exception"].data
@@ -57,34 +51,24 @@ def pickled_as_by_dask(error: BaseException) -> bytes:
 def is_lost_connection(error: Exception) -> bool:
     """Whether an error of a scheduler that speaks to all workers says that one of them has gone.
 
-    An OSError does; one that goes between the connection and its handshake is a ValueError of tornado's, known by its
-    words: `IOStream.start_tls`.
+    One that goes between the connection and its handshake is a ValueError of tornado's `IOStream.start_tls`.
     """
     return isinstance(error, OSError) or "IOStream is not idle" in str(error)
 
 
 def loop_runs_here(client: Any) -> bool:
-    """Whether the thread of a client's event loop is one of this process: a forked child has only the one that forked.
-
-    `BaseEventLoop._thread_id` of asyncio, by `IOLoop.asyncio_loop` of tornado; a loop that does not say is believed.
-    """
+    """Whether a client's event loop runs in this process: a forked child has only the thread that forked."""
     ident = getattr(client.loop.asyncio_loop, "_thread_id", None)
     return ident is None or any(thread.ident == ident for thread in threading.enumerate())
 
 
 def sockets_of(client: Any) -> list[int]:
-    """Return the descriptors of all connections that a client's event loop serves, its scheduler's included.
-
-    `BaseAsyncIOLoop.handlers` of tornado: by descriptor.
-    """
+    """Return the descriptors of all connections that a client's event loop serves, its scheduler's included."""
     return list(client.loop.handlers)
 
 
 def has_tasks(client: Any) -> bool:
-    """Whether a client's scheduler holds any task: `Scheduler.tasks`.
-
-    Of a scheduler that runs elsewhere it is known what this client still waits for: `Client.futures`.
-    """
+    """Whether a client's scheduler holds any task; of one that runs elsewhere, whether this client waits for any."""
     scheduler = getattr(client.cluster, "scheduler", None)
     if scheduler is not None:
         return bool(scheduler.tasks)
@@ -92,7 +76,7 @@ def has_tasks(client: Any) -> bool:
 
 
 def dashboard_link(host: str, port: int | None) -> str:
-    """Return the address of a dashboard by the user's own pattern: `distributed.utils.format_dashboard_link`."""
+    """Return the address of a dashboard by the user's own pattern."""
     from distributed import utils
 
     word: Any = utils.format_dashboard_link
@@ -100,7 +84,7 @@ def dashboard_link(host: str, port: int | None) -> str:
 
 
 def import_dashboard() -> None:
-    """Import what a scheduler imports at its start for its dashboard: `distributed.dashboard.scheduler`."""
+    """Import what a scheduler imports at its start for its dashboard."""
     import distributed.dashboard.scheduler  # noqa: F401  for its effect on sys.modules
 
 
@@ -113,10 +97,7 @@ def interrupted_before_start(error: BaseException | None) -> bool:
 
 
 def is_failed_broadcast(record: LogRecord) -> bool:
-    """Whether a log line is that of `Scheduler.broadcast` about a worker that it did not reach.
-
-    The same error is raised where the broadcast was asked for.
-    """
+    """Whether a log line is about a worker that a broadcast did not reach, which raises where it was asked for, too."""
     return str(record.msg).startswith("broadcast to ")
 
 
@@ -137,8 +118,7 @@ def threads_of(worker: Any) -> int:
 def slow_heartbeats(worker: Any, seconds: float) -> None:
     """Reduce the heartbeats of a worker in this process to one in so many seconds, or as few as the scheduler wants.
 
-    `Worker.periodic_callbacks["heartbeat"]`, a tornado `PeriodicCallback` whose `callback` and `callback_time`
-    (milliseconds) are read before each beat; the answer to a heartbeat sets `callback_time` anew.
+    The answer to a heartbeat sets the `callback_time` (milliseconds) anew.
     """
     heartbeat = worker.periodic_callbacks["heartbeat"]
     send = heartbeat.callback
@@ -151,11 +131,7 @@ def slow_heartbeats(worker: Any, seconds: float) -> None:
 
 
 def worker_arguments(command: str | None) -> frozenset[str]:
-    """Return the options that a worker's command line knows, such as "--name"; empty for a command that is not Dask's.
-
-    `distributed.cli.dask_worker.main`, a command of click's, which is what dask-jobqueue calls where nothing else is
-    wanted.
-    """
+    """Return the options of a worker's command line, such as "--name"; empty for a command that is not Dask's."""
     from distributed.cli.dask_worker import main
 
     if command not in (None, "distributed.cli.dask_worker"):
@@ -192,11 +168,7 @@ def default_config() -> dict[str, Any]:
 
 
 def mark_awaited(call: Any, awaited: bool) -> None:
-    """Have Dask's workers await what a callable object returns, as they would of a coroutine function.
-
-    `__tornado_coroutine__`, by which tornado, and so `distributed.utils.iscoroutinefunction`, finds those that are
-    none to `inspect`.
-    """
+    """Have Dask's workers await what a callable object returns, as they would of a coroutine function."""
     call.__tornado_coroutine__ = awaited
 
 
@@ -219,11 +191,7 @@ class ReducedClass(NamedTuple):
 
 
 def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
-    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value.
-
-    It is a tuple of six, of which the fourth and fifth are None; the first is `_make_skeleton_class`, or
-    `_make_skeleton_enum` for an enum.
-    """
+    """Read what `cloudpickle.Pickler.reducer_override` made of an object; None where that is no class by value."""
     if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != 6:
         return None
     make, args, state, _, _, fill = reduced
@@ -233,8 +201,7 @@ def reduced_class(obj: Any, reduced: Any) -> ReducedClass | None:
 def code_with_file(pickler: Any, code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     """Return how to reduce compiled code, with the name of its file: 3.1.3 writes "<dynamic-code>" in its place.
 
-    `dispatch_table` of a `cloudpickle.Pickler` gives the type of code and the arguments for it, among which the name
-    of the file is the first text.
+    The name is the first text among the arguments.
     """
     make, args = pickler.dispatch_table[CodeType](code)
     at = next(at for at, arg in enumerate(args) if isinstance(arg, str))

@@ -16,10 +16,9 @@ _END = 5.0  # seconds for a start that was cut off to end
 class LostWorkersStay:
     """Mixin for a `SpecCluster`: a worker that goes away stays wanted.
 
-    `SpecCluster._update_worker_status` drops a worker's spec 15 seconds after its death, also where a replacement
-    has come or its job waits in the queue again. And one that goes need not be known: `Cluster.wait_for_workers` reads
-    the list of workers anew, ahead of what is still to be said of them, and `Cluster._update_worker_status` would
-    end there, with a KeyError when the cluster closes.
+    Dask drops a worker's spec 15 seconds after its death, also where a replacement has come or its job waits in the
+    queue again. One that goes need not be known: `wait_for_workers` reads the list of workers anew, ahead of what is
+    still to be said of them.
     """
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -43,10 +42,9 @@ class WhenAwaited:
 
 
 class ClosesAtCtrlC:
-    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself: `_close`.
+    """Mixin for a `Client` or a `Cluster`: Ctrl-C while it closes shows nothing but itself.
 
-    `distributed.utils.sync` gives it a time limit, whose task may be cancelled before it has begun: Python then prints
-    that the coroutine of `_close` "was never awaited".
+    The task that closes it may be cancelled before it has begun: Python then prints "was never awaited".
     """
 
     def _close(self, *args: Any, **kwargs: Any) -> Any:
@@ -54,10 +52,9 @@ class ClosesAtCtrlC:
 
 
 class ClosesMore:
-    """Mixin for a `SpecCluster` that has something of its own to close: `SpecCluster._close`.
+    """Mixin for a `SpecCluster` that has something of its own to close, perhaps more than once.
 
-    Dask calls it from more than one place, so both methods may be called more than once; and `Cluster.close` when a
-    program ends, also in a forked child, where the cluster is not the child's to close.
+    Dask closes clusters when a program ends, also in a forked child, where the cluster is not the child's to close.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -97,8 +94,7 @@ async def start_missing(cluster: Any) -> None:
 def add_specs(cluster: Any, jobs: int) -> None:
     """Add so many jobs to a cluster's `worker_spec`, under names it has not used before.
 
-    `SpecCluster._i`, which `new_worker_spec` counts names from: Dask raises it only while a name is in the spec, and
-    the name of a job that is gone may not be free yet at the scheduler.
+    Dask itself uses the name of a job that is gone again, which may not be free yet at the scheduler.
     """
     for _ in range(jobs):
         cluster._i += 1
@@ -106,18 +102,14 @@ def add_specs(cluster: Any, jobs: int) -> None:
 
 
 def ignore_errors_of_loop(cluster: Any) -> None:
-    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it.
-
-    `IOLoop.asyncio_loop` of tornado.
-    """
+    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it."""
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
 
 
 def give_up_cluster(cluster: Any, seconds: float) -> None:
     """Stop the event loop of a cluster that is half started or half closed; Dask does not wait for it at exit.
 
-    `SpecCluster._instances` are closed at exit; `Cluster._loop_runner` is not set yet where its start failed early,
-    and has no loop yet where Ctrl-C came while that started: its thread then waits, a daemon, for nothing.
+    It has no runner yet where its start failed early, and no loop yet where Ctrl-C came while that started.
     """
     from distributed.deploy.spec import SpecCluster
 
@@ -149,10 +141,7 @@ class OwnCommands:
 
 
 class OwnCertificate:
-    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate: `JobQueueCluster._get_worker_security`.
-
-    It would write the one in memory to files that only it knows.
-    """
+    """Mixin for a `JobQueueCluster` whose jobs' words name a certificate, which is not to be written once more."""
 
     certificate: Any = None
 
@@ -201,20 +190,14 @@ async def submit_job(job: Any) -> Any:
 
 
 def kube_create_mode(mode: Any) -> Any:
-    """Return a `create_mode` of `KubeCluster`, given it or its name.
-
-    Its enum is in `dask_kubernetes.operator.kubecluster.kubecluster` alone.
-    """
+    """Return a `create_mode` of `KubeCluster`, given it or its name."""
     from dask_kubernetes.operator.kubecluster.kubecluster import CreateMode
 
     return CreateMode(getattr(mode, "value", mode))
 
 
 class StartsInTime:
-    """Mixin for a `KubeCluster`, whose start has no limit of its own: `KubeCluster._start`.
-
-    Its `resource_timeout` does not cover a pod of the scheduler that never runs, for want of its image or of room.
-    """
+    """Mixin for a `KubeCluster`, whose own limit does not cover a pod of the scheduler that never runs."""
 
     start_timeout: float  # seconds
 

@@ -48,13 +48,10 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         self.sock = ours
         env = {**_MALLOC, **_ONE_THREAD, **os.environ, **(extra_env or {})}
-        # Python 3.13.0 cannot import `socket` in a folder that has been deleted: the server enters it afterwards
-        deleted = os.open(".", os.O_RDONLY) if working_folder() is None else None
         code = (
-            f"import os, sys; sys.path[:] = {search_path()!r}\n"
+            f"import sys; sys.path[:] = {search_path()!r}\n"
             "from espnet3.parallel.local.forking import serve\n"
-            + ("" if deleted is None else f"os.fchdir({deleted})\n")
-            + f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
+            f"serve({theirs.fileno()}, {os.getpid()}, {dask})"
         )
         # the interpreter's own flags (-O, -W, -X ...), as multiprocessing passes them on
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -62,15 +59,12 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, *flags, "-c", code],
                 stdin=subprocess.DEVNULL,  # `python -` reads the caller's script from it
-                pass_fds=[theirs.fileno()] if deleted is None else [theirs.fileno(), deleted],
-                cwd=None if deleted is None else "/",
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,  # the terminal's Ctrl-C is the driver's business
                 env=env,
             )
         finally:
             theirs.close()
-            if deleted is not None:
-                os.close(deleted)
         self._waiting: list[Callable[[int], None]] = []
         self._on_exit: dict[int, Callable[[int, int], None]] = {}
         self._exits: list[Callable[[int, int], None]] = []

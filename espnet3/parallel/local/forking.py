@@ -92,7 +92,6 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
 
 
 def _load(dask: bool) -> None:
-    """Import what workers need."""
     # the collector would take a tenth of the time, and find nothing: modules stay
     gc.disable()
     import espnet3.parallel.local.worker_process
@@ -107,7 +106,6 @@ def _load(dask: bool) -> None:
 
 
 def _end(control: socket.socket, wake: int, alive: set[int], patience: float) -> None:
-    """Wait for workers that were told to stop, and kill those that are left."""
     end = time.monotonic() + patience
     while alive and (left := end - time.monotonic()) > 0:
         select.select([wake], [], [], left)

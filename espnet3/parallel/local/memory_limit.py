@@ -143,7 +143,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Return the positive numbers in a file; none where there is no such file."""
     try:
         return [int(word) for word in path.read_text().split() if word.isdigit() and int(word)]
     except OSError:

@@ -241,7 +241,6 @@ class Supervisor:
                 self._attend(worker, time.monotonic())
 
     def _attend(self, worker: Supervised, now: float) -> None:
-        """Do what it is time for."""
         if worker.pid and not worker.ended and worker.kill is not None and now >= worker.kill:
             worker.kill = now + _AGAIN  # one that has only just been forked leads no group yet
             kill_group(worker.pid)
@@ -361,7 +360,6 @@ class Supervisor:
         worker.tell_owner()
 
     def _read_rest(self, worker: Supervised) -> None:
-        """Read what an ended process had said."""
         assert worker.sock is not None
         worker.sock.setblocking(False)
         while worker.sock is not None:

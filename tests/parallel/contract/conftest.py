@@ -7,7 +7,7 @@ of that leg has the mark `matrix`.
 import pytest
 
 from espnet3.parallel import get_client, set_parallel
-from espnet3.parallel.local.idle import end_idle
+from espnet3.parallel.local.workers import end_idle
 from tests.parallel.contract.helpers import TWO
 
 ON_A_CLIENT_BY_DEFAULT = ("test_calls_anywhere.py", "test_runner_anywhere.py")

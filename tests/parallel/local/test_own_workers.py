@@ -20,7 +20,7 @@ from espnet3.parallel import BaseRunner, EnvironmentProvider, NoWorkersError, pa
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.local import memory_limit, workers
 from espnet3.parallel.local.alone import without_dask
-from espnet3.parallel.local.idle import borrowed, end_idle
+from espnet3.parallel.local.workers import borrowed, end_idle
 from tests.parallel.local import items
 from tests.waiting import wait_until
 

@@ -153,16 +153,6 @@ def drop(cluster: LocalCluster) -> None:
         cluster.supervisor.close(kill=True)
 
 
-def _load_dashboard() -> None:
-    """Import what the scheduler imports for its dashboard, in one thread at a time.
-
-    Threads that open clusters at the same time would import it at once, and one could go on with a module
-    whose import is unfinished, or has failed in the other thread.
-    """
-    with _LOADING:
-        import_dashboard()
-
-
 def local_cluster(
     n_workers: int,
     options: Mapping[str, Any],
@@ -184,12 +174,13 @@ def local_cluster(
         merged["threads_per_worker"] = max(1, processors() // n_workers)
     if (
         merged["dashboard_address"] is None
-    ):  # the user wants none, and Dask would listen on :8787 of every interface
+    ):  # none is wanted, and Dask would listen on :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
     shown = (merged["scheduler_kwargs"] or {}).get("dashboard", True)
     if shown and find_spec("bokeh") is not None:
-        _load_dashboard()
+        with _LOADING:  # a second thread could go on with a module whose import is unfinished, or has failed
+            import_dashboard()
     pages = new_secret() if private else None
     with dask.config.set(quiet_config()):
         if merged.pop("processes", True) is False:
@@ -201,9 +192,4 @@ def local_cluster(
                 return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)
         if gpus:
             merged["gpus"] = gpus
-        server = start()
-        try:
-            return ForkedCluster(n_workers=n_workers, forkserver=server, pages=pages, **merged)
-        except BaseException:
-            server.close()
-            raise
+        return ForkedCluster(n_workers=n_workers, forkserver=start(), pages=pages, **merged)

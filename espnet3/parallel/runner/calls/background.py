@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from espnet3.parallel.config import ParallelConfig
@@ -37,7 +37,7 @@ from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import WorkerSetupError, add_note, say_where
 from espnet3.parallel.local.alone import without_dask
-from espnet3.parallel.local.idle import borrowed, wanted_by
+from espnet3.parallel.local.workers import borrowed, wanted_by
 from espnet3.parallel.pilots.driver import PilotRun  # here: a program may fork while a thread would import it
 from espnet3.parallel.pilots.forks import OwnFuture
 from espnet3.parallel.pilots.protocol import RunSpec
@@ -124,11 +124,9 @@ class _Calls(Work):
         self._closed = False
 
     def put(self, blob: bytes) -> None:
-        """Add a call; from any thread."""
         self._waiting.append(blob)
 
     def close(self) -> None:
-        """Let the run end once all is done; from any thread."""
         self._closed = True
 
     @property
@@ -138,7 +136,6 @@ class _Calls(Work):
 
     @property
     def empty(self) -> bool:
-        """Whether no call waits, and none will."""
         return self._closed and not (self._waiting or self._returned or self.suspects)
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
@@ -197,7 +194,6 @@ class _Host:
             self._slots.wake()
 
     def _serve(self, before: _Host | None) -> None:
-        """Drive the run, from the first call to the last one's end."""
         failed = None
         try:
             with self._open:
@@ -220,7 +216,6 @@ class _Host:
         atexit.unregister(self.end_with_program)
 
     def _workers(self, before: _Host | None) -> tuple[Any, Any]:
-        """Return the slots of the run, and their cluster."""
         if self._client is None:
             if before is not None:
                 before._thread.join()
@@ -277,16 +272,11 @@ def _answer(future: Future[Any], text: str, value: Any, worker: str) -> None:
     if isinstance(value, Raised):
         future.set_exception(_exception_of(value, text, worker))
     elif isinstance(value, ItemFailure):  # its process died with it, or its result cannot travel
-        future.set_exception(item_error(RuntimeError(value.message), _about(value, text)))
+        future.set_exception(
+            item_error(RuntimeError(value.message), replace(value, index=NoItem(f"the call {text}")))
+        )
     else:
         future.set_result(value)
-
-
-def _about(failure: ItemFailure, text: str) -> ItemFailure:
-    return ItemFailure(NoItem(f"the call {text}"), *(getattr(failure, name) for name in _REST))
-
-
-_REST = ItemFailure.__slots__[1:]
 
 
 def _exception_of(raised: Raised, text: str, worker: str) -> BaseException:
@@ -317,7 +307,6 @@ class _Hosts:
                         return host.submit(blob, text)
 
     def forget(self) -> None:
-        """In a forked child: whatever is there is its parent's."""
         self._lock, self._host = threading.Lock(), None
 
 

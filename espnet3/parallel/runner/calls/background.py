@@ -176,8 +176,8 @@ class _Host:
         self._thread = threading.Thread(
             target=self._serve, args=(before,), name="parallel-submit", daemon=True
         )
-        self._thread.start()
         atexit.register(self.end_with_program)  # after Dask's own, to be called before that
+        self._thread.start()
 
     def submit(self, blob: bytes, text: str) -> Future[Any]:
         """Queue a call; with the lock held."""

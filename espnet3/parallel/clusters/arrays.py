@@ -118,7 +118,7 @@ class Arrays:
         )
         for call, outcome in zip(calls, outcomes, strict=True):
             for done in (ended[id(job)] for job in call):
-                if done.done():  # whoever started it waits no more
+                if done.done():  # its starter waits no more
                     continue
                 if isinstance(outcome, BaseException):
                     done.set_exception(outcome)

@@ -168,7 +168,7 @@ class EnvClient(ClosesAtCtrlC, Client):
         cluster, self._espnet3_cluster = self._espnet3_cluster, None
         try:
             close_pool(self)
-        finally:  # Ctrl-C too: nobody else knows of the cluster now
+        finally:  # Ctrl-C too: the cluster is known here alone now
             closed = self._close_with(cluster, *args, **kwargs)
         return closed
 
@@ -289,7 +289,7 @@ def abort(client: Any) -> None:
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
     if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
         return
-    # tasks cut off on the loop fail now, and nobody is left to read what they log
+    # tasks cut off on the loop fail now, and their log lines have no reader
     ignore_errors_of_loop(cluster)
     if isinstance(cluster, LocalCluster) and not cluster.processes:
         cluster.sync(WhenAwaited, _close_threads, cluster, callback_timeout=_GRACE)

@@ -54,7 +54,7 @@ _TO_COME = JobView(WAITING, "not materialized yet")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command printed, whatever its exit status."""
+    """The output of a command, whatever its exit status."""
 
     command: str  # as a person types it
     status: int
@@ -63,12 +63,12 @@ class Said:
 
     @property
     def all(self) -> str:
-        """What it printed on both streams."""
+        """The output on both streams."""
         return f"{self.out}\n{self.error}"
 
     @property
     def problem(self) -> str:
-        """What it said that was no answer: its standard error, or its exit status; empty: nothing."""
+        """The standard error, or the exit status, where there is one or the other; else empty."""
         failed = f"exit status {self.status}" if self.status else ""
         said = self.error.strip() or failed
         return f"{self.command}: {said}" if said else ""
@@ -164,7 +164,7 @@ def submitted_ids(scheduler: Scheduler, said: Said, count: int | None, otherwise
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one look at a queue showed."""
+    """The result of one look at a queue."""
 
     views: Mapping[str, JobView]  # jobs and elements by id
     to_come: Mapping[str, int]  # by the job of an array, the first index whose element is not made yet
@@ -243,7 +243,7 @@ def comment(scheduler: Scheduler, ask: Ask, job: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NotCancelled:
-    """What stands against cancelling jobs, by id, each as a sentence for a person."""
+    """Reasons against cancelling jobs, by id, each as a sentence for a person."""
 
     foreign: dict[str, str]  # the queue has another name for the job: it was left alone
     refused: dict[str, str]  # by the command; some refuse where a job has just ended

@@ -127,7 +127,7 @@ async def _run_submission(job_class: Any, command: list[str], *, shell: bool = F
 
 
 class KeptCluster(WorkerCluster):
-    """What the driver asks of a cluster of jobs: its keeper knows."""
+    """A cluster of jobs as the driver sees it: its keeper answers."""
 
     keeper: JobKeeper | None = None  # before it is started
     folder: str | None = None  # of the jobs' logs, if they are removed with the cluster
@@ -268,7 +268,7 @@ _SHARED = ("interface", "protocol", "config_name")
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What would be submitted."""
+    """The jobs of a configuration, and the command that would submit them."""
 
     jobs: int
     workers_per_job: int

@@ -50,7 +50,7 @@ _SHOWN = 5  # jobs that a message describes one by one
 
 @dataclass(slots=True)
 class Watched:
-    """What the keeper knows of one job."""
+    """The state of one job."""
 
     job: Any  # dask-jobqueue's
     since: float = field(default_factory=time.monotonic)  # when it was submitted
@@ -62,7 +62,7 @@ class Watched:
 
     @property
     def explained(self) -> JobView:
-        """What the queue said last, with the scheduler's comment where the list gives no reason."""
+        """The queue's last answer, with the scheduler's comment where the list gives no reason."""
         waits = self.view.state in (QueueState.WAITING, QueueState.HELD)
         return replace(self.view, reason=self.comment) if waits and not self.view.reason else self.view
 

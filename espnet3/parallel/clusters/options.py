@@ -131,7 +131,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
 def own_scratch() -> str:
     """Return a shell command that makes a folder for Dask's files, of mode 0700, and has Dask use it.
 
-    Dask's own has a name that everybody knows, and whoever made it first can exchange files in it. Backticks, since
+    Dask's own has a known name, and the account that made it first can exchange files in it. Backticks, since
     HTCondor takes `$(` for a macro of its own.
     """
     base = dask.config.get("temporary-directory", None)

@@ -105,7 +105,7 @@ def refusal(error: BaseException) -> str | None:
 
 
 def kube_options(config: ParallelConfig) -> dict[str, Any]:
-    """Return what KubeCluster is made with: a spec of our own, under a name that nobody has."""
+    """Return what KubeCluster is made with: a spec of our own, under a new name."""
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
     options["create_mode"] = kube_create_mode(options.pop("create_mode", "CREATE_ONLY"))
@@ -117,7 +117,7 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 
 
 class Place:
-    """What a cluster of pods knows of itself: `run` is the value of its label."""
+    """Facts of one cluster of pods: `run` is the value of its label."""
 
     def __init__(self, server: Server, name: str, run: str, config: ParallelConfig, guard: Guard) -> None:
         self.server, self.name, self.run, self.config, self.guard = server, name, run, config, guard
@@ -153,7 +153,7 @@ class Place:
         host = urlsplit(address).hostname
         try:
             there = [pod for pod in self.pods() if pod.get("status", {}).get("podIP") == host]
-        except ParallelError:  # nobody answers: as if the worker were nothing but its process
+        except ParallelError:  # without an answer: as if the worker were nothing but its process
             return False
         return all(is_going(pod) for pod in there)
 

@@ -1,7 +1,7 @@
 """A certificate for one run: only the run's own processes connect to each other, on one machine too.
 
 A machine is shared more often than not, a login node always, and every account of it reaches a port on loopback. The
-certificate signs itself and serves scheduler, workers and client alike: whoever can read its key belongs to the run.
+certificate signs itself and serves scheduler, workers and client alike: a reader of its key belongs to the run.
 For workers that other machines start, certificate and key are files of mode 0600 in a folder of mode 0700, removed when
 the cluster closes; for workers of this process they stay in memory.
 """
@@ -94,7 +94,7 @@ def local_security(config: ParallelConfig) -> tuple[dict[str, Any], bool]:
     options = dict(config.options)
     private = config.security != "off"
     threads = options.get("processes", True) is False and not any(options.get(name) for name in _LISTEN)
-    if threads or is_encrypted(options):  # scheduler and workers are in this process, and listen to nobody
+    if threads or is_encrypted(options):  # scheduler and workers are in this process, and do not listen
         return options, private
     if not private or any(options.get(name) for name in _OWN):
         warn_of_off("this machine")
@@ -187,7 +187,7 @@ def _place_of_keys(parent: str | None) -> str:
 def open_above(path: str) -> str:
     """Say in which folder, of a path and all above it, others may exchange files; empty: none, as sshd wants it.
 
-    In a sticky folder, as that of temporary files is, nobody exchanges another one's.
+    In a sticky folder, as that of temporary files is, no account exchanges another one's.
     """
     path = os.path.realpath(path)
     while True:
@@ -218,7 +218,7 @@ def _remove_leftovers(place: str) -> None:
 _SERVERS = ("scheduler", "worker")
 _ROLES = (*_SERVERS, "client")
 PRELOAD = "espnet3.parallel.clusters.preload"
-"""What the processes of a run preload; see there."""
+"""The module that the processes of a run preload."""
 
 
 def _write(folder: str, name: str, text: str) -> str:

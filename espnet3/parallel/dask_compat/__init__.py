@@ -182,7 +182,7 @@ def is_awaited(call: Any) -> bool:
 
 
 class ReducedClass(NamedTuple):
-    """How cloudpickle reduces a class that travels by value."""
+    """cloudpickle's reduction of a class that travels by value."""
 
     make: Callable[..., type]  # makes the class, without its attributes
     args: tuple[Any, ...]  # for `make`; a dict is the beginning of the class's body, without its `__slots__`

@@ -1,4 +1,4 @@
-"""What distributed, dask-jobqueue and dask-kubernetes do not document of their clusters, and this package needs."""
+"""Undocumented parts of the clusters of distributed, dask-jobqueue and dask-kubernetes that this package needs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def add_specs(cluster: Any, jobs: int) -> None:
 
 
 def ignore_errors_of_loop(cluster: Any) -> None:
-    """Drop what goes wrong from now on in a cluster's event loop, where nobody waits for it."""
+    """Drop what goes wrong from now on in a cluster's event loop."""
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""What Dask does not document of its servers, schedulers, workers and nannies: their TLS, their pages, their queues."""
+"""Undocumented parts of Dask's schedulers, workers and nannies: their TLS, their pages, their queues."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def _survives(error: BaseException) -> bool:
     """Whether Dask can send an exception as it is; called while the exception is handled."""
-    if not isinstance(error, Exception):  # SystemExit ends the event loop of whoever gathers it
+    if not isinstance(error, Exception):  # SystemExit ends the event loop that gathers it
         return False
     try:
         back = pickle.loads(pickled_as_by_dask(error))

@@ -27,7 +27,7 @@ def kill_group(pid: int) -> None:
     """SIGKILL a worker and every process it started (it leads a session of its own)."""
     try:
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody left in it
+    except (ProcessLookupError, PermissionError):  # it is empty
         pass
 
 

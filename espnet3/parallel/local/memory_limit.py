@@ -1,4 +1,4 @@
-"""What workers may use of this machine: processors, and `memory_limit`, read as `LocalCluster` does, and watched."""
+"""Limits of workers on this machine: processors, and `memory_limit`, read as `LocalCluster` does, and watched."""
 
 from __future__ import annotations
 

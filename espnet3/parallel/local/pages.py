@@ -1,4 +1,4 @@
-"""The HTTP pages of a local cluster, the dashboard among them, for whoever has the secret that is part of its link.
+"""The HTTP pages of a local cluster, the dashboard among them, for holders of the secret that is part of its link.
 
 Every account of a machine can connect to its loopback ports. A browser shows the secret once, as part of the link that
 the run prints, and is given a cookie; requests with neither get a refusal, whatever they ask for.

@@ -41,7 +41,7 @@ _ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
 class Owner(Protocol):
-    """Whoever is told about a worker, in the supervisor's thread."""
+    """The owner of a worker, called in the supervisor's thread."""
 
     def started(self, answer: Mapping[str, Any]) -> None:
         """Its process has started, and says this."""
@@ -225,7 +225,7 @@ class Supervisor:
                 worker.tell_owner()
 
     def _watch(self) -> None:
-        gone = float("inf")  # when nobody waits any longer for workers to stop
+        gone = float("inf")  # when workers are no longer waited for to stop
         while not (self._closing and all(worker.ended or not worker.pid for worker in self.workers)):
             now = time.monotonic()
             if now > gone:
@@ -337,7 +337,7 @@ class Supervisor:
         self.exits[pid] = end
         self._forget_socket(worker)
         worker.ended = True
-        with self._changed:  # nobody waits for an answer of its
+        with self._changed:  # no answer of its is to come
             self._answers.setdefault(pid, False)
             self._changed.notify_all()
         if worker.stopped:
@@ -388,7 +388,7 @@ class Supervisor:
                 self._lost(worker)
 
     def _lost(self, worker: Supervised) -> None:
-        """Note the end of a process that nobody waits for, or that cannot be started, and that none can replace."""
+        """Note the end of a process without a server that reports its end or could start another."""
         if worker.pid and not worker.ended:
             kill_group(worker.pid)  # it may have closed its socket, and nothing else
             self.exits[worker.pid] = ProcessEnd()
@@ -417,7 +417,7 @@ class Supervisor:
 
 
 class SupervisedCluster(WorkerCluster):
-    """What the driver asks of workers that are under a supervisor, and what that knows of them."""
+    """A cluster whose workers are under a supervisor, as the driver sees it."""
 
     owns_processes = True
     supervisor: Supervisor

@@ -1,4 +1,4 @@
-"""What a forked worker process runs, until its driver says stop or is gone: slots of our own, or a worker of Dask's.
+"""The work of a forked process until its driver says stop or is gone: slots of our own, or a worker of Dask's.
 
     driver ── boot, then lines: "check", "stop" ──> this process
            <── one JSON line for each, the first says that it is up ──

@@ -30,7 +30,7 @@ from espnet3.parallel.pilots.slot import SlotClaim
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """What a `parallel` block asks of the processes."""
+    """Settings of the processes, from a `parallel` block."""
 
     threads: int = 1  # items that each works on at once
     memory_limit: Any = "auto"  # as `LocalCluster` takes it

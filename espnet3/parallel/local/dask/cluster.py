@@ -186,7 +186,7 @@ def local_cluster(
         if merged.pop("processes", True) is False:
             # the HTTP server of a worker that is a thread would listen on every interface
             merged = {"worker_dashboard_address": "127.0.0.1:0", **merged}
-            # one at a time: without bokeh the worker's import fails, and in a second thread nobody would notice
+            # one at a time: without bokeh the worker's import fails, and a second thread would not notice
             with _LOADING:
                 here = "dashboard_address" not in options
                 return ThreadCluster(n_workers=n_workers, pages=pages, dashboard_here=here, **merged)

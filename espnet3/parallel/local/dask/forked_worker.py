@@ -96,7 +96,7 @@ class ForkedWorker(ProcessInterface):
         self._in_loop(self._has_ended, was_up, refused, failure)
 
     def _in_loop(self, what: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and so is whoever would want to know
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(what, *args)
 
     # --- the same in the cluster's loop ---

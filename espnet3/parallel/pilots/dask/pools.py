@@ -1,4 +1,4 @@
-"""Which client has which source of slots, and when it changes to another."""
+"""The source of slots of each client, and its change to another one."""
 
 from __future__ import annotations
 

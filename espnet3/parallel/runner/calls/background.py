@@ -89,7 +89,7 @@ def submit_to_workers(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What a call has raised: the exception, pickled where it can be, and in words."""
+    """The exception of a call, pickled where it can be, and in words."""
 
     error: bytes | None
     failure: ItemFailure
@@ -139,7 +139,7 @@ class _Calls(Work):
         return self._closed and not (self._waiting or self._returned or self.suspects)
 
     def take(self, units: float, most: int, slots: int = 1) -> Chunk | None:
-        """Hand out the next call, alone: whoever waits for it does not wait for another one."""
+        """Hand out the next call, alone: its result does not wait for another one's."""
         if self._returned:
             return heapq.heappop(self._returned)
         try:
@@ -204,7 +204,7 @@ class _Host:
                 for chunk, block in PilotRun(slots, self._calls, spec, cluster, *timeouts):
                     for place, value in enumerate(block.values, chunk.start):
                         self._settle(place, value, block.worker)
-        except BaseException as error:  # whoever waits for a call must hear of it
+        except BaseException as error:  # the futures carry it
             failed = error
         with self.lock:
             self.ended = True
@@ -231,7 +231,7 @@ class _Host:
             future, text = self._futures.pop(place)
             last = not self._futures
             if last and self._client is not None:
-                # whoever has the last result may end the program: by then the cluster is closed
+                # the program may end with the last result: by then the cluster is closed
                 self._end()
                 self._last = future, text, value, worker
                 return
@@ -254,7 +254,7 @@ class _Host:
         self._calls.close()
 
     def end_with_program(self) -> None:
-        """Kill the workers of calls that nobody waits for any more."""
+        """Kill the workers of calls without a result yet."""
         if self._client is not None:
             from espnet3.parallel.clusters.client import abort
 

@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_092, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (3_368, ["espnet3/cli/"]),
     (5_567, ["espnet3/components/", "espnet3/systems/"]),
-    (52_505, ["tests/"]),
+    (52_508, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

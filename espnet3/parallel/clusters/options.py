@@ -125,7 +125,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     options["job_script_prologue"] = [f"cd {here} || true", *prologue]
     if not asked("local_directory"):
         options["job_script_prologue"].append(f"{own_scratch()} || exit 1")
-    return _log_folder(row, options, asked("log_directory"))
+    return _log_folder(row, options, asked("log_directory") or None)
 
 
 def own_scratch() -> str:

@@ -13,13 +13,16 @@ from tests.parallel.contract.helpers import TWO, children, lines
 from tests.waiting import wait_until
 
 
-@pytest.fixture(params=["here", "no-client", "open-client"])
+@pytest.fixture(params=["here", "no-client", "own-cluster", "open-client"])
 def place(request):
-    """Where calls run: in this process, on a cluster of their own, on an open client."""
+    """Where calls run: in this process, on processes or a cluster of their own, on an open client."""
     if request.param == "here":
         yield
     elif request.param == "no-client":
         set_parallel(TWO)
+        yield
+    elif request.param == "own-cluster":
+        set_parallel({**TWO, "options": {"dashboard_address": "127.0.0.1:0"}})
         yield
     else:
         with get_client(TWO):

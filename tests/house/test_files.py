@@ -28,9 +28,9 @@ BUDGET: list[tuple[int, list[str]]] = [
     (3_610, ["espnet3/parallel/ledger/"]),
     (3_341, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (3_267, ["espnet3/parallel/pilots/"]),
-    (1_440, ["espnet3/parallel/local/"]),
+    (1_430, ["espnet3/parallel/local/"]),
     (
-        5_264,
+        5_239,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",

@@ -208,10 +208,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _mend_default() -> None:
-    """Leave Dask no closed client as its current one, and no choice of scheduler without a client.
-
-    Each client puts back what it found, which is a closed one's where blocks of code overlapped.
-    """
+    """Leave Dask no closed client as its current one, and no choice of scheduler without a client."""
     forget_closed_client()
     try:
         default_client()
@@ -277,15 +274,11 @@ def _remove(folder: str, pid: int) -> None:
 
 
 def _wants_workers(client: Any) -> bool:
-    """Whether there is work for workers: items of ours, or tasks of the user's own."""
     return client is not None and (has_work(client) or has_tasks(client))
 
 
 def abort(client: Any) -> None:
-    """Kill a client's local workers at once: the result of what they are doing is not wanted.
-
-    Workers that are threads cannot be killed; they are closed without waiting for their calls.
-    """
+    """Kill a client's local workers at once; those that are threads are closed without waiting for their calls."""
     cluster = client._espnet3_cluster if isinstance(client, EnvClient) else None
     if cluster is None or os.getpid() != client._espnet3_pid:  # not ours, closed, or a parent's
         return

@@ -321,10 +321,7 @@ async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwa
 
 
 class JobsToCancel:
-    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment.
-
-    Two hundred commands, one for each job, take long and are a load on a scheduler.
-    """
+    """Cancels jobs of a driver, in one command with all that are cancelled at the same moment."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

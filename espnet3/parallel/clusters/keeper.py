@@ -375,10 +375,7 @@ def _say_refused(error: Exception) -> None:
 
 
 def log_tail(folder: str | None, element: tuple[str, str]) -> str:
-    """Return the last lines a job wrote and the file that holds them; "" if there are none.
-
-    The files are found by the job's id, because each scheduler names them differently.
-    """
+    """Return the last lines a job wrote and the file that holds them, which has the job's id in its name."""
     if folder is None:
         return ""
     job, index = element

@@ -198,10 +198,7 @@ def pod_cluster(make: Any) -> Any:
             return self.place.went(address)
 
         def watch_demand(self, wanted: Callable[[], bool]) -> None:
-            """Let the number of workers follow the work, where the block says `adapt`.
-
-            Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull.
-            """
+            # Dask's own autoscaler asks its scheduler, which does not know of the chunks that workers pull
             if self.place.config.adapt is not None:
                 self.loop.add_callback(follow, self, wanted, **self.place.config.adapt)
 

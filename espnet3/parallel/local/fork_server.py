@@ -182,10 +182,7 @@ def head_start(config: ParallelConfig) -> Iterator[None]:
 
 
 def take_server() -> ForkServer | None:
-    """Return the server that this thread's run began with, which is the caller's now; None if there is none.
-
-    One that was begun in another folder, environment or search path than there is now is ended.
-    """
+    """Return the server that this thread's run began with; one that inherited other surroundings is ended."""
     server, _BEGUN.server = _BEGUN.server, None
     if server is not None and _BEGUN.surroundings != surroundings():
         server.kill()

@@ -29,10 +29,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 class MemoryWatch:
-    """Kills a worker's process where it uses more than its limit.
-
-    It wants to look again at `next_look`, by `time.monotonic`.
-    """
+    """Kills a worker's process where it uses more than its limit; looks again at `next_look` (monotonic)."""
 
     def __init__(self, limit: Any, threads: int) -> None:
         self._given = limit

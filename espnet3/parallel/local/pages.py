@@ -45,10 +45,7 @@ def ask_for_secret(server: Any, secret: str) -> None:
 
 
 class GuardedCluster(SpecCluster):
-    """Base of a cluster whose scheduler runs in this process: its pages are guarded before they answer a request.
-
-    It comes after the bases that make a specification of the scheduler.
-    """
+    """Base of a cluster whose scheduler runs in this process: it comes after those that specify the scheduler."""
 
     def __init__(self, *, scheduler: dict[str, Any], **options: Any) -> None:
         guarded_class = guarded(scheduler["cls"], self.guard_pages)

@@ -107,11 +107,7 @@ class OwnWorkers(SupervisedCluster):
                 self.supervisor.add(str(number), boot, memory)
 
     def are_as_new(self) -> bool:
-        """Whether each is as it began, but for the modules it has loaded.
-
-        Its folder, environment and search path are what they were, no source of a loaded module was written since,
-        and it answers.
-        """
+        """Whether each answers, and has the surroundings and the sources of modules that it began with."""
         return self.supervisor.are_as_new()
 
     def close(self, kill: bool = False) -> None:

@@ -101,10 +101,7 @@ class ThreadCluster(LocalCluster, PrivatePages):
 
 
 class ForkedCluster(ClosesMore, LostWorkersStay, LocalCluster, PrivatePages, SupervisedCluster):
-    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes.
-
-    A worker that died stays wanted: ours are replaced, and may just have died again.
-    """
+    """A `LocalCluster` of `ForkedWorker`s; ends their supervisor, and its fork server, when it closes."""
 
     def __init__(self, *, forkserver: ForkServer, pages: str | None, **options: Any) -> None:
         self.supervisor = Supervisor(forkserver)

@@ -74,10 +74,7 @@ def pool_of(client: Any) -> SlotSource:
 
 
 def _open_pool(client: Any) -> Pool:
-    """Open a pool, and have every worker connect to it, now and later.
-
-    client ──register_plugin(PilotHost)──> every worker
-    """
+    """Open a pool, and have every worker connect to it, now and later."""
     listener, folder = _listen(client)
     tls: ssl.SSLContext | None = None
     if folder is None and client.scheduler.address.startswith("tls"):

@@ -239,7 +239,12 @@ def open_client(
         raise
     client.espnet3_scratch = cluster.espnet3_scratch = scratch
     known = weakref.ref(client)  # the cluster must not keep its client alive
-    cluster_of(client).watch_demand(lambda: _wants_workers(known()))
+
+    def wanted() -> bool:
+        there = known()
+        return there is not None and (has_work(there) or has_tasks(there))
+
+    cluster_of(client).watch_demand(wanted)
     return client
 
 
@@ -271,10 +276,6 @@ def _remove(folder: str, pid: int) -> None:
     """Remove a folder, in the process that made it: a forked child ends, too."""
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wants_workers(client: Any) -> bool:
-    return client is not None and (has_work(client) or has_tasks(client))
 
 
 def abort(client: Any) -> None:

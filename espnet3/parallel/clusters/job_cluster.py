@@ -247,8 +247,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     except BaseException as error:
         if cluster is not None:
             cluster.close()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        _clean_up(folder, certificate)
         if (
             isinstance(error, RuntimeError)
             and error.__cause__ is not None

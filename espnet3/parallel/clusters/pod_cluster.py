@@ -135,7 +135,9 @@ class Place:
         except ParallelError as error:
             return Missing(no_answer=str(error))
         if not waiting:
-            return Missing(no_answer="") if self.pods() else Missing((self._no_pod(),))
+            look = f"kubectl -n {self.server.namespace} get events"
+            none = MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
+            return Missing() if self.pods() else Missing((none,))
         return Missing(shown, len(waiting) - len(shown))
 
     def _described(self, pod: dict[str, Any]) -> MissingWorker:
@@ -143,10 +145,6 @@ class Place:
         look = f"kubectl -n {self.server.namespace} describe pod {name}"
         detail = "\n".join([*events_of(self.server, name), log_of(self.server, pod)]).strip()
         return MissingWorker(f"pod {name}", sentence(pod), look, detail)
-
-    def _no_pod(self) -> MissingWorker:
-        look = f"kubectl -n {self.server.namespace} get events"
-        return MissingWorker(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
 
     def went(self, address: str) -> bool:
         """Whether the pod of a worker is gone or going, rather than its process alone."""

@@ -130,10 +130,7 @@ def give_up_cluster(cluster: Any, seconds: float) -> None:
 class OwnCommands:
     """Mixin for a `Job` of dask-jobqueue, whose submit command is run by us: `Job._call`."""
 
-    @classmethod
-    async def run_command(cls, command: list[str], *, shell: bool = False) -> Any:
-        """Run the command that submits a job, by way of a shell if `shell`, and return what it said."""
-        raise NotImplementedError
+    run_command: Callable[..., Any]  # a coroutine function of the command's words and `shell`
 
     @classmethod
     async def _call(cls, cmd: Any, *, shell: bool = False, **_: Any) -> Any:
@@ -215,16 +212,11 @@ class StartsInTime:
             await asyncio.wait({start}, timeout=_END)
             await self.too_late()
         except BaseException:
-            await close_locally(self)
+            from distributed.deploy.cluster import Cluster
+
+            close: Any = Cluster._close  # what the cluster has in this process: nothing is deleted
+            await close(self)
             raise
-
-
-async def close_locally(cluster: Any) -> None:
-    """Close what a cluster has in this process, and delete nothing: `Cluster._close`."""
-    from distributed.deploy.cluster import Cluster
-
-    close: Any = Cluster._close
-    await close(cluster)
 
 
 async def scale_pods(cluster: Any, workers: int) -> None:

@@ -65,7 +65,8 @@ def serve(control_fd: int, driver: int, dask: bool) -> None:
         except ConnectionResetError:  # the driver closed with reports of ours unread
             break
         if request == b"R":
-            folders.append(_read_path(control))
+            (size,) = SIZE.unpack(control.recv(SIZE.size, socket.MSG_WAITALL))
+            folders.append(os.fsdecode(control.recv(size, socket.MSG_WAITALL)))
         elif request == b"F":
             pid = os.fork()
             if pid == 0:
@@ -112,11 +113,6 @@ def _end(control: socket.socket, wake: int, alive: set[int], patience: float) ->
         _reap(control, alive)
     for pid in alive:
         kill_group(pid)
-
-
-def _read_path(control: socket.socket) -> str:
-    (size,) = SIZE.unpack(control.recv(SIZE.size, socket.MSG_WAITALL))
-    return os.fsdecode(control.recv(size, socket.MSG_WAITALL))
 
 
 def _reap(control: socket.socket, alive: set[int]) -> None:

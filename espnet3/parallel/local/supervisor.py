@@ -3,8 +3,8 @@
 supervisor ──> fork server: starts a process, says how it ended
 supervisor ──> each process: "check", "stop"; its end of the socket says that it is gone
 
-All workers of this machine are under it, those with slots alone and those of Dask; the latter have an `Owner`, who is
-told how they fare.
+All workers of this machine are under it, those with slots alone and those of Dask; the latter have an
+owner, which is told how they fare.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from espnet3.parallel.local.fork_server import ForkServer, send_boot
 from espnet3.parallel.local.forking import kill_group
@@ -40,20 +40,6 @@ _AT_ONCE = 0.5  # seconds after its start in which a worker that ends has ended 
 _ANSWER = 2.0  # seconds that workers have to say whether they are as new
 
 
-class Owner(Protocol):
-    """The owner of a worker, called in the supervisor's thread."""
-
-    def started(self, answer: Mapping[str, Any]) -> None:
-        """Its process has started, and says this."""
-
-    def ended(self, was_up: bool, refused: bool, failure: str) -> None:
-        """Its process has ended, or there is none and it is stopped; the arguments are as in `Supervised`.
-
-        Another is started once the owner asks for it by `Supervisor.start_again` where this one had been up, else by
-        itself; neither where the worker is stopped or given up.
-        """
-
-
 @dataclass(slots=True, eq=False)
 class Supervised:
     """A worker, and the process that it is now."""
@@ -61,7 +47,8 @@ class Supervised:
     name: str  # a replacement takes it over
     boot: Mapping[str, Any]
     memory: MemoryWatch
-    owner: Owner | None = None
+    # told in the supervisor's thread: `started(answer)`, and `ended(up, refused, failure)`, also where it is stopped
+    owner: Any = None
     pid: int = 0  # until it is known
     up: bool = False
     ended: bool = False  # and no other process has been asked for yet
@@ -132,10 +119,11 @@ class Supervisor:
         """Begin to watch; once."""
         self._thread.start()
 
-    def add(
-        self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Owner | None = None
-    ) -> Supervised:
-        """Have one more worker, whose process is started at once; see `Supervised`."""
+    def add(self, name: str, boot: Mapping[str, Any], memory: MemoryWatch, owner: Any = None) -> Supervised:
+        """Have one more worker, whose process is started at once.
+
+        Where it had been up, the next one is started once its owner asks for it by `start_again`, else by itself.
+        """
         worker = Supervised(name, boot, memory, owner)
         self.workers.append(worker)
         self._call(lambda: self._fork(worker))
